@@ -1,0 +1,1 @@
+//! Transposed convolution for ONNX models in tract.
