@@ -1,0 +1,205 @@
+//! Element types: what is stored, and what it is computed in.
+
+use tract_core::internal::*;
+
+/// A type that sums and products are computed in.
+pub trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+    /// The additive identity.
+    const ZERO: Self;
+
+    /// `self + a·b`. Integers wrap modulo their width.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+
+    /// `self + other`. Integers wrap modulo their width.
+    fn plus(self, other: Self) -> Self;
+}
+
+macro_rules! float_compute {
+    ($($t:ty),*) => {$(
+        impl Compute for $t {
+            const ZERO: Self = 0.0;
+
+            #[inline(always)]
+            fn mul_add(self, a: Self, b: Self) -> Self {
+                self + a * b
+            }
+
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+        }
+    )*};
+}
+float_compute!(f32, f64);
+
+impl Compute for i64 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        self.wrapping_add(a.wrapping_mul(b))
+    }
+
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+}
+
+/// A type that tensors hold.
+///
+/// Integers are computed modulo 2⁶⁴ and stored modulo their own width: exact whenever the true result fits the type, two's
+/// complement wrap otherwise, never a saturation and never a detour through floating point.
+pub trait Element: Datum + Copy + Send + Sync {
+    /// The type that sums are computed in.
+    type Compute: Compute;
+
+    /// To the compute type, exactly.
+    fn widen(self) -> Self::Compute;
+
+    /// From the compute type: rounded to nearest (floats) or wrapped (integers).
+    fn narrow(value: Self::Compute) -> Self;
+
+    /// The slice seen as compute elements, where the two types are one.
+    fn as_compute(_slice: &[Self]) -> Option<&[Self::Compute]> {
+        None
+    }
+
+    /// The slice seen as compute elements, where the two types are one.
+    fn as_compute_mut(_slice: &mut [Self]) -> Option<&mut [Self::Compute]> {
+        None
+    }
+}
+
+macro_rules! same_element {
+    ($($t:ty),*) => {$(
+        impl Element for $t {
+            type Compute = $t;
+
+            #[inline(always)]
+            fn widen(self) -> $t {
+                self
+            }
+
+            #[inline(always)]
+            fn narrow(value: $t) -> $t {
+                value
+            }
+
+            fn as_compute(slice: &[$t]) -> Option<&[$t]> {
+                Some(slice)
+            }
+
+            fn as_compute_mut(slice: &mut [$t]) -> Option<&mut [$t]> {
+                Some(slice)
+            }
+        }
+    )*};
+}
+same_element!(f32, f64);
+
+impl Element for f16 {
+    type Compute = f32;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> f16 {
+        f16::from_f32(value)
+    }
+}
+
+macro_rules! integer_element {
+    ($($t:ty),*) => {$(
+        impl Element for $t {
+            type Compute = i64;
+
+            #[inline(always)]
+            fn widen(self) -> i64 {
+                self as i64
+            }
+
+            #[inline(always)]
+            fn narrow(value: i64) -> $t {
+                value as $t
+            }
+        }
+    )*};
+}
+integer_element!(i8, u8, i16, u16, i32, u32, i64, u64);
+
+/// The element types that a deconvolution can run on.
+pub const ELEMENT_TYPES: [DatumType; 11] = [
+    DatumType::F32,
+    DatumType::F16,
+    DatumType::F64,
+    DatumType::I8,
+    DatumType::U8,
+    DatumType::I16,
+    DatumType::U16,
+    DatumType::I32,
+    DatumType::U32,
+    DatumType::I64,
+    DatumType::U64,
+];
+
+/// Calls `$body` with `$E` bound to the [`Element`] type of a datum type; an error for any other.
+macro_rules! dispatch_element {
+    ($dt:expr, $E:ident => $body:expr) => {{
+        use tract_core::internal::{DatumType, bail, f16};
+        match $dt {
+            DatumType::F32 => {
+                type $E = f32;
+                $body
+            }
+            DatumType::F16 => {
+                type $E = f16;
+                $body
+            }
+            DatumType::F64 => {
+                type $E = f64;
+                $body
+            }
+            DatumType::I8 => {
+                type $E = i8;
+                $body
+            }
+            DatumType::U8 => {
+                type $E = u8;
+                $body
+            }
+            DatumType::I16 => {
+                type $E = i16;
+                $body
+            }
+            DatumType::U16 => {
+                type $E = u16;
+                $body
+            }
+            DatumType::I32 => {
+                type $E = i32;
+                $body
+            }
+            DatumType::U32 => {
+                type $E = u32;
+                $body
+            }
+            DatumType::I64 => {
+                type $E = i64;
+                $body
+            }
+            DatumType::U64 => {
+                type $E = u64;
+                $body
+            }
+            other => bail!(
+                "input: datum_type={other:?}, a deconvolution runs on floats of 16, 32, 64 bits and integers of 8 to 64"
+            ),
+        }
+    }};
+}
+pub(crate) use dispatch_element;

@@ -1,0 +1,136 @@
+//! Plans: what will run for one input shape, decided before anything is built.
+//!
+//! A [`Plan`] is inert: it can be compared, printed and tested without running anything. Strategies stand in one ordered
+//! list, best first, the reference last; each says why it declines.
+
+use crate::element::{ELEMENT_TYPES, dispatch_element};
+use crate::filter::{FilterLayout, PackedFilter};
+use crate::kernel::{self, Isa};
+use crate::spec::{DeconvSpec, Problem};
+use crate::strategy::{Operands, reference};
+use std::fmt;
+use tract_core::internal::*;
+
+/// The algorithms, in the order in which they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// The definition, one output element at a time.
+    Reference,
+}
+
+impl Strategy {
+    /// Every strategy, best first.
+    pub const ALL: [Strategy; 1] = [Strategy::Reference];
+
+    /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Reference => "reference",
+        }
+    }
+
+    /// The strategy of a name.
+    ///
+    /// # Errors
+    /// An unknown name; the message lists the known ones.
+    pub fn from_name(name: &str) -> TractResult<Strategy> {
+        Strategy::ALL.into_iter().find(|s| s.name() == name).with_context(|| {
+            let known: Vec<&str> = Strategy::ALL.iter().map(|s| s.name()).collect();
+            format!("strategy: strategy={name}, the known ones are {}", known.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What may be forced on the planner.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PlanOptions {
+    /// Only this strategy (planning fails where it declines).
+    pub strategy: Option<Strategy>,
+    /// Only this instruction set (planning fails where the CPU lacks it).
+    pub isa: Option<Isa>,
+    /// Only strategies that read a filter already packed like this.
+    pub layout: Option<FilterLayout>,
+}
+
+/// What will run for one input shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The resolved problem.
+    pub problem: Problem,
+    /// Element type of input, filter and output.
+    pub datum_type: DatumType,
+    /// The chosen strategy.
+    pub strategy: Strategy,
+    /// The instruction set of its kernels.
+    pub isa: Isa,
+    /// The better-ranked strategies, and why each declined.
+    pub declined: Vec<(Strategy, String)>,
+}
+
+impl Plan {
+    /// Plans a spec for a concrete input shape. `requested` is the value of the run-time output shape, where there is one.
+    ///
+    /// # Errors
+    /// What [`DeconvSpec::problem`] refuses, an unsupported element type, or a forced strategy that declines.
+    pub fn new(
+        spec: &DeconvSpec,
+        input: &[usize],
+        requested: Option<&[i64]>,
+        datum_type: DatumType,
+        options: &PlanOptions,
+    ) -> TractResult<Plan> {
+        let problem = spec.problem(input, requested)?;
+        ensure!(
+            ELEMENT_TYPES.contains(&datum_type),
+            "input: datum_type={datum_type:?}, a deconvolution runs on floats of 16 to 64 bits and integers of 8 to 64"
+        );
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
+        Ok(Plan { problem, datum_type, strategy: Strategy::Reference, isa, declined: vec![] })
+    }
+
+    /// The layout that the filter must be packed in.
+    pub fn filter_layout(&self) -> FilterLayout {
+        match self.strategy {
+            Strategy::Reference => FilterLayout::Plain,
+        }
+    }
+
+    /// Runs the plan: `input` in the problem's shape, `bias` of one value per output channel.
+    ///
+    /// # Errors
+    /// Operands that don't fit the plan, or no memory for the output.
+    pub fn run(
+        &self,
+        spec: &DeconvSpec,
+        input: &Tensor,
+        filter: &PackedFilter,
+        bias: Option<&Tensor>,
+    ) -> TractResult<Tensor> {
+        dispatch_element!(self.datum_type, E => {
+            let mut output = kernel::uninitialized_output(self.datum_type, &self.problem.output_shape())?;
+            let operands = Operands::<E> {
+                input: input.try_as_plain_ram()?.as_slice::<E>()?,
+                bias: bias.map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
+            };
+            let mut view = output.try_as_plain_ram_mut()?;
+            let target = view.as_slice_mut::<E>()?;
+            match self.strategy {
+                Strategy::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
+            }
+            Ok(output)
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} ({} {:?})", self.strategy, self.isa, self.datum_type)
+    }
+}
