@@ -102,6 +102,12 @@ impl Plan {
         }
     }
 
+    /// The layout to pack a constant filter in when the input's shape is not known yet: plans made with it in
+    /// [`PlanOptions::layout`] exist for every shape.
+    pub fn shape_free_layout(_spec: &DeconvSpec, _datum_type: DatumType, _options: &PlanOptions) -> FilterLayout {
+        FilterLayout::Plain
+    }
+
     /// Runs the plan: `input` in the problem's shape, `bias` of one value per output channel.
     ///
     /// # Errors
