@@ -1,0 +1,6 @@
+//! What the integration tests share: models as protos, the definition in float64, cases, and runs.
+#![allow(dead_code)] // each test file is a crate of its own and uses a part
+
+pub mod oracle;
+pub mod proto;
+pub mod random;

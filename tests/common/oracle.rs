@@ -1,0 +1,333 @@
+//! The definition, slow and plain, in float64 or exact integers. Shares no code with the crate.
+//!
+//! `y[n, g·Co+co, i·s + k·d - p] += x[n, g·Ci+ci, i] · w[g, ci, co, k]`, positions outside the output dropped, then bias.
+//! A forward convolution is the same with input and output exchanged in the index.
+
+use tract_core::internal::tract_ndarray::{ArrayD, Dimension, indices};
+use tract_core::internal::*;
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
+
+/// What sums are made of: `f64`, or `i128` modulo 2¹²⁸ (which holds every 64-bit result modulo 2⁶⁴).
+pub trait Scalar: Copy + Default {
+    fn plus_product(self, a: Self, b: Self) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn size(self) -> f64;
+}
+
+impl Scalar for f64 {
+    fn plus_product(self, a: f64, b: f64) -> f64 {
+        self + a * b
+    }
+    fn plus(self, other: f64) -> f64 {
+        self + other
+    }
+    fn size(self) -> f64 {
+        self.abs()
+    }
+}
+
+impl Scalar for i128 {
+    fn plus_product(self, a: i128, b: i128) -> i128 {
+        self.wrapping_add(a.wrapping_mul(b))
+    }
+    fn plus(self, other: i128) -> i128 {
+        self.wrapping_add(other)
+    }
+    fn size(self) -> f64 {
+        self.unsigned_abs() as f64
+    }
+}
+
+/// One spatial axis, all decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub stride: usize,
+    pub dilation: usize,
+    pub pad_begin: i64,
+    pub output: usize,
+}
+
+/// The result, and what its rounding errors may grow with.
+pub struct Answer<S> {
+    pub y: ArrayD<S>,
+    /// Sum of the absolute values that were added up, for each element of `y`.
+    pub magnitude: ArrayD<f64>,
+    /// Most products that met in one element.
+    pub terms: usize,
+}
+
+/// `x` is `[N, G·Ci, X..]`, `w` is `[G, Ci, Co, K..]`, the result `[N, G·Co, out..]`.
+pub fn convolve<S: Scalar>(
+    direction: Direction,
+    x: &ArrayD<S>,
+    w: &ArrayD<S>,
+    bias: Option<&[S]>,
+    rules: &[Rule],
+) -> Answer<S> {
+    let (group, ci, co) = (w.shape()[0], w.shape()[1], w.shape()[2]);
+    let (batch, input, kernel) = (x.shape()[0], &x.shape()[2..], &w.shape()[3..]);
+    assert_eq!(x.shape()[1], group * ci, "input channels");
+    let output: Vec<usize> = rules.iter().map(|r| r.output).collect();
+    let (in_cells, out_cells) = (input.iter().product::<usize>(), output.iter().product::<usize>());
+    let taps: usize = kernel.iter().product();
+    let (x, w) = (x.as_standard_layout(), w.as_standard_layout());
+    let (x, w) = (x.as_slice().expect("contiguous"), w.as_slice().expect("contiguous"));
+    let mut y = vec![S::default(); batch * group * co * out_cells];
+    let mut magnitude = vec![0f64; y.len()];
+    let mut met = vec![0usize; out_cells];
+
+    let (walked, reached) = match direction {
+        Direction::Transposed => (input, &*output),
+        Direction::Forward => (&*output, input),
+    };
+    for (from, at) in indices(walked).into_iter().enumerate() {
+        let at = at.slice().to_vec();
+        for (tap, k) in indices(kernel).into_iter().enumerate() {
+            let k = k.slice().to_vec();
+            let mut to = Some(0usize);
+            for (ax, rule) in rules.iter().enumerate() {
+                let position = (at[ax] * rule.stride + k[ax] * rule.dilation) as i64 - rule.pad_begin;
+                let inside = (0..reached[ax] as i64).contains(&position);
+                to = to.filter(|_| inside).map(|to| to * reached[ax] + position as usize);
+            }
+            let Some(to) = to else { continue };
+            let (i, o) = match direction {
+                Direction::Transposed => (from, to),
+                Direction::Forward => (to, from),
+            };
+            met[o] += 1;
+            for (n, g) in (0..batch).flat_map(|n| (0..group).map(move |g| (n, g))) {
+                for (ci_, co_) in (0..ci).flat_map(|a| (0..co).map(move |b| (a, b))) {
+                    let xv = x[((n * group + g) * ci + ci_) * in_cells + i];
+                    let wv = w[((g * ci + ci_) * co + co_) * taps + tap];
+                    let slot = ((n * group + g) * co + co_) * out_cells + o;
+                    y[slot] = y[slot].plus_product(xv, wv);
+                    magnitude[slot] += xv.size() * wv.size();
+                }
+            }
+        }
+    }
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), group * co, "bias");
+        for (slot, value) in y.iter_mut().enumerate() {
+            let b = bias[slot / out_cells % bias.len()];
+            *value = value.plus(b);
+            magnitude[slot] += b.size();
+        }
+    }
+    let shape: Vec<usize> = [batch, group * co].into_iter().chain(output).collect();
+    Answer {
+        y: ArrayD::from_shape_vec(&*shape, y).expect("as many as the shape holds"),
+        magnitude: ArrayD::from_shape_vec(&*shape, magnitude).expect("as many as the shape holds"),
+        terms: ci * met.into_iter().max().unwrap_or(0),
+    }
+}
+
+/// The axes of a spec for an input of these spatial sizes, from the decision table.
+pub fn rules(spec: &DeconvSpec, input: &[usize], requested: Option<&[i64]>) -> Vec<Rule> {
+    let halves = |total: i64, extra: &Side| match extra {
+        Side::Begin => (total - total / 2, total / 2),
+        Side::End => (total / 2, total - total / 2),
+    };
+    (0..input.len())
+        .map(|ax| {
+            let (x, s, d) = (input[ax] as i64, spec.strides[ax] as i64, spec.dilations[ax] as i64);
+            let eff = (spec.kernel[ax] as i64 - 1) * d + 1;
+            let full = s * (x - 1) + eff + spec.output_padding[ax] as i64;
+            let (output, pad_begin) = match (&spec.padding, spec.direction) {
+                (Padding::Explicit { begin, end }, Direction::Transposed) => (full - begin[ax] - end[ax], begin[ax]),
+                (Padding::Explicit { begin, end }, Direction::Forward) => {
+                    ((x + begin[ax] + end[ax] - eff) / s + 1, begin[ax])
+                }
+                (Padding::SameForward { extra }, _) => {
+                    let output = (x + s - 1) / s;
+                    (output, halves(((output - 1) * s + eff - x).max(0), extra).0)
+                }
+                (Padding::OutputShape { shape, extra }, _) => {
+                    let output = requested.map_or_else(|| shape.dims()[ax].to_i64().expect("a number"), |r| r[ax]);
+                    (output, halves((full - output).max(0), extra).0)
+                }
+            };
+            Rule { stride: s as usize, dilation: d as usize, pad_begin, output: output as usize }
+        })
+        .collect()
+}
+
+/// Tensors to `f64` (exact for floats up to 64 bits) or `i128` (exact for every integer).
+pub trait FromTensor: Scalar {
+    fn from_tensor(tensor: &Tensor) -> ArrayD<Self>;
+}
+
+impl FromTensor for f64 {
+    fn from_tensor(tensor: &Tensor) -> ArrayD<f64> {
+        let tensor = tensor.cast_to::<f64>().expect("a number type");
+        tensor.to_plain_array_view::<f64>().expect("f64").to_owned()
+    }
+}
+
+impl FromTensor for i128 {
+    fn from_tensor(tensor: &Tensor) -> ArrayD<i128> {
+        if tensor.datum_type() == DatumType::U64 {
+            return tensor.to_plain_array_view::<u64>().expect("u64").mapv(|v| v as i128);
+        }
+        let tensor = tensor.cast_to::<i64>().expect("an integer type");
+        tensor.to_plain_array_view::<i64>().expect("i64").mapv(|v| v as i128)
+    }
+}
+
+/// A spec's answer, in the spec's data format.
+pub fn answer<S: FromTensor>(
+    spec: &DeconvSpec,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    requested: Option<&[i64]>,
+) -> Answer<S> {
+    let x = match spec.data_format {
+        DataFormat::Ncx => S::from_tensor(x),
+        DataFormat::Nxc => channels_second(S::from_tensor(x)),
+    };
+    let w = grouped_filter(spec.filter_format, spec.group, S::from_tensor(w));
+    let bias = bias.map(|b| S::from_tensor(b).into_iter().collect::<Vec<S>>());
+    let rules = rules(spec, &x.shape()[2..], requested);
+    let answer = convolve(spec.direction, &x, &w, bias.as_deref(), &rules);
+    match spec.data_format {
+        DataFormat::Ncx => answer,
+        DataFormat::Nxc => {
+            Answer { y: channels_last(answer.y), magnitude: channels_last(answer.magnitude), terms: answer.terms }
+        }
+    }
+}
+
+/// `[N, X.., C]` to `[N, C, X..]`.
+pub fn channels_second<S: Clone>(tensor: ArrayD<S>) -> ArrayD<S> {
+    let rank = tensor.ndim();
+    let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    tensor.permuted_axes(order).as_standard_layout().into_owned()
+}
+
+/// `[N, C, X..]` to `[N, X.., C]`.
+pub fn channels_last<S: Clone>(tensor: ArrayD<S>) -> ArrayD<S> {
+    let order: Vec<usize> = [0].into_iter().chain(2..tensor.ndim()).chain([1]).collect();
+    tensor.permuted_axes(order).as_standard_layout().into_owned()
+}
+
+/// Any filter as `[G, Ci, Co, K..]`, channels inside the group.
+pub fn grouped_filter<S: Clone>(format: FilterFormat, group: usize, filter: ArrayD<S>) -> ArrayD<S> {
+    let spatial = filter.ndim() - 2;
+    let kernel_last: Vec<usize> = match format {
+        FilterFormat::Iox | FilterFormat::Oix | FilterFormat::GroupedOix => (0..spatial + 2).collect(),
+        FilterFormat::Xio | FilterFormat::Xoi => [spatial, spatial + 1].into_iter().chain(0..spatial).collect(),
+    };
+    let mut filter = filter.permuted_axes(kernel_last);
+    if matches!(format, FilterFormat::Oix | FilterFormat::Xoi) {
+        filter.swap_axes(0, 1);
+    }
+    let mut shape = filter.shape().to_vec();
+    shape[0] /= group;
+    shape.insert(0, group);
+    let mut filter = filter.as_standard_layout().into_owned().into_shape_with_order(shape).expect("same length");
+    if format == FilterFormat::GroupedOix {
+        filter.swap_axes(1, 2);
+    }
+    filter.as_standard_layout().into_owned()
+}
+
+/// The largest error that a right result may have. The only statement of tolerance of these tests.
+///
+/// A sum of `terms` products whose absolute values add up to `magnitude`, computed with unit roundoff `u` in any order,
+/// is within `terms·u·magnitude` of the truth; rounding errors being as good as random, `2·(1 + √terms)·u·magnitude` is
+/// never passed in practice and grows with the length of the sum as the errors do. Storing it in `dt` rounds once more.
+/// Half floats are summed in f32. The float64 oracle errs as much as float64 itself, hence its double share.
+pub fn tolerance(dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64 {
+    let (sum, store, tiny) = match dt {
+        DatumType::F16 => (2f64.powi(-24), 2f64.powi(-11), 2f64.powi(-25)),
+        DatumType::F32 => (2f64.powi(-24), 0.0, f32::MIN_POSITIVE as f64),
+        DatumType::F64 => (2f64.powi(-52), 0.0, f64::MIN_POSITIVE),
+        _ => return 0.0,
+    };
+    let summed = 2.0 * (1.0 + (terms as f64).sqrt()) * sum * magnitude;
+    summed + store * (truth.abs() + summed) + tiny
+}
+
+/// The oracle's answer for operands of one element type.
+pub struct Expected {
+    dt: DatumType,
+    answer: Kind,
+}
+
+enum Kind {
+    Float(Answer<f64>),
+    Integer(Answer<i128>),
+}
+
+impl Expected {
+    pub fn new(
+        spec: &DeconvSpec,
+        x: &Tensor,
+        w: &Tensor,
+        bias: Option<&Tensor>,
+        requested: Option<&[i64]>,
+    ) -> Expected {
+        let dt = x.datum_type();
+        let answer = if dt.is_float() {
+            Kind::Float(answer(spec, x, w, bias, requested))
+        } else {
+            Kind::Integer(answer(spec, x, w, bias, requested))
+        };
+        Expected { dt, answer }
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        match &self.answer {
+            Kind::Float(answer) => answer.y.shape(),
+            Kind::Integer(answer) => answer.y.shape(),
+        }
+    }
+
+    /// Element for element: floats within [`tolerance`], integers exactly (modulo their width).
+    pub fn check(&self, got: &Tensor) -> Result<(), String> {
+        if got.datum_type() != self.dt {
+            return Err(format!("element type {:?}, {:?} was expected", got.datum_type(), self.dt));
+        }
+        if got.shape() != self.shape() {
+            return Err(format!("shape {:?}, {:?} was expected", got.shape(), self.shape()));
+        }
+        match &self.answer {
+            Kind::Float(want) => {
+                let got = f64::from_tensor(got);
+                for ((at, y), (got, magnitude)) in want.y.indexed_iter().zip(got.iter().zip(&want.magnitude)) {
+                    let allowed = tolerance(self.dt, want.terms, *magnitude, *y);
+                    if (got - y).abs() > allowed || got.is_nan() {
+                        return Err(format!("at {:?}: {got} for {y}, {allowed:e} is allowed", at.slice()));
+                    }
+                }
+            }
+            Kind::Integer(want) => {
+                let got = i128::from_tensor(got);
+                for ((at, y), got) in want.y.indexed_iter().zip(&got) {
+                    let y = wrap(self.dt, *y);
+                    if *got != y {
+                        return Err(format!("at {:?}: {got} for {y}", at.slice()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An exact integer as the element type keeps it: modulo its width.
+fn wrap(dt: DatumType, value: i128) -> i128 {
+    match dt {
+        DatumType::I8 => value as i8 as i128,
+        DatumType::U8 => value as u8 as i128,
+        DatumType::I16 => value as i16 as i128,
+        DatumType::U16 => value as u16 as i128,
+        DatumType::I32 => value as i32 as i128,
+        DatumType::U32 => value as u32 as i128,
+        DatumType::I64 => value as i64 as i128,
+        DatumType::U64 => value as u64 as i128,
+        other => panic!("{other:?} is no integer type"),
+    }
+}

@@ -1,0 +1,290 @@
+//! Random specs through every strategy on every instruction set this machine has, against the definition.
+//!
+//! `PROPTEST_CASES` sets the number of specs per property.
+
+mod common;
+
+use common::oracle::Expected;
+use common::random::Random;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Mutex;
+use tract_core::internal::*;
+use tract_deconv::filter::PackedFilter;
+use tract_deconv::kernel::Isa;
+use tract_deconv::plan::{Plan, PlanOptions, Strategy as Algorithm};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+
+/// Products that one spec may cost; larger draws are cut down to it.
+const BUDGET: usize = 60_000;
+
+/// Sizes around the tiles: registers hold 4, 8 or 16 lanes, tiles a few registers. One less, one more, and ragged.
+const TILES: [usize; 20] = [1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 19, 31, 32, 33, 35, 48, 51];
+
+#[derive(Clone, Debug)]
+struct Case {
+    spec: DeconvSpec,
+    input: TVec<usize>,
+    requested: Option<Vec<i64>>,
+    dt: DatumType,
+    bias: bool,
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    input: usize,
+    kernel: usize,
+    stride: usize,
+    dilation: usize,
+    begin: i64,
+    end: i64,
+    output_padding: usize,
+    output: usize,
+}
+
+fn line(direction: Direction) -> impl Strategy<Value = Line> {
+    let input = prop_oneof![4 => 1usize..8, 1 => prop::sample::select(&TILES[..])];
+    let kernel = prop_oneof![6 => 1usize..=5, 1 => 6usize..=17];
+    let stride = prop_oneof![8 => 1usize..=4, 1 => 5usize..=9];
+    let pads = prop_oneof![3 => 0i64..=3, 2 => -3i64..=12];
+    (input, kernel, stride, 1usize..=4, (pads.clone(), pads), 0usize..=9, 1usize..60).prop_map(
+        move |(input, kernel, stride, dilation, (begin, end), output_padding, output)| {
+            let output_padding = if direction == Direction::Transposed { output_padding % (stride + 3) } else { 0 };
+            Line { input, kernel, stride, dilation, begin, end, output_padding, output }.legal(direction)
+        },
+    )
+}
+
+impl Line {
+    /// The nearest axis whose output is not empty.
+    fn legal(mut self, direction: Direction) -> Line {
+        let eff = ((self.kernel - 1) * self.dilation + 1) as i64;
+        match direction {
+            Direction::Transposed => {
+                let full = (self.stride * (self.input - 1)) as i64 + eff + self.output_padding as i64;
+                self.begin = self.begin.min(full - 1);
+                self.end = self.end.min(full - 1 - self.begin);
+                self.output = self.output.min(full as usize + 5);
+            }
+            Direction::Forward => {
+                let missing = eff - (self.input as i64 + self.begin + self.end);
+                self.end += missing.max(0);
+            }
+        }
+        self
+    }
+
+    /// One step towards the smallest axis there is.
+    fn smaller(mut self) -> Line {
+        let cut = |value: usize, least: usize| value - (value - least).div_ceil(4);
+        (self.input, self.kernel) = (cut(self.input, 1), cut(self.kernel, 1));
+        (self.stride, self.dilation) = (cut(self.stride, 1), cut(self.dilation, 1));
+        self.output_padding = cut(self.output_padding, 0);
+        (self.begin, self.end) = (self.begin - self.begin.signum(), self.end - self.end.signum());
+        self
+    }
+
+    /// No output of this axis is larger, whatever the padding rule.
+    fn largest_output(&self, direction: Direction) -> usize {
+        let eff = (self.kernel - 1) * self.dilation + 1;
+        let reach = match direction {
+            Direction::Transposed => self.stride * (self.input - 1) + eff + self.output_padding,
+            Direction::Forward => self.input.max(eff),
+        };
+        reach + self.begin.min(0).unsigned_abs() as usize + self.end.max(0).unsigned_abs() as usize
+    }
+}
+
+/// `(group, channels in, channels out)`, channels inside the group.
+fn channels() -> impl Strategy<Value = (usize, usize, usize)> {
+    let tile = || prop::sample::select(&TILES[..]);
+    prop_oneof![
+        4 => (Just(1), tile(), tile()),
+        2 => (2usize..=5, 1usize..=9, tile()),
+        2 => (tile(), Just(1), Just(1)),
+        1 => (tile(), Just(1), 2usize..=3),
+    ]
+}
+
+fn padding(direction: Direction, lines: &[Line], kind: usize) -> (Padding, Option<Vec<i64>>) {
+    let extra = if kind.is_multiple_of(2) { Side::Begin } else { Side::End };
+    let outputs: Vec<i64> = lines.iter().map(|l| l.output as i64).collect();
+    match (kind / 2, direction) {
+        (0, Direction::Transposed) => {
+            let dims = outputs.iter().map(|o| o.to_dim()).collect();
+            (Padding::OutputShape { shape: OutputShape::Dims(dims), extra }, None)
+        }
+        (1, Direction::Transposed) => {
+            let scope = SymbolScope::default();
+            let dims = lines.iter().map(|_| scope.new_with_prefix("out").to_dim()).collect();
+            (Padding::OutputShape { shape: OutputShape::Input(dims), extra }, Some(outputs))
+        }
+        (0, Direction::Forward) => (Padding::SameForward { extra }, None),
+        _ => {
+            let (begin, end) = lines.iter().map(|l| (l.begin, l.end)).unzip();
+            (Padding::Explicit { begin, end }, None)
+        }
+    }
+}
+
+/// Products (or cells to write) per batch and pair of channels.
+fn cost(direction: Direction, lines: &[Line]) -> usize {
+    let cells: usize = lines.iter().map(|l| l.largest_output(direction)).product();
+    let taps: usize = lines.iter().map(|l| l.kernel.div_ceil(if l.dilation > 1 { 1 } else { l.stride })).product();
+    cells * taps
+}
+
+fn case(direction: Direction, types: &'static [DatumType]) -> impl Strategy<Value = Case> {
+    let lines = prop_oneof![4 => Just(1usize), 4 => Just(2), 2 => Just(3), 1 => Just(4)]
+        .prop_flat_map(move |rank| prop::collection::vec(line(direction), rank));
+    let layouts = (
+        prop::sample::select(&[DataFormat::Ncx, DataFormat::Nxc][..]),
+        prop::sample::select(
+            &[FilterFormat::Iox, FilterFormat::Oix, FilterFormat::Xio, FilterFormat::Xoi, FilterFormat::GroupedOix][..],
+        ),
+    );
+    let batch = prop_oneof![1 => Just(0usize), 12 => Just(1), 4 => 2usize..=3];
+    let rest = (0usize..10, prop::sample::select(types), any::<bool>(), any::<u64>());
+    (lines, channels(), layouts, batch, rest).prop_map(
+        move |(mut lines, (mut group, mut ci, mut co), (data_format, filter_format), mut batch, rest)| {
+            let (kind, dt, bias, seed) = rest;
+            while cost(direction, &lines) > BUDGET / (batch * group * ci * co).max(1) {
+                let most = [batch, group, ci, co].into_iter().max().unwrap_or(1);
+                let axis = lines.iter_mut().max_by_key(|l| l.largest_output(direction)).expect("one axis at least");
+                if axis.largest_output(direction) > most || most == 1 {
+                    *axis = axis.smaller().legal(direction);
+                } else {
+                    let channels = [&mut batch, &mut group, &mut ci, &mut co].into_iter().max_by_key(|c| **c);
+                    *channels.expect("four of them") -= most.div_ceil(4);
+                }
+            }
+            let (padding, requested) = padding(direction, &lines, kind);
+            let spec = DeconvSpec {
+                direction,
+                data_format,
+                filter_format,
+                in_channels: group * ci,
+                out_channels: group * co,
+                group,
+                kernel: lines.iter().map(|l| l.kernel).collect(),
+                strides: lines.iter().map(|l| l.stride).collect(),
+                dilations: lines.iter().map(|l| l.dilation).collect(),
+                output_padding: lines.iter().map(|l| l.output_padding).collect(),
+                padding,
+            };
+            let input = data_format.shape(batch, group * ci, lines.iter().map(|l| l.input));
+            Case { spec, input, requested, dt, bias, seed }
+        },
+    )
+}
+
+/// How often each (strategy, instruction set) ran and declined.
+type Counts = Mutex<BTreeMap<(String, Isa), (usize, usize)>>;
+
+fn fail(what: impl std::fmt::Display, error: impl std::fmt::Display) -> TestCaseError {
+    TestCaseError::fail(format!("{what}: {error:#}"))
+}
+
+fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
+    let Case { spec, input, requested, dt, .. } = case;
+    let requested = requested.as_deref();
+    spec.validate().map_err(|e| fail("validate", e))?;
+    let mut random = Random(case.seed);
+    let x = random.tensor(*dt, input);
+    let w = Arc::new(random.tensor(*dt, &spec.filter_shape()));
+    let bias = case.bias.then(|| random.tensor(*dt, &[spec.out_channels]));
+    let expected = Expected::new(spec, &x, &w, bias.as_ref(), requested);
+
+    let run = |what: &str, options: &PlanOptions| -> Result<Option<Plan>, TestCaseError> {
+        let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
+        let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
+        let y = plan.run(spec, &x, &packed, bias.as_ref()).map_err(|e| fail(what, e))?;
+        expected.check(&y).map_err(|e| fail(format!("{what}, {plan}"), e))?;
+        Ok(Some(plan))
+    };
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for strategy in Algorithm::ALL {
+            let what = format!("{strategy} on {isa}");
+            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let plan = run(&what, &options)?;
+            if let Some(plan) = &plan {
+                prop_assert_eq!((plan.strategy, plan.isa), (strategy, isa), "what was forced is what runs");
+            }
+            prop_assert!(plan.is_some() || strategy != Algorithm::Reference, "the reference never declines");
+            let mut counts = counts.lock().expect("no other thread panicked");
+            let (ran, declined) = counts.entry((strategy.name().into(), isa)).or_default();
+            *(if plan.is_some() { ran } else { declined }) += 1;
+        }
+        let free = Plan::shape_free_layout(spec, *dt, &PlanOptions { isa: Some(isa), ..Default::default() });
+        let options = PlanOptions { isa: Some(isa), layout: Some(free.clone()), ..Default::default() };
+        let plan = run("shape-free layout", &options)?;
+        prop_assert_eq!(plan.map(|p| p.filter_layout()), Some(free), "a plan exists for every shape");
+    }
+    prop_assert!(run("planner's choice", &PlanOptions::default())?.is_some(), "a plan exists for every problem");
+    Ok(())
+}
+
+/// Runs a property and prints what ran; every strategy of `needed` must have.
+fn property(name: &str, direction: Direction, types: &'static [DatumType], needed: &[Algorithm]) {
+    let counts = Counts::default();
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let result = TestRunner::new(config).run(&case(direction, types), |case| check(&case, &counts));
+    let counts = counts.into_inner().expect("no other thread panicked");
+    let mut report = format!("{name}: (strategy on isa: ran/declined)");
+    for ((strategy, isa), (ran, declined)) in &counts {
+        report.push_str(&format!(" {strategy} on {isa}: {ran}/{declined};"));
+    }
+    // past the capture of print!: the counts are part of the run's record
+    let _ = writeln!(std::io::stderr(), "{report}");
+    if let Err(error) = result {
+        panic!("{name}: {error}");
+    }
+    for strategy in needed {
+        let ran: usize = counts.iter().filter(|((s, _), _)| s == strategy.name()).map(|(_, (ran, _))| ran).sum();
+        assert!(ran > 0, "{name}: {strategy} declined every spec");
+    }
+}
+
+const INTEGERS: [DatumType; 8] = [
+    DatumType::I8,
+    DatumType::U8,
+    DatumType::I16,
+    DatumType::U16,
+    DatumType::I32,
+    DatumType::U32,
+    DatumType::I64,
+    DatumType::U64,
+];
+
+#[test]
+fn transposed_f32() {
+    property("transposed_f32", Direction::Transposed, &[DatumType::F32], &Algorithm::ALL);
+}
+
+#[test]
+fn transposed_f16_f64() {
+    property("transposed_f16_f64", Direction::Transposed, &[DatumType::F16, DatumType::F64], &[]);
+}
+
+#[test]
+fn transposed_integers() {
+    property("transposed_integers", Direction::Transposed, &INTEGERS, &[]);
+}
+
+#[test]
+fn forward_f32() {
+    property("forward_f32", Direction::Forward, &[DatumType::F32], &[]);
+}
+
+#[test]
+fn forward_f16_f64() {
+    property("forward_f16_f64", Direction::Forward, &[DatumType::F16, DatumType::F64], &[]);
+}
+
+#[test]
+fn forward_integers() {
+    property("forward_integers", Direction::Forward, &INTEGERS, &[]);
+}
