@@ -1,9 +1,11 @@
 //! Element types: what is stored, and what it is computed in.
 
+use crate::kernel::Dispatch;
 use tract_core::internal::*;
+use tract_core::tract_data::half::slice::HalfFloatSliceExt;
 
 /// A type that sums and products are computed in.
-pub trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+pub(crate) trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
     /// The additive identity.
     const ZERO: Self;
 
@@ -51,15 +53,29 @@ impl Compute for i64 {
 ///
 /// Integers are computed modulo 2⁶⁴ and stored modulo their own width: exact whenever the true result fits the type, two's
 /// complement wrap otherwise, never a saturation and never a detour through floating point.
-pub trait Element: Datum + Copy + Send + Sync {
+pub(crate) trait Element: Datum + Copy + Send + Sync {
     /// The type that sums are computed in.
-    type Compute: Compute;
+    type Compute: Dispatch + Datum;
 
     /// To the compute type, exactly.
     fn widen(self) -> Self::Compute;
 
     /// From the compute type: rounded to nearest (floats) or wrapped (integers).
     fn narrow(value: Self::Compute) -> Self;
+
+    /// Widens a slice into another of the same length.
+    fn widen_slice(from: &[Self], to: &mut [Self::Compute]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.widen();
+        }
+    }
+
+    /// Narrows a slice into another of the same length.
+    fn narrow_slice(from: &[Self::Compute], to: &mut [Self]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = Self::narrow(*from);
+        }
+    }
 
     /// The slice seen as compute elements, where the two types are one.
     fn as_compute(_slice: &[Self]) -> Option<&[Self::Compute]> {
@@ -87,6 +103,14 @@ macro_rules! same_element {
                 value
             }
 
+            fn widen_slice(from: &[$t], to: &mut [$t]) {
+                to.copy_from_slice(from)
+            }
+
+            fn narrow_slice(from: &[$t], to: &mut [$t]) {
+                to.copy_from_slice(from)
+            }
+
             fn as_compute(slice: &[$t]) -> Option<&[$t]> {
                 Some(slice)
             }
@@ -111,6 +135,14 @@ impl Element for f16 {
     fn narrow(value: f32) -> f16 {
         f16::from_f32(value)
     }
+
+    fn widen_slice(from: &[f16], to: &mut [f32]) {
+        from.convert_to_f32_slice(to)
+    }
+
+    fn narrow_slice(from: &[f32], to: &mut [f16]) {
+        to.convert_from_f32_slice(from)
+    }
 }
 
 macro_rules! integer_element {
@@ -133,7 +165,7 @@ macro_rules! integer_element {
 integer_element!(i8, u8, i16, u16, i32, u32, i64, u64);
 
 /// The element types that a deconvolution can run on.
-pub const ELEMENT_TYPES: [DatumType; 11] = [
+pub(crate) const ELEMENT_TYPES: [DatumType; 11] = [
     DatumType::F32,
     DatumType::F16,
     DatumType::F64,

@@ -1,8 +1,9 @@
 //! Filters as strategies read them.
 
 use crate::element::{Element, dispatch_element};
-use crate::spec::DeconvSpec;
+use crate::spec::{DeconvSpec, Direction};
 use tract_core::internal::*;
+use tract_core::tract_data::itertools::Itertools;
 
 /// The order that a strategy wants a filter's elements in. It depends on the spec and on the strategy, never on the
 /// input's shape, so one packed filter serves every shape that a plan with this layout is made for.
@@ -10,6 +11,13 @@ use tract_core::internal::*;
 pub enum FilterLayout {
     /// As the spec's filter format has it.
     Plain,
+    /// `[group][panel of output channels][phase][input channel][tap of the phase][channel of the panel]`, channels missing in the last panel zero.
+    Phases {
+        /// Output channels of a panel.
+        mr: usize,
+        /// Output channels of the last panel where `mr` does not divide them.
+        tail_mr: usize,
+    },
 }
 
 /// A filter in some layout, in the element type that sums are computed in (except for [`FilterLayout::Plain`]).
@@ -34,13 +42,12 @@ impl PackedFilter {
         dispatch_element!(filter.datum_type(), E => Self::pack_t::<E>(spec, layout, filter))
     }
 
-    fn pack_t<E: Element>(
-        _spec: &DeconvSpec,
-        layout: &FilterLayout,
-        filter: &Arc<Tensor>,
-    ) -> TractResult<PackedFilter> {
+    fn pack_t<E: Element>(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {
+        let plain = filter.try_as_plain_ram()?;
+        let plain = plain.as_slice::<E>()?;
         let data = match layout {
             FilterLayout::Plain => Arc::clone(filter),
+            FilterLayout::Phases { mr, tail_mr } => Arc::new(tensor1(&phases(spec, *mr, *tail_mr, plain))),
         };
         Ok(PackedFilter { layout: layout.clone(), data })
     }
@@ -50,8 +57,65 @@ impl PackedFilter {
         &self.layout
     }
 
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        self.data.len() * self.data.datum_type().size_of()
+    }
+
     /// The elements in the layout's order.
     pub(crate) fn data<T: Datum>(&self) -> TractResult<&[T]> {
         self.data.try_as_plain_ram()?.as_slice::<T>()
     }
+}
+
+/// `(first channel, height)` of the panels of one group.
+pub(crate) fn panel_heights(channels: usize, mr: usize, tail_mr: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..channels).step_by(mr).map(move |first| (first, if first + mr <= channels { mr } else { tail_mr }))
+}
+
+/// For each phase (residues of all axes, outermost first), the offsets of its taps in a plain filter.
+pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
+    let strides = spec.filter_strides();
+    let per_axis = (0..spec.rank()).map(|ax| {
+        let residues = match spec.direction {
+            Direction::Forward => 1,
+            Direction::Transposed => spec.strides[ax],
+        };
+        let mut offsets = vec![vec![]; residues];
+        for k in 0..spec.kernel[ax] {
+            // as u64: products of two 31-bit values
+            let residue = (k as u64 * spec.dilations[ax] as u64 % residues as u64) as usize;
+            offsets[residue].push(k * strides.kernel[ax]);
+        }
+        offsets
+    });
+    per_axis
+        .multi_cartesian_product()
+        .map(|axes| axes.into_iter().multi_cartesian_product().map(|tap| tap.iter().sum()).collect())
+        .collect()
+}
+
+fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> Vec<E::Compute> {
+    let strides = spec.filter_strides();
+    let phases = taps_of_phases(spec);
+    let zero = <E::Compute as crate::element::Compute>::ZERO;
+    let taps: usize = spec.kernel.iter().product();
+    let padded: usize = panel_heights(spec.group_out(), mr, tail_mr).map(|p| p.1).sum();
+    let mut packed = Vec::with_capacity(spec.group * padded * spec.group_in() * taps);
+    for g in 0..spec.group {
+        for (first, height) in panel_heights(spec.group_out(), mr, tail_mr) {
+            let present = height.min(spec.group_out() - first);
+            let base = g * strides.group + first * strides.output;
+            for taps in &phases {
+                for ci in 0..spec.group_in() {
+                    for tap in taps {
+                        let at = base + ci * strides.input + tap;
+                        packed.extend((0..present).map(|m| plain[at + m * strides.output].widen()));
+                        packed.extend(std::iter::repeat_n(zero, height - present));
+                    }
+                }
+            }
+        }
+    }
+    packed
 }

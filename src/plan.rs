@@ -6,7 +6,9 @@
 use crate::element::{ELEMENT_TYPES, dispatch_element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{self, Isa};
+use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Problem};
+use crate::strategy::phases::PhasesPlan;
 use crate::strategy::{Operands, reference};
 use std::fmt;
 use tract_core::internal::*;
@@ -14,17 +16,20 @@ use tract_core::internal::*;
 /// The algorithms, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
+    /// Each phase as a small dense convolution, lanes are positions.
+    Phases,
     /// The definition, one output element at a time.
     Reference,
 }
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 1] = [Strategy::Reference];
+    pub const ALL: [Strategy; 2] = [Strategy::Phases, Strategy::Reference];
 
     /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
     pub fn name(self) -> &'static str {
         match self {
+            Strategy::Phases => "phases",
             Strategy::Reference => "reference",
         }
     }
@@ -41,10 +46,38 @@ impl Strategy {
     }
 }
 
+impl Strategy {
+    fn propose(
+        self,
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<Decision, String> {
+        match self {
+            Strategy::Phases => PhasesPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Phases),
+            Strategy::Reference => match layout {
+                None | Some(FilterLayout::Plain) => Ok(Decision::Reference),
+                Some(other) => Err(format!("the filter is packed for {other:?}")),
+            },
+        }
+    }
+}
+
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// A strategy with everything it decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// See [`Strategy::Phases`].
+    Phases(PhasesPlan),
+    /// See [`Strategy::Reference`].
+    Reference,
 }
 
 /// What may be forced on the planner.
@@ -65,8 +98,8 @@ pub struct Plan {
     pub problem: Problem,
     /// Element type of input, filter and output.
     pub datum_type: DatumType,
-    /// The chosen strategy.
-    pub strategy: Strategy,
+    /// The chosen strategy and its parameters.
+    pub decision: Decision,
     /// The instruction set of its kernels.
     pub isa: Isa,
     /// The better-ranked strategies, and why each declined.
@@ -92,13 +125,34 @@ impl Plan {
         );
         let isa = options.isa.unwrap_or_else(Isa::best);
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
-        Ok(Plan { problem, datum_type, strategy: Strategy::Reference, isa, declined: vec![] })
+        let mut declined = vec![];
+        for strategy in Strategy::ALL {
+            if options.strategy.is_some_and(|forced| forced != strategy) {
+                declined.push((strategy, "another one is forced".to_string()));
+                continue;
+            }
+            match strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), Machine::current()) {
+                Ok(decision) => return Ok(Plan { problem, datum_type, decision, isa, declined }),
+                Err(reason) => declined.push((strategy, reason)),
+            }
+        }
+        let reasons: Vec<String> = declined.iter().map(|(s, why)| format!("{s}: {why}")).collect();
+        bail!("strategy: none is left, {}", reasons.join("; "))
+    }
+
+    /// The chosen strategy.
+    pub fn strategy(&self) -> Strategy {
+        match self.decision {
+            Decision::Phases(_) => Strategy::Phases,
+            Decision::Reference => Strategy::Reference,
+        }
     }
 
     /// The layout that the filter must be packed in.
     pub fn filter_layout(&self) -> FilterLayout {
-        match self.strategy {
-            Strategy::Reference => FilterLayout::Plain,
+        match &self.decision {
+            Decision::Phases(plan) => plan.filter_layout(),
+            Decision::Reference => FilterLayout::Plain,
         }
     }
 
@@ -127,8 +181,9 @@ impl Plan {
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;
-            match self.strategy {
-                Strategy::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
+            match &self.decision {
+                Decision::Phases(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
+                Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
             }
             Ok(output)
         })
@@ -137,6 +192,17 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} ({} {:?})", self.strategy, self.isa, self.datum_type)
+        match &self.decision {
+            Decision::Phases(p) => {
+                write!(f, "phases {}x{} on {} {:?}", p.mr, p.nv, self.isa, self.datum_type)?;
+                let source = match (p.direct, p.apart) {
+                    (true, _) => "in place",
+                    (_, true) => "in a copy per column shift",
+                    _ => "in padded rows",
+                };
+                write!(f, ", input read {source}, blocks of {}x{} positions", p.block_rows, p.block_columns)
+            }
+            Decision::Reference => write!(f, "reference {:?}", self.datum_type),
+        }
     }
 }

@@ -2,6 +2,14 @@
 
 mod alloc;
 mod isa;
+mod rows;
+mod scratch;
+mod set;
+mod tile;
+mod vector;
 
 pub(crate) use alloc::uninitialized_output;
 pub use isa::Isa;
+pub(crate) use scratch::{Aligned, Scratch};
+pub(crate) use set::{Dispatch, Kernels};
+pub(crate) use tile::{ChannelTile, PositionTile, Source, Start};

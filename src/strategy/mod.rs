@@ -1,6 +1,15 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
+pub mod phases;
+mod pieces;
 pub(crate) mod reference;
+mod sheets;
+
+pub(crate) use crate::kernel::{Aligned, Scratch};
+use std::ops::Range;
+use tract_core::internal::*;
+use tract_core::prelude::multithread::{Executor, current_tract_executor};
+use tract_linalg::multithread::par_chunks_mut;
 
 /// What every strategy reads besides the filter.
 pub(crate) struct Operands<'a, E> {
@@ -8,4 +17,44 @@ pub(crate) struct Operands<'a, E> {
     pub input: &'a [E],
     /// One value per output channel, over all groups.
     pub bias: Option<&'a [E]>,
+}
+
+/// Multiply-adds below which a problem is not split over threads: waking them costs more.
+const THREADING_THRESHOLD: u64 = 1 << 20;
+
+/// Number of threads of tract's current executor.
+pub(crate) fn threads() -> usize {
+    match current_tract_executor() {
+        Executor::SingleThread => 1,
+        #[cfg(feature = "multithread")]
+        Executor::MultiThread(pool) => pool.current_num_threads(),
+        #[allow(unreachable_patterns)]
+        _ => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    }
+}
+
+/// Runs every task, on tract's current executor where the work is worth it.
+pub(crate) fn parallel<T: Send>(
+    tasks: &mut [T],
+    multiply_adds: u64,
+    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
+) -> TractResult<()> {
+    if tasks.len() < 2 || multiply_adds < THREADING_THRESHOLD {
+        return tasks.iter_mut().try_for_each(run);
+    }
+    par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run))
+}
+
+/// `0..len` in blocks of `size`, the last one ragged.
+pub(crate) fn blocks_of(len: usize, size: usize) -> Vec<Range<usize>> {
+    (0..len).step_by(size.max(1)).map(|begin| begin..(begin + size).min(len)).collect()
+}
+
+/// Element strides of a contiguous shape.
+pub(crate) fn strides_of(shape: &[usize]) -> TVec<usize> {
+    let mut strides = tvec!(1; shape.len());
+    for axis in (0..shape.len() - 1).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    strides
 }

@@ -1,6 +1,6 @@
 //! The definition, one output element at a time: the last of the list, which never declines.
 
-use super::Operands;
+use super::{Operands, strides_of};
 use crate::element::{Compute, Element};
 use crate::filter::PackedFilter;
 use crate::spec::{Axis, DeconvSpec, Direction, Problem};
@@ -77,12 +77,4 @@ fn meeting(axis: &Axis, direction: Direction, o: usize) -> TVec<(usize, usize)> 
             (0..axis.input as i64).contains(&i).then_some((k, i as usize))
         })
         .collect()
-}
-
-fn strides_of(shape: &[usize]) -> TVec<usize> {
-    let mut strides = tvec!(1; shape.len());
-    for axis in (0..shape.len() - 1).rev() {
-        strides[axis] = strides[axis + 1] * shape[axis + 1];
-    }
-    strides
 }

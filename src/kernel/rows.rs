@@ -1,0 +1,31 @@
+//! Row kernels: plain loops over slices, safe code that the compiler vectorises. They are instantiated once per instruction set.
+
+use crate::element::Compute;
+
+/// `to[i·S + r] = from[r][i]`, `S` rows of equal length.
+#[inline(always)]
+pub(super) fn interleave<T: Compute, const S: usize>(from: [&[T]; S], to: &mut [T]) {
+    let (cells, _) = to.as_chunks_mut::<S>();
+    let from: [&[T]; S] = from.map(|row| &row[..cells.len()]);
+    for (i, cell) in cells.iter_mut().enumerate() {
+        for r in 0..S {
+            cell[r] = from[r][i];
+        }
+    }
+}
+
+/// `to[i] += w·from[i]`.
+#[inline(always)]
+pub(super) fn axpy<T: Compute>(w: T, from: &[T], to: &mut [T]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = to.mul_add(w, *from);
+    }
+}
+
+/// `to[i] += from[i]`.
+#[inline(always)]
+pub(super) fn add<T: Compute>(from: &[T], to: &mut [T]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = to.plus(*from);
+    }
+}

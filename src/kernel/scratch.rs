@@ -1,0 +1,32 @@
+//! Memory that is kept between runs.
+
+use crate::element::Compute;
+
+/// Memory that a thread keeps between runs, so that steady state allocates outputs only.
+#[derive(Default)]
+pub(crate) struct Scratch<T> {
+    /// A block of input.
+    pub block: Aligned<T>,
+    /// Results of register tiles.
+    pub tile: Aligned<T>,
+    /// A copy of a tile's input that reaches past its end.
+    pub ragged: Aligned<T>,
+    /// A row on its way to the output.
+    pub row: Vec<T>,
+}
+
+/// A buffer whose slices begin on a cache line: vectors that straddle lines cost twice.
+#[derive(Default)]
+pub(crate) struct Aligned<T>(Vec<T>);
+
+impl<T: Compute> Aligned<T> {
+    /// `len` elements with whatever they held before.
+    pub fn of(&mut self, len: usize) -> &mut [T] {
+        let slack = 64 / size_of::<T>();
+        if self.0.len() < len + slack {
+            self.0.resize(len + slack, T::ZERO);
+        }
+        let begin = self.0.as_ptr().align_offset(64).min(slack);
+        &mut self.0[begin..begin + len]
+    }
+}

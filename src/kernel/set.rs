@@ -1,0 +1,269 @@
+//! The kernels of one instruction set and compute type.
+
+use super::Isa;
+use super::rows;
+use super::scratch::Scratch;
+use super::tile::{ChannelTile, PositionTile, channel_tile, position_tile};
+use super::vector::*;
+use crate::element::Compute;
+use std::cell::RefCell;
+
+/// Every kernel of one instruction set for one compute type.
+///
+/// Holding one is proof that the CPU has the instruction set.
+pub(crate) struct Kernels<T: 'static> {
+    /// The instruction set.
+    pub isa: Isa,
+    /// Elements of a vector.
+    pub lanes: usize,
+    /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
+    pub position_tiles: &'static [PositionTile<T>],
+    /// By ascending number of positions, then `nv`.
+    pub channel_tiles: &'static [ChannelTile<T>],
+    interleave2: unsafe fn([&[T]; 2], &mut [T]),
+    interleave4: unsafe fn([&[T]; 4], &mut [T]),
+    axpy: unsafe fn(T, &[T], &mut [T]),
+    add: unsafe fn(&[T], &mut [T]),
+}
+
+impl<T: Compute> Kernels<T> {
+    /// The position tile of exactly `mr` × `nv`.
+    pub fn position_tile(&self, mr: usize, nv: usize) -> Option<&'static PositionTile<T>> {
+        self.position_tiles.iter().find(|t| t.mr == mr && t.nv == nv)
+    }
+
+    /// The channel tile of exactly `positions` × `nv`.
+    pub fn channel_tile(&self, positions: usize, nv: usize) -> Option<&'static ChannelTile<T>> {
+        self.channel_tiles.iter().find(|t| t.positions == positions && t.nv == nv)
+    }
+
+    /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
+    pub fn interleave(&self, from: &[&[T]], to: &mut [T]) {
+        match *from {
+            [row] => to.copy_from_slice(&row[..to.len()]),
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+            [a, b] => unsafe { (self.interleave2)([a, b], to) },
+            // SAFETY: as above.
+            [a, b, c, d] => unsafe { (self.interleave4)([a, b, c, d], to) },
+            _ => {
+                let step = from.len();
+                for (r, row) in from.iter().enumerate() {
+                    for (to, from) in to.iter_mut().skip(r).step_by(step).zip(*row) {
+                        *to = *from;
+                    }
+                }
+            }
+        }
+    }
+
+    /// `to[i] += w·from[i]`.
+    pub fn axpy(&self, w: T, from: &[T], to: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.axpy)(w, from, to) }
+    }
+
+    /// `to[i] += from[i]`.
+    pub fn add(&self, from: &[T], to: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.add)(from, to) }
+    }
+}
+
+/// A static [`Kernels`] of a vector type; `$feature` is what its functions are compiled for.
+macro_rules! kernels {
+    ($name:ident, $isa:expr, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, channel_tiles $channel_tiles:ident) => {
+        mod $name {
+            use super::*;
+
+            $(#[$feature])*
+            unsafe fn position<const MR: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::tile::Source<$lane>,
+                start: crate::kernel::tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: entered through a tile only, see `PositionTile::run`.
+                unsafe { position_tile::<$vector, MR, NV>(panel, source, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn channel<const P: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::tile::Source<$lane>,
+                positions: &[usize],
+                start: crate::kernel::tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: entered through a tile only, see `ChannelTile::run`.
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, positions, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn interleave2(from: [&[$lane]; 2], to: &mut [$lane]) {
+                rows::interleave(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn interleave4(from: [&[$lane]; 4], to: &mut [$lane]) {
+                rows::interleave(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn axpy(w: $lane, from: &[$lane], to: &mut [$lane]) {
+                rows::axpy(w, from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn add(from: &[$lane], to: &mut [$lane]) {
+                rows::add(from, to)
+            }
+
+            const LANES: usize = <$vector as Vector>::LANES;
+
+            const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
+                PositionTile { mr: MR, nv: NV, positions: NV * LANES, entry: position::<MR, NV> }
+            }
+
+            const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
+                ChannelTile { positions: P, nv: NV, channels: NV * LANES, entry: channel::<P, NV> }
+            }
+
+            pub(super) static KERNELS: Kernels<$lane> = Kernels {
+                isa: $isa,
+                lanes: LANES,
+                position_tiles: $tiles!(position_of),
+                channel_tiles: $channel_tiles!(channel_of),
+                interleave2,
+                interleave4,
+                axpy,
+                add,
+            };
+        }
+    };
+}
+
+macro_rules! table {
+    ($of:ident, $(($a:literal, $b:literal))*) => { &[$($of::<$a, $b>()),*] };
+}
+
+/// With 32 registers: at most 24 accumulators, the rest for a row of the other side.
+macro_rules! tiles_of_32_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(2, 5)(2, 6)(3, 1)(3, 2)(3, 3)(3, 4)(3, 5)(
+                3, 6
+            )(4, 1)(4, 2)(4, 3)(4, 4)(4, 5)(4, 6)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)(16, 1)(
+                24, 1
+            )
+        )
+    };
+}
+
+/// With 16 registers: at most 12 accumulators.
+macro_rules! tiles_of_16_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(4, 3)(6, 1)(
+                6, 2
+            )(8, 1)(12, 1)
+        )
+    };
+}
+
+macro_rules! channel_tiles_of_32_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(4, 3)(4, 4)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(
+                8, 2
+            )(8, 3)(12, 1)(12, 2)
+        )
+    };
+}
+
+macro_rules! channel_tiles_of_16_registers {
+    ($of:ident) => {
+        table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2))
+    };
+}
+
+kernels!(portable_f32, Isa::Portable, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f64, Isa::Portable, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_i64, Isa::Portable, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f32, Isa::Avx2, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f64, Isa::Avx2, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f32, Isa::Avx512, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f64, Isa::Avx512, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f32, Isa::Neon, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f64, Isa::Neon, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+
+/// A thread's scratch memory of one type, lent for the length of a task. Tasks don't nest.
+macro_rules! scratch_of_thread {
+    ($t:ty) => {
+        fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<$t>) -> R) -> R {
+            thread_local!(static SCRATCH: RefCell<Scratch<$t>> = RefCell::default());
+            SCRATCH.with_borrow_mut(use_it)
+        }
+    };
+}
+
+/// Compute types that there are kernels for.
+pub(crate) trait Dispatch: Compute {
+    /// The kernels of an instruction set, if the CPU has it and they exist for this type; the portable ones always do.
+    fn kernels(isa: Isa) -> &'static Kernels<Self>;
+
+    /// Lends the thread's scratch memory.
+    fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
+}
+
+impl Dispatch for f32 {
+    scratch_of_thread!(f32);
+
+    fn kernels(isa: Isa) -> &'static Kernels<f32> {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if isa.is_available() => &avx512_f32::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => &avx2_f32::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if isa.is_available() => &neon_f32::KERNELS,
+            _ => &portable_f32::KERNELS,
+        }
+    }
+}
+
+impl Dispatch for f64 {
+    scratch_of_thread!(f64);
+
+    fn kernels(isa: Isa) -> &'static Kernels<f64> {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if isa.is_available() => &avx512_f64::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => &avx2_f64::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if isa.is_available() => &neon_f64::KERNELS,
+            _ => &portable_f64::KERNELS,
+        }
+    }
+}
+
+impl Dispatch for i64 {
+    scratch_of_thread!(i64);
+
+    fn kernels(_isa: Isa) -> &'static Kernels<i64> {
+        &portable_i64::KERNELS
+    }
+}

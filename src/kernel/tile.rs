@@ -1,0 +1,255 @@
+//! Register tiles: the inner loops of every dense strategy.
+//!
+//! Both kinds compute `out[m][n] (+)= Σ_c Σ_t a(c, t, m) · b(c, t, n)` over channels `c` and taps `t`. One side is a packed panel read
+//! in order, the other is read in place through one offset per tap, which is how shifts cost nothing:
+//! - [`PositionTile`]: lanes are positions; the panel holds weights (scalars), the source is an activation plane.
+//! - [`ChannelTile`]: lanes are output channels; the panel holds weights (vectors), the source gives scalars.
+
+use super::vector::Vector;
+use crate::element::Compute;
+
+/// What a tile starts from.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a, T> {
+    /// One value per output channel of the tile.
+    Bias(&'a [T]),
+    /// What `out` holds: the tile's own sum is made apart and added once, so that long sums are split.
+    Add,
+}
+
+/// One side that is read in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Index of the tile's first position in the first channel under offset zero.
+    pub base: usize,
+    /// Elements between channels.
+    pub channel_stride: usize,
+    /// Number of channels.
+    pub channels: usize,
+    /// For each tap, what to add to the index.
+    pub taps: &'a [usize],
+}
+
+impl<T> Source<'_, T> {
+    /// One past the largest index that `width` elements from each (channel, tap) reach; zero when nothing is read.
+    fn reach(&self, width: usize) -> usize {
+        match (self.taps.iter().max(), self.channels) {
+            (Some(tap), 1..) => self.base + (self.channels - 1) * self.channel_stride + tap + width,
+            _ => 0,
+        }
+    }
+}
+
+type PositionEntry<T> = unsafe fn(panel: &[T], source: &Source<T>, start: Start<T>, out: &mut [T], out_stride: usize);
+
+/// A tile of `mr` output channels × `nv` vectors of positions.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct PositionTile<T: 'static> {
+    /// Output channels.
+    pub mr: usize,
+    /// Vectors of positions.
+    pub nv: usize,
+    /// Positions in all: `nv` × lanes.
+    pub positions: usize,
+    pub(super) entry: PositionEntry<T>,
+}
+
+impl<T: Compute> PositionTile<T> {
+    /// `panel` is `[channel][tap][mr]`; `out` gets `mr` rows of `positions`, `out_stride` apart.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what the tile reads or writes.
+    #[inline]
+    pub fn run(&self, panel: &[T], source: &Source<T>, start: Start<T>, out: &mut [T], out_stride: usize) {
+        assert!(panel.len() >= source.channels * source.taps.len() * self.mr);
+        assert!(source.data.len() >= source.reach(self.positions));
+        assert!(out.len() >= (self.mr - 1) * out_stride + self.positions);
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= self.mr);
+        }
+        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        unsafe { (self.entry)(panel, source, start, out, out_stride) }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·MR` elements, `source` all it reaches with `NV·LANES`
+/// elements a tap, `out` `MR` rows of `NV·LANES`, a bias `MR` values.
+#[inline(always)]
+pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
+    panel: &[V::Lane],
+    source: &Source<V::Lane>,
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    // SAFETY: `a` walks `channels·taps·MR` elements of the panel; `b` stays within the source's reach; rows of `out` are
+    // within it: all by this function's contract.
+    unsafe {
+        let mut acc = match start {
+            Start::Bias(bias) => {
+                let mut acc = [[V::splat(V::Lane::ZERO); NV]; MR];
+                for m in 0..MR {
+                    let b = V::splat(*bias.get_unchecked(m));
+                    for v in 0..NV {
+                        acc[m][v] = b;
+                    }
+                }
+                acc
+            }
+            Start::Add => [[V::splat(V::Lane::ZERO); NV]; MR],
+        };
+        let mut a = panel.as_ptr();
+        let mut channel = source.data.as_ptr().wrapping_add(source.base);
+        if let [tap] = source.taps {
+            channel = channel.wrapping_add(*tap);
+            for _ in 0..source.channels {
+                step::<V, MR, NV>(&mut acc, a, channel);
+                a = a.wrapping_add(MR);
+                channel = channel.wrapping_add(source.channel_stride);
+            }
+        } else {
+            for _ in 0..source.channels {
+                for tap in source.taps {
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap));
+                    a = a.wrapping_add(MR);
+                }
+                channel = channel.wrapping_add(source.channel_stride);
+            }
+        }
+        let out = out.as_mut_ptr();
+        for m in 0..MR {
+            for v in 0..NV {
+                let to = out.add(m * out_stride + v * V::LANES);
+                match start {
+                    Start::Bias(_) => acc[m][v].store(to),
+                    Start::Add => V::load(to).plus(acc[m][v]).store(to),
+                }
+            }
+        }
+    }
+}
+
+/// One (channel, tap): `NV` vectors of positions times `MR` scalars.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `a` has `MR` readable elements, `b` `NV·LANES`.
+#[inline(always)]
+unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
+    acc: &mut [[V; NV]; MR],
+    a: *const V::Lane,
+    b: *const V::Lane,
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        let b: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
+        for m in 0..MR {
+            let w = V::splat(*a.add(m));
+            for v in 0..NV {
+                acc[m][v] = acc[m][v].mul_add(w, b[v]);
+            }
+        }
+    }
+}
+
+type ChannelEntry<T> =
+    unsafe fn(panel: &[T], source: &Source<T>, positions: &[usize], start: Start<T>, out: &mut [T], out_stride: usize);
+
+/// A tile of `positions` × `nv` vectors of output channels.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelTile<T: 'static> {
+    /// Positions.
+    pub positions: usize,
+    /// Vectors of output channels.
+    pub nv: usize,
+    /// Output channels in all: `nv` × lanes.
+    pub channels: usize,
+    pub(super) entry: ChannelEntry<T>,
+}
+
+impl<T: Compute> ChannelTile<T> {
+    /// `panel` is `[tap][channel][nv·lanes]`; position `p` of the tile is read `positions[p]` elements from the source's
+    /// base; `out` gets `positions` rows of `channels`, `out_stride` apart.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what the tile reads or writes.
+    #[inline]
+    pub fn run(
+        &self,
+        panel: &[T],
+        source: &Source<T>,
+        positions: &[usize],
+        start: Start<T>,
+        out: &mut [T],
+        out_stride: usize,
+    ) {
+        assert!(positions.len() >= self.positions);
+        let furthest = positions[..self.positions].iter().max().map_or(0, |p| *p);
+        assert!(panel.len() >= source.channels * source.taps.len() * self.channels);
+        assert!(source.data.len() >= source.reach(furthest + 1));
+        assert!(out.len() >= (self.positions - 1) * out_stride + self.channels);
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= self.channels);
+        }
+        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        unsafe { (self.entry)(panel, source, positions, start, out, out_stride) }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements, `source` all it reaches with each of the `P`
+/// positions added, `out` `P` rows of `NV·LANES`, a bias `NV·LANES` values.
+#[inline(always)]
+pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
+    panel: &[V::Lane],
+    source: &Source<V::Lane>,
+    positions: &[usize],
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    // SAFETY: `b` walks `taps·channels·NV·LANES` elements of the panel; every scalar read is within the source's reach; rows
+    // of `out` are within it: all by this function's contract.
+    unsafe {
+        let mut acc = match start {
+            Start::Bias(bias) => {
+                let bias: [V; NV] = std::array::from_fn(|v| V::load(bias.as_ptr().add(v * V::LANES)));
+                [bias; P]
+            }
+            Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
+        };
+        let mut b = panel.as_ptr();
+        for tap in source.taps {
+            let first = source.data.as_ptr().wrapping_add(source.base + tap);
+            let rows: [*const V::Lane; P] = std::array::from_fn(|p| first.wrapping_add(*positions.get_unchecked(p)));
+            let mut at = 0;
+            for _ in 0..source.channels {
+                let w: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
+                for p in 0..P {
+                    let x = V::splat(*rows[p].wrapping_add(at));
+                    for v in 0..NV {
+                        acc[p][v] = acc[p][v].mul_add(x, w[v]);
+                    }
+                }
+                b = b.wrapping_add(NV * V::LANES);
+                at += source.channel_stride;
+            }
+        }
+        let out = out.as_mut_ptr();
+        for p in 0..P {
+            for v in 0..NV {
+                let to = out.add(p * out_stride + v * V::LANES);
+                match start {
+                    Start::Bias(_) => acc[p][v].store(to),
+                    Start::Add => V::load(to).plus(acc[p][v]).store(to),
+                }
+            }
+        }
+    }
+}

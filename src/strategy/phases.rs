@@ -1,0 +1,504 @@
+//! Each phase as a small dense convolution over the shared grid: weights are the scalars, positions the lanes.
+//!
+//! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
+//! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
+
+use super::pieces::{Cut, Task, tasks, unflatten};
+use super::sheets::Sheets;
+use super::{Operands, Scratch, blocks_of, parallel};
+use crate::element::{Compute, Element};
+use crate::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::geometry::AxisPhases;
+use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start};
+use crate::machine::Machine;
+use crate::spec::{DataFormat, Problem};
+use tract_core::internal::*;
+
+/// Longest single accumulation chain, in (channel, tap) pairs: longer sums are made in parts, which keeps the rounding error
+/// near that of the other runtimes (one chain of 1024 was measured at 2.6 times their error).
+const LONGEST_CHAIN: usize = 256;
+
+/// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
+const MOST_PHASES: usize = 4096;
+
+/// Bytes of a tile's input that stay in L1 while all panels pass over it.
+const L1_SHARE: usize = 20 * 1024;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhasesPlan {
+    /// Output channels of a register tile.
+    pub mr: usize,
+    /// Output channels of the last panel's tile.
+    pub tail_mr: usize,
+    /// Vectors of positions of a register tile.
+    pub nv: usize,
+    /// Whether each column shift has a copy of its own, so that rows have no gaps.
+    pub apart: bool,
+    /// Whether the input is read in place.
+    pub direct: bool,
+    /// Whether all panels pass over a tile's input before the next tile.
+    pub tile_major: bool,
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+}
+
+/// All spatial axes, at least two: a missing row axis is one cell.
+pub(super) fn axes_of(problem: &Problem) -> Vec<AxisPhases> {
+    let missing = 2usize.saturating_sub(problem.axes.len());
+    std::iter::repeat_with(AxisPhases::unit)
+        .take(missing)
+        .chain(problem.axes.iter().map(|a| AxisPhases::new(a, problem.direction)))
+        .collect()
+}
+
+/// Why a problem's phases can't be enumerated, if they can't.
+pub(super) fn too_many_phases(problem: &Problem) -> Option<String> {
+    let compact = problem.axes.iter().all(|a| AxisPhases::is_compact(a, problem.direction));
+    let phases = problem.axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.stride)).unwrap_or(usize::MAX);
+    (!compact || phases > MOST_PHASES).then(|| format!("{phases} phases are too many to enumerate"))
+}
+
+impl PhasesPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<PhasesPlan, String> {
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let (lanes, tiles) = shapes(datum_type, isa);
+        let axes = axes_of(problem);
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let taps: usize = axes.iter().map(|a| a.residues.iter().map(|r| r.len()).sum::<usize>()).product();
+        let depth = problem.group_in * taps;
+        let widest = axes.iter().map(|a| a.residues.iter().map(|r| r.len()).max().unwrap_or(0)).product::<usize>();
+
+        let in_place = problem.data_format == DataFormat::Ncx
+            && matches!(datum_type, DatumType::F32 | DatumType::F64)
+            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let element = if matches!(datum_type, DatumType::F16 | DatumType::F32) { 4 } else { 8 };
+
+        let mut best: Option<PhasesPlan> = None;
+        for apart in [true, false] {
+            if in_place && !apart {
+                continue;
+            }
+            let sheets = |rows, columns| Sheets::new(&axes, rows, columns, apart);
+            // a block's sheets, all channels, take at most half of L2: the weights stream through the rest
+            let budget = machine.l2 / 2 / element / problem.group_in.max(1);
+            let (block_rows, block_columns) = if in_place {
+                (y.grid.min((machine.l2 / 2 / element / problem.group_in.max(1) / x.grid).max(1)), x.grid)
+            } else if y.grid == 1 && y.output == 1 {
+                let per_column = sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid)).max(1);
+                (1, (budget / per_column).max(256).min(x.grid))
+            } else {
+                let fixed = sheets(1, x.grid).channel_stride;
+                let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
+                ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+            };
+            // even blocks
+            let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
+            let laid_out = sheets(block_rows, block_columns);
+            let pitch = if in_place { x.grid } else { laid_out.pitch };
+            let flat = (block_rows - 1) * pitch + block_columns;
+            let blocks = axes[..axes.len() - 2].iter().map(|a| a.grid).product::<usize>()
+                * y.grid.div_ceil(block_rows)
+                * x.grid.div_ceil(block_columns);
+            // two and a half slots for a vector copied into a sheet
+            let copied = if in_place { 0 } else { laid_out.channel_stride * problem.group_in * 5 / 2 / lanes };
+            for (mr, nv) in tiles.iter().copied() {
+                let tail = problem.group_out % mr;
+                let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+                if forced.is_some_and(|f| f != (mr, tail_mr)) {
+                    continue;
+                }
+                let tile_cost = |m: usize, n: usize| (m * n).max(m + n).max(8) + 1;
+                let vectors = flat.div_ceil(lanes);
+                let (whole, rest) = (vectors / nv, vectors % nv);
+                let row_cost = |m: usize| whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 };
+                let panels = problem.group_out / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
+                let cost = (panels * depth + copied) as u64 * (blocks * problem.group * problem.batch) as u64;
+                if best.as_ref().is_none_or(|b| cost < b.cost) {
+                    best = Some(PhasesPlan {
+                        mr,
+                        tail_mr,
+                        nv,
+                        apart,
+                        direct: in_place,
+                        tile_major: widest * problem.group_in * nv * lanes * element <= L1_SHARE,
+                        block_rows,
+                        block_columns,
+                        cost,
+                        axes: axes.clone(),
+                    });
+                }
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Phases { mr: self.mr, tail_mr: self.tail_mr }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let axes = &self.axes;
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let cut = self.cut(problem, y, x);
+        let mut tasks = tasks(problem, axes, &cut, output);
+        parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
+    }
+
+    /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
+    fn cut(&self, problem: &Problem, y: &AxisPhases, x: &AxisPhases) -> Cut {
+        let threads = super::threads();
+        let outer: usize = self.axes[..self.axes.len() - 2].iter().map(|a| a.grid).product();
+        let groups = if problem.data_format == DataFormat::Nxc { 1 } else { problem.group };
+        let images = problem.batch * groups * outer;
+        let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(images.max(1)) };
+        let mut rows = self.block_rows;
+        let mut columns = self.block_columns;
+        let mut parts = 1;
+        let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
+        if blocks < wanted {
+            // a block keeps a few tiles' worth of positions
+            let least = 4 * self.nv * 16;
+            if y.grid > 1 {
+                rows = rows.min(y.grid.div_ceil(wanted).max(least.div_ceil(x.grid))).min(self.block_rows);
+            } else if y.output == 1 {
+                columns = columns.min(x.grid.div_ceil(wanted).max(least)).min(self.block_columns);
+            }
+            let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
+            if blocks * images < 2 * threads && problem.data_format == DataFormat::Ncx {
+                parts = (2 * threads).div_ceil((blocks * images).max(1));
+            }
+        }
+        let panels = problem.group_out.div_ceil(self.mr);
+        let channels = blocks_of(panels, panels.div_ceil(parts))
+            .into_iter()
+            .map(|p| p.start * self.mr..(p.end * self.mr).min(problem.group_out))
+            .collect();
+        Cut { rows: blocks_of(y.grid, rows), columns: blocks_of(x.grid, columns), channels }
+    }
+}
+
+/// Lanes and the `(mr, nv)` of every position tile.
+fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
+    fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, Vec<(usize, usize)>) {
+        (kernels.lanes, kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect())
+    }
+    match datum_type {
+        DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
+        DatumType::F64 => of(f64::kernels(isa)),
+        _ => of(i64::kernels(isa)),
+    }
+}
+
+/// One phase of a row of outputs: which taps, and where its weights are.
+struct Phase {
+    /// Offsets of the taps in a channel's sheets.
+    taps: Vec<usize>,
+    /// Where its weights begin in a panel, in units of the panel's height.
+    weights: usize,
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a PhasesPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    sheets: Sheets,
+    /// Per outer residue, per row residue, per column residue.
+    phases: Vec<Vec<Vec<Phase>>>,
+    /// Height and first element of each panel of a group.
+    panels: Vec<Panel<E::Compute>>,
+    weights: &'a [E::Compute],
+    group_weights: usize,
+    /// Padded to panel heights, per group.
+    bias: Vec<E::Compute>,
+    input: &'a [E],
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+struct Panel<T: 'static> {
+    first_channel: usize,
+    height: usize,
+    weights: usize,
+    tiles: Vec<&'static PositionTile<T>>,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a PhasesPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+        let mut weights_at = 0;
+        let outer_axes = &axes[..axes.len() - 2];
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let outer_residues: usize = outer_axes.iter().map(|a| a.out_step).product();
+        let phases: Vec<Vec<Vec<Phase>>> = (0..outer_residues)
+            .map(|outer| {
+                let outer = unflatten(outer, outer_axes.iter().map(|a| a.out_step));
+                (0..y.out_step)
+                    .map(|ry| {
+                        (0..x.out_step)
+                            .map(|rx| {
+                                let residues: Vec<usize> = outer.iter().copied().chain([ry, rx]).collect();
+                                let counts = axes.iter().zip(&residues).map(|(a, r)| a.residues[*r].len());
+                                let total: usize = counts.clone().product();
+                                let taps = (0..total)
+                                    .map(|t| {
+                                        let pick = unflatten(t, counts.clone().collect::<Vec<_>>().into_iter());
+                                        let shifts: Vec<i64> = (0..axes.len())
+                                            .map(|ax| axes[ax].residues[residues[ax]][pick[ax]].shift)
+                                            .collect();
+                                        if plan.direct { 0 } else { sheets.tap(&shifts) }
+                                    })
+                                    .collect();
+                                let weights = weights_at;
+                                weights_at += total * problem.group_in;
+                                Phase { taps, weights }
+                            })
+                            .collect()
+                    })
+                    .collect()
+            })
+            .collect();
+        let mut at = 0;
+        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
+            .map(|(first_channel, height)| {
+                let weights = at;
+                at += height * weights_at;
+                let tiles = (1..=plan.nv)
+                    .map(|nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing"))
+                    .collect::<TractResult<Vec<_>>>()?;
+                Ok(Panel { first_channel, height, weights, tiles })
+            })
+            .collect::<TractResult<_>>()?;
+        let padded: usize = panels.iter().map(|p| p.height).sum();
+        let mut bias = vec![E::Compute::ZERO; problem.group * padded];
+        if let Some(values) = operands.bias {
+            for (to, from) in bias.chunks_mut(padded).zip(values.chunks(problem.group_out)) {
+                E::widen_slice(from, &mut to[..from.len()]);
+            }
+        }
+        let input_strides = super::strides_of(&problem.input_shape());
+        let (c_axis, x_axis) = (problem.data_format.c_axis(input_strides.len()), problem.data_format.x_axis());
+        let mut spatial = input_strides[x_axis..x_axis + problem.axes.len()].to_vec();
+        while spatial.len() < axes.len() {
+            spatial.insert(0, 0);
+        }
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            sheets,
+            phases,
+            panels,
+            weights: filter.data::<E::Compute>()?,
+            group_weights: at,
+            bias,
+            input: operands.input,
+            strides: (input_strides[0], input_strides[c_axis], spatial),
+        })
+    }
+
+    fn run(&self, task: &mut Task<E>) -> TractResult<()> {
+        E::Compute::with_scratch(|scratch| {
+            for g in task.groups.clone() {
+                self.run_group(task, g, scratch)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+        let (plan, problem) = (self.plan, self.problem);
+        let lanes = self.kernels.lanes;
+        let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
+        let tile_positions = plan.nv * lanes;
+        let pitch;
+        let block = &mut scratch.block;
+        let mut source = if plan.direct {
+            let flat = E::as_compute(self.input).context("element: computed in another type")?;
+            pitch = task.columns.len();
+            let outer: usize = task.outer.iter().zip(&self.strides.2).map(|(at, stride)| at * stride).sum();
+            let base = first + outer + task.rows.start * pitch;
+            Source { data: flat, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[] }
+        } else {
+            pitch = self.sheets.pitch;
+            let stride = self.sheets.channel_stride;
+            // tiles may run past the last position: what they read there is never stored, but must exist
+            let data = block.of(problem.group_in * stride + tile_positions);
+            for ci in 0..problem.group_in {
+                self.sheets.fill(
+                    &self.input[first + ci * self.strides.1..],
+                    &self.strides.2,
+                    &task.outer,
+                    task.rows.clone(),
+                    task.columns.clone(),
+                    &mut data[ci * stride..(ci + 1) * stride],
+                );
+            }
+            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[] }
+        };
+        let origin = source.base;
+        let flat = (task.rows.len() - 1) * pitch + task.columns.len();
+        let tiles = flat.div_ceil(tile_positions);
+        let panels: Vec<usize> =
+            (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
+        let mut visit = |panel: usize, tile: usize| {
+            source.base = origin + tile * tile_positions;
+            let count = tile_positions.min(flat - tile * tile_positions);
+            self.run_tile(
+                task,
+                g,
+                &self.panels[panel],
+                &source,
+                tile * tile_positions,
+                count,
+                pitch,
+                &mut scratch.tile,
+                &mut scratch.ragged,
+                &mut scratch.row,
+            );
+        };
+        if plan.tile_major {
+            for tile in 0..tiles {
+                panels.iter().for_each(|panel| visit(*panel, tile));
+            }
+        } else {
+            for panel in panels {
+                (0..tiles).for_each(|tile| visit(panel, tile));
+            }
+        }
+        Ok(())
+    }
+
+    /// All phases of one panel over `count` flat positions from `position`.
+    #[expect(clippy::too_many_arguments)]
+    fn run_tile(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        panel: &Panel<E::Compute>,
+        source: &Source<E::Compute>,
+        position: usize,
+        count: usize,
+        pitch: usize,
+        tile_scratch: &mut super::Aligned<E::Compute>,
+        ragged: &mut super::Aligned<E::Compute>,
+        row_scratch: &mut Vec<E::Compute>,
+    ) {
+        let (problem, plan) = (self.problem, self.plan);
+        let axes = &plan.axes;
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let tile = panel.tiles[count.div_ceil(self.kernels.lanes) - 1];
+        let stride = tile.positions;
+        let residues = x.out_step;
+        let out = tile_scratch.of(residues * panel.height * stride);
+        let bias_at = g * (self.bias.len() / problem.group) + panel.first_channel;
+        let bias = &self.bias[bias_at..bias_at + panel.height];
+        let weights = &self.weights[g * self.group_weights + panel.weights..];
+        let channels = panel.height.min(task.channels.end - panel.first_channel);
+
+        // reading in place, the last tile may reach past the input: it reads a copy
+        let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions;
+        let copied;
+        let source = if plan.direct && reach > source.data.len() {
+            let copy = ragged.of(source.channels * stride);
+            for (ci, row) in copy.chunks_mut(stride).enumerate() {
+                let from = source.base + ci * source.channel_stride;
+                row[..count].copy_from_slice(&source.data[from..from + count]);
+                row[count..].fill(E::Compute::ZERO);
+            }
+            copied = Source { data: copy, base: 0, channel_stride: stride, ..*source };
+            &copied
+        } else {
+            source
+        };
+
+        for o in 0..task.pieces.outer_residues.len() {
+            for (ry, phases) in self.phases[task.pieces.outer_residues[o]].iter().enumerate() {
+                for (phase, out) in phases.iter().zip(out.chunks_mut(panel.height * stride)) {
+                    let weights = &weights[phase.weights * panel.height..];
+                    let per_chain = (LONGEST_CHAIN / phase.taps.len().max(1)).max(1);
+                    let mut start = Start::Bias(bias);
+                    let mut from = 0;
+                    while from < source.channels || matches!(start, Start::Bias(_)) {
+                        let channels = per_chain.min(source.channels - from);
+                        let part = Source {
+                            base: source.base + from * source.channel_stride,
+                            channels,
+                            taps: &phase.taps,
+                            ..*source
+                        };
+                        tile.run(&weights[from * phase.taps.len() * panel.height..], &part, start, out, stride);
+                        start = Start::Add;
+                        from += channels;
+                        if phase.taps.is_empty() {
+                            break;
+                        }
+                    }
+                }
+                let mut rows: TVec<&[E::Compute]> = tvec!();
+                // store: runs of positions within one grid row
+                let mut p = position;
+                while p < position + count {
+                    let (row, column) = (p / pitch, p % pitch);
+                    let run = (pitch - column).min(position + count - p);
+                    let kept = run.min(task.columns.len().saturating_sub(column));
+                    let cell = (task.rows.start + row) as i64 * y.out_step as i64 + y.origin + ry as i64;
+                    if kept > 0 && (task.pieces.rows.start as i64..task.pieces.rows.end as i64).contains(&cell) {
+                        let first = (task.columns.start + column) as i64 * x.out_step as i64 + x.origin;
+                        for m in 0..channels {
+                            rows.clear();
+                            rows.extend((0..residues).map(|rx| {
+                                let at = (rx * panel.height + m) * stride + p - position;
+                                &out[at..at + kept]
+                            }));
+                            let channel = match problem.data_format {
+                                DataFormat::Ncx => panel.first_channel + m - task.channels.start,
+                                DataFormat::Nxc => g * problem.group_out + panel.first_channel + m,
+                            };
+                            task.pieces.write(self.kernels, channel, o, cell as usize, first, &rows, row_scratch);
+                        }
+                    }
+                    p += run;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
+
+use crate::element::{Compute, Element};
+use crate::geometry::AxisPhases;
+use crate::kernel::Kernels;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+
+/// How the grid is cut. All lists are in memory order of the output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Grid rows of each block.
+    pub rows: Vec<Range<usize>>,
+    /// Grid columns of each block; more than one block only where there is a single grid row or where rows are one block each.
+    pub columns: Vec<Range<usize>>,
+    /// Output channels (of one group) of each part; a single part in NXC.
+    pub channels: Vec<Range<usize>>,
+}
+
+/// What one task computes and writes.
+pub(crate) struct Task<'a, E> {
+    /// Image of the batch.
+    pub n: usize,
+    /// Groups; more than one only in NXC.
+    pub groups: Range<usize>,
+    /// Output channels of each group.
+    pub channels: Range<usize>,
+    /// Grid position on the outer axes.
+    pub outer: Vec<usize>,
+    /// Grid rows.
+    pub rows: Range<usize>,
+    /// Grid columns.
+    pub columns: Range<usize>,
+    pub pieces: Pieces<'a, E>,
+}
+
+/// The slices that a task writes.
+pub(crate) struct Pieces<'a, E> {
+    /// Per channel of the task (NCX) or once (NXC): per outer residue inside the output, the rows of the task.
+    slices: Vec<&'a mut [E]>,
+    /// The outer residues (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
+    pub outer_residues: Vec<usize>,
+    /// Output rows.
+    pub rows: Range<usize>,
+    /// Output columns.
+    pub columns: Range<usize>,
+    /// Elements between columns: one (NCX) or all channels (NXC).
+    step: usize,
+}
+
+/// The output cells of a range of grid positions.
+fn cells(axis: &AxisPhases, grid: &Range<usize>) -> Range<usize> {
+    let at = |u: usize| (u as i64 * axis.out_step as i64 + axis.origin).clamp(0, axis.output as i64) as usize;
+    at(grid.start)..at(grid.end)
+}
+
+/// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
+pub(crate) fn tasks<'a, E: Element>(
+    problem: &Problem,
+    axes: &[AxisPhases],
+    cut: &Cut,
+    output: &'a mut [E],
+) -> Vec<Task<'a, E>> {
+    let (outer_axes, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+    let interleaved = problem.data_format == DataFormat::Nxc;
+    let channels_all = problem.group * problem.group_out;
+    let step = if interleaved { channels_all } else { 1 };
+    let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| cells(y, r)).collect();
+    let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| cells(x, c)).collect();
+    let groups: Vec<Range<usize>> =
+        if interleaved { vec![0..problem.group] } else { (0..problem.group).map(|g| g..g + 1).collect() };
+    let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
+    let outer_cells: usize = outer_axes.iter().map(|a| a.output).product();
+
+    let mut tasks = Vec::with_capacity(
+        problem.batch * groups.len() * cut.channels.len() * outer_grid * cut.rows.len() * cut.columns.len(),
+    );
+    for n in 0..problem.batch {
+        for group in &groups {
+            for channels in &cut.channels {
+                for at in 0..outer_grid {
+                    let outer = unflatten(at, outer_axes.iter().map(|a| a.grid));
+                    let outer_residues = residues_inside(outer_axes, &outer);
+                    for (rows, row_cells) in cut.rows.iter().zip(&row_blocks) {
+                        for (columns, column_cells) in cut.columns.iter().zip(&column_blocks) {
+                            tasks.push(Task {
+                                n,
+                                groups: group.clone(),
+                                channels: channels.clone(),
+                                outer: outer.clone(),
+                                rows: rows.clone(),
+                                columns: columns.clone(),
+                                pieces: Pieces {
+                                    slices: Vec::with_capacity(channels.len() * outer_residues.len()),
+                                    outer_residues: outer_residues.clone(),
+                                    rows: row_cells.clone(),
+                                    columns: column_cells.clone(),
+                                    step,
+                                },
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    // Walk the output in memory order and hand each run of cells to its task. A task gets its slices by channel, then by outer
+    // cell, and the outer cells of one grid position come in the order of their residues.
+    let mut rest = output;
+    let mut take = |len: usize| {
+        let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = tail;
+        head
+    };
+    let blocks = cut.rows.len() * cut.columns.len();
+    for n in 0..problem.batch {
+        for g in 0..groups.len() {
+            let base = (n * groups.len() + g) * cut.channels.len();
+            for (part, channels) in cut.channels.iter().enumerate() {
+                for _ in if interleaved { 0..1 } else { channels.clone() } {
+                    for cell in 0..outer_cells {
+                        let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
+                        let at = outer_axes.iter().zip(&cell).fold(0, |at, (axis, cell)| {
+                            at * axis.grid + (*cell as i64 - axis.origin) as usize / axis.out_step
+                        });
+                        let first = ((base + part) * outer_grid + at) * blocks;
+                        for (r, rows) in row_blocks.iter().enumerate() {
+                            for (c, columns) in column_blocks.iter().enumerate() {
+                                let len = rows.len() * columns.len() * step;
+                                tasks[first + r * cut.columns.len() + c].pieces.slices.push(take(len));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    tasks
+}
+
+/// The flat indices of the outer residues whose cell exists at an outer grid position, ascending.
+fn residues_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
+    axes.iter().zip(at).fold(vec![0], |flat, (axis, u)| {
+        let inside = axis.residues_inside(*u);
+        flat.iter().flat_map(|f| inside.clone().map(move |r| f * axis.out_step + r)).collect()
+    })
+}
+
+/// A flat index over axes of the given sizes, outermost first, as one index per axis.
+pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = usize>) -> Vec<usize> {
+    let mut at: Vec<usize> = sizes
+        .rev()
+        .map(|size| {
+            let i = flat % size;
+            flat /= size;
+            i
+        })
+        .collect();
+    at.reverse();
+    at
+}
+
+impl<E: Element> Pieces<'_, E> {
+    /// Writes a run of one output row: the interleaving of `residues` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
+    /// the piece are dropped. `channel` counts from the task's first (NCX) or is the output's channel (NXC); `outer` indexes
+    /// [`Pieces::outer_residues`].
+    #[expect(clippy::too_many_arguments)]
+    pub fn write(
+        &mut self,
+        kernels: &Kernels<E::Compute>,
+        channel: usize,
+        outer: usize,
+        row: usize,
+        column: i64,
+        residues: &[&[E::Compute]],
+        scratch: &mut Vec<E::Compute>,
+    ) {
+        let len = residues.len() * residues[0].len();
+        let begin = column.max(self.columns.start as i64);
+        let end = (column + len as i64).min(self.columns.end as i64);
+        if begin >= end {
+            return;
+        }
+        let (skip, len_inside) = ((begin - column) as usize, (end - begin) as usize);
+        let (slice, offset) = match self.step {
+            1 => (channel * self.outer_residues.len() + outer, 0),
+            _ => (outer, channel),
+        };
+        let at =
+            ((row - self.rows.start) * self.columns.len() + begin as usize - self.columns.start) * self.step + offset;
+        let slice = &mut *self.slices[slice];
+        if self.step == 1
+            && skip == 0
+            && len_inside == len
+            && let Some(to) = E::as_compute_mut(&mut slice[at..at + len])
+        {
+            return kernels.interleave(residues, to);
+        }
+        scratch.clear();
+        scratch.resize(len, E::Compute::ZERO);
+        kernels.interleave(residues, scratch);
+        let cells = &scratch[skip..skip + len_inside];
+        if self.step == 1 {
+            E::narrow_slice(cells, &mut slice[at..at + len_inside]);
+        } else {
+            for (to, from) in slice[at..].iter_mut().step_by(self.step).zip(cells) {
+                *to = E::narrow(*from);
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Windows of the input, laid out so that every tap is one constant offset.
+//!
+//! A *sheet* holds, for one channel, what a class of taps reads for a block of grid positions: rows of equal pitch, cells outside
+//! the input zero. Taps whose shifts differ by whole steps may share a sheet with a few extra rows or columns; the others
+//! have a sheet of their own. In the flat index `row·pitch + column` of a sheet, the same position of another tap is then a
+//! constant away, and a register tile may run over row ends.
+
+use crate::element::{Compute, Element};
+use crate::geometry::AxisPhases;
+
+/// How the taps of one axis share sheets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AxisSheets {
+    /// For each class, the input index of its first cell at grid position zero.
+    firsts: Vec<i64>,
+    /// Cells that a class needs beyond those of the block.
+    extra: usize,
+    /// For each distinct shift `(shift, class, cells from the class's first)`.
+    shifts: Vec<(i64, usize, usize)>,
+    in_step: usize,
+    input: usize,
+}
+
+impl AxisSheets {
+    /// One class for each shift.
+    fn apart(axis: &AxisPhases) -> AxisSheets {
+        let shifts = axis.shifts();
+        AxisSheets {
+            extra: 0,
+            shifts: shifts.iter().enumerate().map(|(class, s)| (*s, class, 0)).collect(),
+            firsts: shifts,
+            in_step: axis.in_step,
+            input: axis.input,
+        }
+    }
+
+    /// One class for the shifts that are whole steps apart.
+    fn shared(axis: &AxisPhases) -> AxisSheets {
+        let step = axis.in_step as i64;
+        let mut sheets =
+            AxisSheets { firsts: vec![], extra: 0, shifts: vec![], in_step: axis.in_step, input: axis.input };
+        for shift in axis.shifts() {
+            // ascending, so the first of a class is its smallest
+            let class = sheets.firsts.iter().position(|f| (shift - f) % step == 0).unwrap_or_else(|| {
+                sheets.firsts.push(shift);
+                sheets.firsts.len() - 1
+            });
+            let offset = ((shift - sheets.firsts[class]) / step) as usize;
+            sheets.extra = sheets.extra.max(offset);
+            sheets.shifts.push((shift, class, offset));
+        }
+        sheets
+    }
+
+    fn find(&self, shift: i64) -> (usize, usize) {
+        let at = self.shifts.partition_point(|s| s.0 < shift);
+        (self.shifts[at].1, self.shifts[at].2)
+    }
+
+    /// The input index of cell `j` of a class for a block that begins at grid position `begin`, if it exists.
+    fn index(&self, class: usize, begin: usize, j: usize) -> Option<usize> {
+        let at = (begin + j) as i64 * self.in_step as i64 + self.firsts[class];
+        (0..self.input as i64).contains(&at).then_some(at as usize)
+    }
+}
+
+/// The layout of the sheets of one channel, for blocks of at most `rows` × `columns` grid positions at one outer position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sheets {
+    outer: Vec<AxisSheets>,
+    rows: AxisSheets,
+    columns: AxisSheets,
+    /// Elements between rows.
+    pub pitch: usize,
+    sheet: usize,
+    /// Elements between channels.
+    pub channel_stride: usize,
+}
+
+impl Sheets {
+    /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own sheet, so that rows
+    /// have no extra cells and the pitch is the block's width.
+    pub fn new(axes: &[AxisPhases], rows: usize, columns: usize, apart: bool) -> Sheets {
+        let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+        let outer: Vec<AxisSheets> = outer.iter().map(AxisSheets::apart).collect();
+        let y = AxisSheets::shared(y);
+        let x = if apart { AxisSheets::apart(x) } else { AxisSheets::shared(x) };
+        let pitch = columns + x.extra;
+        let sheet = (rows + y.extra) * pitch;
+        let count = outer.iter().map(|o| o.firsts.len()).product::<usize>() * y.firsts.len() * x.firsts.len();
+        // whole cache lines, and never a multiple of a page: neighbouring channels must not fight for the same cache sets
+        let mut channel_stride = (count * sheet).next_multiple_of(16);
+        if channel_stride.is_multiple_of(512) {
+            channel_stride += 16;
+        }
+        Sheets { outer, rows: y, columns: x, pitch, sheet, channel_stride }
+    }
+
+    /// The offset of a tap: one shift per axis.
+    pub fn tap(&self, shifts: &[i64]) -> usize {
+        let (outer, [y, x]) = shifts.split_at(shifts.len() - 2) else { unreachable!("as many shifts as axes") };
+        let class =
+            self.outer.iter().zip(outer).fold(0, |at, (axis, shift)| at * axis.firsts.len() + axis.find(*shift).0);
+        let (y_class, y_offset) = self.rows.find(*y);
+        let (x_class, x_offset) = self.columns.find(*x);
+        let sheet = (class * self.rows.firsts.len() + y_class) * self.columns.firsts.len() + x_class;
+        sheet * self.sheet + y_offset * self.pitch + x_offset
+    }
+
+    /// Writes the sheets of one channel for a block. `source` is the channel's first element, `strides` those of the spatial axes.
+    pub fn fill<E: Element>(
+        &self,
+        source: &[E],
+        strides: &[usize],
+        outer_at: &[usize],
+        rows: std::ops::Range<usize>,
+        columns: std::ops::Range<usize>,
+        to: &mut [E::Compute],
+    ) {
+        let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else { return };
+        let mut sheets = to.chunks_mut(self.sheet.max(1));
+        let classes: usize = self.outer.iter().map(|o| o.firsts.len()).product();
+        for class in 0..classes {
+            let mut base = Some(0);
+            let mut left = class;
+            for ((axis, stride), at) in self.outer.iter().zip(outer_strides).zip(outer_at).rev() {
+                let index = axis.index(left % axis.firsts.len(), *at, 0);
+                left /= axis.firsts.len();
+                base = base.zip(index).map(|(base, index)| base + index * stride);
+            }
+            for y_class in 0..self.rows.firsts.len() {
+                for x_class in 0..self.columns.firsts.len() {
+                    let Some(sheet) = sheets.next() else { return };
+                    for j in 0..rows.len() + self.rows.extra {
+                        let row = &mut sheet[j * self.pitch..(j + 1) * self.pitch];
+                        match base.zip(self.rows.index(y_class, rows.start, j)) {
+                            None => row.fill(E::Compute::ZERO),
+                            Some((base, i)) => {
+                                let source = &source[base + i * row_stride..];
+                                self.fill_row(x_class, source, *column_stride, columns.start, row);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn fill_row<E: Element>(&self, class: usize, source: &[E], stride: usize, begin: usize, row: &mut [E::Compute]) {
+        let axis = &self.columns;
+        let step = axis.in_step as i64;
+        let first = begin as i64 * step + axis.firsts[class];
+        let inside_begin = crate::spec::ceil_div(-first, step).clamp(0, row.len() as i64) as usize;
+        let inside_end = crate::spec::ceil_div(axis.input as i64 - first, step)
+            .clamp(inside_begin as i64, row.len() as i64) as usize;
+        row[..inside_begin].fill(E::Compute::ZERO);
+        row[inside_end..].fill(E::Compute::ZERO);
+        let inside = &mut row[inside_begin..inside_end];
+        if inside.is_empty() {
+            return;
+        }
+        let from = (first + inside_begin as i64 * step) as usize * stride;
+        let stride = axis.in_step * stride;
+        if stride == 1 {
+            E::widen_slice(&source[from..from + inside.len()], inside);
+        } else {
+            for (to, from) in inside.iter_mut().zip(source[from..].iter().step_by(stride)) {
+                *to = from.widen();
+            }
+        }
+    }
+}
