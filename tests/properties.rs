@@ -211,7 +211,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let plan = run(&what, &options)?;
             if let Some(plan) = &plan {
-                prop_assert_eq!((plan.strategy, plan.isa), (strategy, isa), "what was forced is what runs");
+                prop_assert_eq!((plan.strategy(), plan.isa), (strategy, isa), "what was forced is what runs");
             }
             prop_assert!(plan.is_some() || strategy != Algorithm::Reference, "the reference never declines");
             let mut counts = counts.lock().expect("no other thread panicked");
