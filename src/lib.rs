@@ -1,11 +1,20 @@
 //! Transposed convolution for ONNX models in tract.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
+mod cache;
 mod element;
 pub mod filter;
+mod frontend;
 pub mod geometry;
 pub mod kernel;
+mod knobs;
 mod machine;
+pub mod op;
 pub mod plan;
 pub mod spec;
 mod strategy;
+
+pub use frontend::WithDeconv;
+pub use op::GroupedDeconv;
+pub use plan::{Plan, Strategy};
+pub use spec::DeconvSpec;

@@ -1,0 +1,118 @@
+//! Strict reading of a node's attributes.
+
+use tract_core::internal::*;
+use tract_onnx::pb::attribute_proto::AttributeType;
+use tract_onnx::pb::{AttributeProto, NodeProto};
+
+/// How lists of integers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lists {
+    /// As ONNX does.
+    Ints,
+    /// As ONNX does, or as a string of integers between commas: `"2,2"`.
+    IntsOrText,
+}
+
+/// The attributes of a node. Every getter gives `None` for an attribute that is not there, and an error that names the
+/// attribute for one of another type.
+pub(super) struct Attributes<'a> {
+    node: &'a NodeProto,
+    lists: Lists,
+}
+
+impl<'a> Attributes<'a> {
+    /// # Errors
+    /// An attribute that is there twice.
+    pub fn new(node: &'a NodeProto, lists: Lists) -> TractResult<Attributes<'a>> {
+        for (ix, attribute) in node.attribute.iter().enumerate() {
+            let name = &attribute.name;
+            ensure!(
+                node.attribute[..ix].iter().all(|other| other.name != *name),
+                "attribute: name={name}, it is given more than once"
+            );
+        }
+        Ok(Attributes { node, lists })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.node.attribute.iter().any(|a| a.name == name)
+    }
+
+    fn get(&self, name: &str, types: &[AttributeType]) -> TractResult<Option<&'a AttributeProto>> {
+        let Some(attribute) = self.node.attribute.iter().find(|a| a.name == name) else { return Ok(None) };
+        let expected = || types.iter().map(|t| type_name(*t)).collect::<Vec<_>>().join(" or ");
+        match AttributeType::try_from(attribute.r#type) {
+            Ok(found) if types.contains(&found) => Ok(Some(attribute)),
+            Ok(found) => bail!("{name}: type={}, {} is needed", type_name(found), expected()),
+            Err(_) => bail!("{name}: type={}, {} is needed", attribute.r#type, expected()),
+        }
+    }
+
+    pub fn int(&self, name: &str) -> TractResult<Option<i64>> {
+        Ok(self.get(name, &[AttributeType::Int])?.map(|a| a.i))
+    }
+
+    pub fn string(&self, name: &str) -> TractResult<Option<&'a str>> {
+        self.get(name, &[AttributeType::String])?
+            .map(|a| std::str::from_utf8(&a.s).ok().with_context(|| format!("{name}: the text is not utf-8")))
+            .transpose()
+    }
+
+    /// A list of integers. An empty one counts as absent, as it does in the runtimes that these dialects come from.
+    pub fn ints(&self, name: &str) -> TractResult<Option<TVec<i64>>> {
+        let types = match self.lists {
+            Lists::Ints => &[AttributeType::Ints][..],
+            Lists::IntsOrText => &[AttributeType::Ints, AttributeType::String],
+        };
+        let Some(attribute) = self.get(name, types)? else { return Ok(None) };
+        let values: TVec<i64> = if attribute.r#type == AttributeType::Ints as i32 {
+            attribute.ints.as_slice().into()
+        } else {
+            let text = String::from_utf8_lossy(&attribute.s);
+            if text.trim().is_empty() {
+                return Ok(None);
+            }
+            text.split(',')
+                .map(|value| value.trim().parse::<i64>())
+                .collect::<Result<_, _>>()
+                .ok()
+                .with_context(|| format!("{name}: {name}={text:?}, integers between commas are needed"))?
+        };
+        Ok((!values.is_empty()).then_some(values))
+    }
+
+    /// A list of integers that are at least `least`.
+    pub fn sizes(&self, name: &str, least: i64) -> TractResult<Option<TVec<usize>>> {
+        let Some(values) = self.ints(name)? else { return Ok(None) };
+        let sizes = values.iter().map(|v| usize::try_from(*v).ok().filter(|_| *v >= least)).collect::<Option<_>>();
+        let sizes =
+            sizes.with_context(|| format!("{name}: {name}={values:?}, every value must be at least {least}"))?;
+        Ok(Some(sizes))
+    }
+
+    /// An integer that is at least one; one where it is absent.
+    pub fn group(&self, name: &str) -> TractResult<usize> {
+        let Some(group) = self.int(name)? else { return Ok(1) };
+        usize::try_from(group)
+            .ok()
+            .filter(|group| *group >= 1)
+            .with_context(|| format!("{name}: {name}={group}, it must be at least 1"))
+    }
+}
+
+fn type_name(ty: AttributeType) -> &'static str {
+    match ty {
+        AttributeType::Undefined => "undefined",
+        AttributeType::Int => "int",
+        AttributeType::Float => "float",
+        AttributeType::String => "string",
+        AttributeType::Tensor => "tensor",
+        AttributeType::Graph => "graph",
+        AttributeType::Ints => "list of ints",
+        AttributeType::Floats => "list of floats",
+        AttributeType::Strings => "list of strings",
+        AttributeType::Tensors => "list of tensors",
+        AttributeType::Graphs => "list of graphs",
+        _ => "another type",
+    }
+}

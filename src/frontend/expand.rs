@@ -1,0 +1,315 @@
+//! The import-time op that every dialect shares: it waits for the filter's shape, and becomes a [`DeconvSpec`].
+
+use crate::knobs;
+use crate::op::{Dialect, GroupedDeconv, integers};
+use crate::plan::PlanOptions;
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use tract_hir::infer::*;
+use tract_hir::internal::*;
+
+/// The order of a filter's axes in a dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum FilterAxes {
+    /// One of the canonical formats; the number of groups is an attribute.
+    Plain(FilterFormat),
+    /// The groups on an axis of their own, the first. Merged with the next one, what results is canonical.
+    GroupLed(FilterFormat),
+}
+
+/// How a dialect's node decides its padding.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum PaddingRule {
+    /// One value per spatial axis each.
+    Explicit { begin: TVec<i64>, end: TVec<i64> },
+    /// No padding.
+    Zero,
+    /// Transposed SAME; oneDNN doesn't count the output padding.
+    Same { extra: Side, counts_output_padding: bool },
+    /// Forward SAME.
+    SameForward { extra: Side },
+    /// From the output's size: that of an attribute, or else of an input.
+    OutputShape { sizes: Option<TVec<usize>>, extra: Side },
+}
+
+/// Where the optional inputs are among the inputs that are really there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct OptionalInputs {
+    pub bias: Option<usize>,
+    pub output_shape: Option<usize>,
+}
+
+/// A node as its attributes describe it, every one already checked by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub operator: &'static str,
+    pub dialect: Dialect,
+    pub datum_types: &'static [DatumType],
+    pub max_spatial_axes: usize,
+    pub direction: Direction,
+    pub data_format: DataFormat,
+    pub filter_axes: FilterAxes,
+    pub group: usize,
+    pub kernel_shape: Option<TVec<usize>>,
+    pub strides: Option<TVec<usize>>,
+    pub dilations: Option<TVec<usize>>,
+    pub output_padding: Option<TVec<usize>>,
+    /// ONNX: the output padding must be less than the stride or the dilation.
+    pub limits_output_padding: bool,
+    pub padding: PaddingRule,
+    pub inputs: OptionalInputs,
+}
+
+impl Node {
+    fn input_count(&self) -> usize {
+        2 + self.inputs.bias.is_some() as usize + self.inputs.output_shape.is_some() as usize
+    }
+
+    /// How many axes more than the data the filter has.
+    fn extra_filter_axes(&self) -> i64 {
+        matches!(self.filter_axes, FilterAxes::GroupLed(_)) as i64
+    }
+
+    fn check_datum_types(&self, input: DatumType, filter: DatumType) -> TractResult<()> {
+        ensure!(
+            self.datum_types.contains(&input),
+            "input: datum_type={input:?}, {} takes {:?}",
+            self.operator,
+            self.datum_types
+        );
+        ensure!(filter == input, "filter: datum_type={filter:?}, the input's is {input:?}");
+        Ok(())
+    }
+
+    fn check_ranks(&self, input: i64, filter: i64) -> TractResult<()> {
+        ensure!(
+            (3..=2 + self.max_spatial_axes as i64).contains(&input),
+            "input: rank={input}, {} takes 1 to {} spatial axes",
+            self.operator,
+            self.max_spatial_axes
+        );
+        let needed = input + self.extra_filter_axes();
+        ensure!(filter == needed, "filter: rank={filter}, {needed} is needed for an input of rank {input}");
+        Ok(())
+    }
+
+    /// The canonical spec for a filter's shape. `output_shape` is the value of the input, where there is one.
+    fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec> {
+        let (format, group, filter) = match self.filter_axes {
+            FilterAxes::Plain(format) => (format, self.group, TVec::from(filter)),
+            FilterAxes::GroupLed(format) => {
+                ensure!(filter.len() >= 2, "filter: shape={filter:?}, more axes are needed");
+                let merged = filter[0]
+                    .checked_mul(filter[1])
+                    .with_context(|| format!("filter: shape={filter:?}, the number of channels overflows"))?;
+                (format, filter[0], std::iter::once(merged).chain(filter[2..].iter().copied()).collect())
+            }
+        };
+        ensure!(filter.len() >= 3, "filter: shape={filter:?}, at least one spatial axis is needed");
+        let kernel = format.kernel(&filter);
+        let (in_channels, out_channels) = format
+            .channels(&filter, group)
+            .with_context(|| format!("filter: shape={filter:?}, the number of channels overflows"))?;
+        let rank = kernel.len();
+        if let Some(declared) = &self.kernel_shape {
+            ensure!(*declared == kernel, "kernel_shape: kernel_shape={declared:?}, the filter's is {kernel:?}");
+        }
+        let strides = self.strides.clone().unwrap_or_else(|| tvec!(1; rank));
+        let dilations = self.dilations.clone().unwrap_or_else(|| tvec!(1; rank));
+        let output_padding = self.output_padding.clone().unwrap_or_else(|| tvec!(0; rank));
+        let mut spec = DeconvSpec {
+            direction: self.direction,
+            data_format: self.data_format,
+            filter_format: format,
+            in_channels,
+            out_channels,
+            group,
+            kernel,
+            strides,
+            dilations,
+            padding: Padding::zero(rank),
+            output_padding,
+        };
+        // the rules below rely on lists of the right length
+        spec.validate()?;
+        if self.limits_output_padding {
+            let within = |ax: usize| spec.output_padding[ax] < spec.strides[ax].max(spec.dilations[ax]);
+            ensure!(
+                (0..rank).all(within),
+                "output_padding: output_padding={:?}, every value must be less than the stride or the dilation",
+                spec.output_padding
+            );
+        }
+        spec.padding = match &self.padding {
+            PaddingRule::Zero => Padding::zero(rank),
+            PaddingRule::Explicit { begin, end } => Padding::Explicit { begin: begin.clone(), end: end.clone() },
+            PaddingRule::Same { extra, counts_output_padding } => {
+                let zeros = tvec!(0; rank);
+                let counted = if *counts_output_padding { &spec.output_padding } else { &zeros };
+                Padding::same_transposed(&spec.kernel, &spec.strides, &spec.dilations, counted, *extra)
+            }
+            PaddingRule::SameForward { extra } => Padding::SameForward { extra: *extra },
+            PaddingRule::OutputShape { sizes: Some(sizes), extra } => Padding::OutputShape {
+                shape: OutputShape::Dims(sizes.iter().map(|s| s.to_dim()).collect()),
+                extra: *extra,
+            },
+            PaddingRule::OutputShape { sizes: None, extra } => Padding::OutputShape {
+                shape: output_shape.context("output_shape: the input that holds it is missing")?,
+                extra: *extra,
+            },
+        };
+        spec.validate()?;
+        Ok(spec)
+    }
+
+    fn wire_node(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+        declared: Option<&ShapeFactoid>,
+    ) -> TractResult<TVec<OutletId>> {
+        ensure!(
+            inputs.len() == self.input_count(),
+            "inputs: count={}, {} are needed",
+            inputs.len(),
+            self.input_count()
+        );
+        let data = target.outlet_fact(inputs[0])?.clone();
+        let filter = target.outlet_fact(inputs[1])?.clone();
+        self.check_datum_types(data.datum_type, filter.datum_type)?;
+        self.check_ranks(data.rank() as i64, filter.rank() as i64)?;
+        let rank = data.rank() - 2;
+        let filter_shape = filter
+            .shape
+            .as_concrete()
+            .with_context(|| format!("filter: shape={:?}, it must be known when the model is loaded", filter.shape))?;
+        let mut wires = tvec!(inputs[0], inputs[1]);
+        if let FilterAxes::GroupLed(_) = self.filter_axes {
+            let from: TVec<TDim> = filter.shape[..2].iter().cloned().collect();
+            let to = from.iter().product();
+            wires[1] =
+                target.wire_node(format!("{prefix}.filter"), AxisOp::Reshape(0, from, tvec!(to)), &[inputs[1]])?[0];
+        }
+        wires.extend(self.inputs.bias.map(|slot| inputs[slot]));
+        let mut output_shape = None;
+        if let Some(slot) = self.inputs.output_shape {
+            let konst = target.outlet_fact(inputs[slot])?.konst.clone();
+            output_shape = Some(match konst {
+                Some(konst) => OutputShape::Dims(integers(&konst)?),
+                None => {
+                    wires.push(inputs[slot]);
+                    OutputShape::Input(self.stand_ins(rank, target, declared))
+                }
+            });
+        }
+        let spec = self.spec(filter_shape, output_shape)?;
+        let options = knobs::complete(&PlanOptions::default())?;
+        let op = GroupedDeconv::new(spec, self.dialect, self.inputs.bias.is_some(), options)?;
+        target.wire_node(prefix, op, &wires)
+    }
+
+    /// Dimensions that stand for an output shape that only running tells: what the model file declares, or new symbols.
+    fn stand_ins(&self, rank: usize, target: &TypedModel, declared: Option<&ShapeFactoid>) -> TVec<TDim> {
+        let x0 = self.data_format.x_axis();
+        (0..rank)
+            .map(|ax| {
+                declared
+                    .and_then(|shape| shape.dim(x0 + ax))
+                    .and_then(|dim| dim.concretize())
+                    .unwrap_or_else(|| target.symbols.new_with_prefix("deconv_out").to_dim())
+            })
+            .collect()
+    }
+}
+
+impl Expansion for Node {
+    fn name(&self) -> StaticName {
+        self.operator.into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        Ok(vec![format!("{self:?}")])
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        s: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_input_arity(inputs, self.input_count())?;
+        check_output_arity(outputs, 1)?;
+        s.given_2(&inputs[0].datum_type, &inputs[1].datum_type, move |_, input, filter| {
+            self.check_datum_types(input, filter)
+        })?;
+        s.equals(&inputs[0].datum_type, &inputs[1].datum_type)?;
+        s.equals(&inputs[0].datum_type, &outputs[0].datum_type)?;
+        s.given_2(&inputs[0].rank, &inputs[1].rank, move |_, input, filter| self.check_ranks(input, filter))?;
+        s.equals(inputs[0].rank.bex() + self.extra_filter_axes(), &inputs[1].rank)?;
+        s.equals(&inputs[0].rank, &outputs[0].rank)?;
+        s.equals(&inputs[0].shape[0], &outputs[0].shape[0])?;
+        if let Some(slot) = self.inputs.bias {
+            s.given_2(&inputs[0].datum_type, &inputs[slot].datum_type, move |_, input, bias| {
+                ensure!(bias == input, "bias: datum_type={bias:?}, the input's is {input:?}");
+                Ok(())
+            })?;
+            s.equals(&inputs[0].datum_type, &inputs[slot].datum_type)?;
+            s.given(&inputs[slot].rank, |_, rank| {
+                ensure!(rank == 1, "bias: rank={rank}, one value per output channel is needed");
+                Ok(())
+            })?;
+            s.equals(&inputs[slot].rank, 1)?;
+        }
+        if let Some(slot) = self.inputs.output_shape {
+            s.given(&inputs[slot].rank, |_, rank| {
+                ensure!(rank == 1, "output_shape: rank={rank}, a vector is needed");
+                Ok(())
+            })?;
+        }
+        s.given(&inputs[1].shape, move |s, filter| {
+            let Some(filter) = filter.iter().map(|d| d.to_usize().ok()).collect::<Option<TVec<usize>>>() else {
+                return Ok(());
+            };
+            let rank = filter.len().saturating_sub(2 + self.extra_filter_axes() as usize);
+            // only to check the attributes, and for the channels
+            let any = || Some(OutputShape::Input(tvec!(1.to_dim(); rank)));
+            let spec = self.spec(&filter, any())?;
+            s.equals(&outputs[0].shape[self.data_format.c_axis(rank + 2)], spec.out_channels.to_dim())?;
+            if let Some(slot) = self.inputs.bias {
+                s.given(&inputs[slot].shape[0], move |_, len| {
+                    ensure!(
+                        len.to_usize().map_or(true, |len| len == spec.out_channels),
+                        "bias: shape=[{len}], the output has {} channels",
+                        spec.out_channels
+                    );
+                    Ok(())
+                })?;
+            }
+            s.given(&inputs[0].shape, move |s, input| match self.inputs.output_shape {
+                None => {
+                    let spec = self.spec(&filter, None)?;
+                    s.equals(&outputs[0].shape, spec.output_shape(&input)?)
+                }
+                Some(slot) => s.given(&inputs[slot].value, move |s, value| {
+                    let spec = self.spec(&filter, Some(OutputShape::Dims(integers(&value)?)))?;
+                    s.equals(&outputs[0].shape, spec.output_shape(&input)?)
+                }),
+            })
+        })
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        self.wire_node(prefix, model, inputs, None)
+    }
+
+    fn wire_with_inference_model_and_node(
+        &self,
+        prefix: &str,
+        _model: &InferenceModel,
+        node: &InferenceNode,
+        typed_model: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        self.wire_node(prefix, typed_model, inputs, node.outputs.first().map(|output| &output.fact.shape))
+    }
+}

@@ -1,0 +1,76 @@
+//! From ONNX files to [`crate::spec::DeconvSpec`]: the only place that knows a dialect.
+
+mod attributes;
+mod expand;
+mod onnx;
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+use tract_hir::internal::*;
+use tract_onnx::model::{Onnx, OnnxOpRegister, ParsingContext, optional_inputs};
+use tract_onnx::pb::NodeProto;
+
+type Built = TractResult<(Box<dyn InferenceOp>, Vec<String>)>;
+
+/// Gives tract's ONNX loader the operators of this crate.
+pub trait WithDeconv {
+    /// Registers them; tract's own ConvTranspose no longer loads.
+    fn enable_deconv(&mut self);
+
+    /// The loader with them registered.
+    fn with_deconv(self) -> Self
+    where
+        Self: Sized;
+}
+
+impl WithDeconv for Onnx {
+    fn enable_deconv(&mut self) {
+        self.op_register.insert("ConvTranspose", conv_transpose);
+    }
+
+    fn with_deconv(mut self) -> Onnx {
+        self.enable_deconv();
+        self
+    }
+}
+
+fn conv_transpose(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    match &*node.domain {
+        "" | "ai.onnx" => built(onnx::conv_transpose(node)?),
+        _ => built_by_tract(ctx, node),
+    }
+}
+
+fn built(node: expand::Node) -> Built {
+    Ok((expand(node), vec![]))
+}
+
+/// tract looks builders up by operator name alone. A node of a domain that is not ours gets what it would have got.
+fn built_by_tract(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    static REGISTER: OnceLock<OnnxOpRegister> = OnceLock::new();
+    let register = REGISTER.get_or_init(|| tract_onnx::onnx().op_register);
+    match register.0.get(&node.op_type) {
+        Some(builder) => builder(ctx, node),
+        None => Ok((
+            tract_hir::ops::unimpl::UnimplementedOp::new(node.output.len(), &*node.op_type, format!("{node:?}")).into(),
+            vec![],
+        )),
+    }
+}
+
+/// Checks that the first two inputs are there, that there are at most `most`, and that there is one output.
+fn check_arity(node: &NodeProto, least: usize, most: usize) -> TractResult<()> {
+    let (inputs, outputs) = (node.input.len(), node.output.len());
+    ensure!((least..=most).contains(&inputs), "inputs: count={inputs}, {least} to {most} are needed");
+    for (name, input) in ["data", "filter"].iter().zip(&node.input) {
+        ensure!(!input.is_empty(), "inputs: {name}=\"\", it can not be left out");
+    }
+    ensure!(outputs == 1, "outputs: count={outputs}, there is one");
+    Ok(())
+}
+
+/// The place of an input among those that are there, as an empty name stands for none.
+fn optional_input(node: &NodeProto, slot: usize) -> Option<usize> {
+    optional_inputs(node).nth(slot).flatten()
+}
