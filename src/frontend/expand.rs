@@ -148,10 +148,16 @@ impl Node {
                 Padding::same_transposed(&spec.kernel, &spec.strides, &spec.dilations, counted, *extra)
             }
             PaddingRule::SameForward { extra } => Padding::SameForward { extra: *extra },
-            PaddingRule::OutputShape { sizes: Some(sizes), extra } => Padding::OutputShape {
-                shape: OutputShape::Dims(sizes.iter().map(|s| s.to_dim()).collect()),
-                extra: *extra,
-            },
+            PaddingRule::OutputShape { sizes: Some(sizes), extra } => {
+                ensure!(
+                    sizes.len() == rank,
+                    "output_shape: output_shape={sizes:?}, {rank} values are needed, one per spatial axis"
+                );
+                Padding::OutputShape {
+                    shape: OutputShape::Dims(sizes.iter().map(|s| s.to_dim()).collect()),
+                    extra: *extra,
+                }
+            }
             PaddingRule::OutputShape { sizes: None, extra } => Padding::OutputShape {
                 shape: output_shape.context("output_shape: the input that holds it is missing")?,
                 extra: *extra,
@@ -285,16 +291,16 @@ impl Expansion for Node {
                     Ok(())
                 })?;
             }
-            s.given(&inputs[0].shape, move |s, input| match self.inputs.output_shape {
-                None => {
+            match self.inputs.output_shape {
+                None => s.given(&inputs[0].shape, move |s, input| {
                     let spec = self.spec(&filter, None)?;
                     s.equals(&outputs[0].shape, spec.output_shape(&input)?)
-                }
-                Some(slot) => s.given(&inputs[slot].value, move |s, value| {
+                }),
+                Some(slot) => s.given_2(&inputs[0].shape, &inputs[slot].value, move |s, input, value| {
                     let spec = self.spec(&filter, Some(OutputShape::Dims(integers(&value)?)))?;
                     s.equals(&outputs[0].shape, spec.output_shape(&input)?)
                 }),
-            })
+            }
         })
     }
 
