@@ -12,13 +12,27 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Mutex;
 use tract_core::internal::*;
+use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::filter::PackedFilter;
 use tract_deconv::kernel::Isa;
 use tract_deconv::plan::{Plan, PlanOptions, Strategy as Algorithm};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 
-/// Products that one spec may cost; larger draws are cut down to it.
-const BUDGET: usize = 60_000;
+/// How large the specs of a property are.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Products that one spec may cost; larger draws are cut down to it.
+    budget: usize,
+    /// Draws axes of at least this many cells half of the time.
+    long: usize,
+    /// Of `PROPTEST_CASES`, one in so many is run.
+    one_in: u32,
+}
+
+const SMALL: Scale = Scale { budget: 60_000, long: 7, one_in: 1 };
+
+/// Problems of several cache blocks, worth real threads.
+const LARGE: Scale = Scale { budget: 6_000_000, long: 40, one_in: 16 };
 
 /// Sizes around the tiles: registers hold 4, 8 or 16 lanes, tiles a few registers. One less, one more, and ragged.
 const TILES: [usize; 20] = [1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 19, 31, 32, 33, 35, 48, 51];
@@ -45,8 +59,10 @@ struct Line {
     output: usize,
 }
 
-fn line(direction: Direction) -> impl Strategy<Value = Line> {
-    let input = prop_oneof![4 => 1usize..8, 1 => prop::sample::select(&TILES[..])];
+fn line(direction: Direction, scale: Scale) -> impl Strategy<Value = Line> {
+    let long = scale.long..3 * scale.long;
+    let input =
+        prop_oneof![3 => 1usize..8, 1 => prop::sample::select(&TILES[..]), if scale.long > 7 { 4 } else { 1 } => long];
     let kernel = prop_oneof![6 => 1usize..=5, 1 => 6usize..=17];
     let stride = prop_oneof![8 => 1usize..=4, 1 => 5usize..=9];
     let pads = prop_oneof![3 => 0i64..=3, 2 => -3i64..=12];
@@ -137,9 +153,9 @@ fn cost(direction: Direction, lines: &[Line]) -> usize {
     cells * taps
 }
 
-fn case(direction: Direction, types: &'static [DatumType]) -> impl Strategy<Value = Case> {
+fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl Strategy<Value = Case> {
     let lines = prop_oneof![4 => Just(1usize), 4 => Just(2), 2 => Just(3), 1 => Just(4)]
-        .prop_flat_map(move |rank| prop::collection::vec(line(direction), rank));
+        .prop_flat_map(move |rank| prop::collection::vec(line(direction, scale), rank));
     let layouts = (
         prop::sample::select(&[DataFormat::Ncx, DataFormat::Nxc][..]),
         prop::sample::select(
@@ -151,7 +167,7 @@ fn case(direction: Direction, types: &'static [DatumType]) -> impl Strategy<Valu
     (lines, channels(), layouts, batch, rest).prop_map(
         move |(mut lines, (mut group, mut ci, mut co), (data_format, filter_format), mut batch, rest)| {
             let (kind, dt, bias, seed) = rest;
-            while cost(direction, &lines) > BUDGET / (batch * group * ci * co).max(1) {
+            while cost(direction, &lines) > scale.budget / (batch * group * ci * co).max(1) {
                 let most = [batch, group, ci, co].into_iter().max().unwrap_or(1);
                 let axis = lines.iter_mut().max_by_key(|l| l.largest_output(direction)).expect("one axis at least");
                 if axis.largest_output(direction) > most || most == 1 {
@@ -181,6 +197,17 @@ fn case(direction: Direction, types: &'static [DatumType]) -> impl Strategy<Valu
     )
 }
 
+/// One thread, and three where the feature is there: work is cut otherwise for more threads, however small.
+fn executors() -> Vec<(usize, Executor)> {
+    let mut executors = vec![(1, Executor::SingleThread)];
+    #[cfg(feature = "multithread")]
+    {
+        static POOL: std::sync::OnceLock<Executor> = std::sync::OnceLock::new();
+        executors.push((3, POOL.get_or_init(|| Executor::multithread(3)).clone()));
+    }
+    executors
+}
+
 /// How often each (strategy, instruction set) ran and declined.
 type Counts = Mutex<BTreeMap<(String, Isa), (usize, usize)>>;
 
@@ -201,12 +228,17 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     let run = |what: &str, options: &PlanOptions| -> Result<Option<Plan>, TestCaseError> {
         let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
         let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
-        let y = plan.run(spec, &x, &packed, bias.as_ref()).map_err(|e| fail(what, e))?;
-        expected.check(&y).map_err(|e| fail(format!("{what}, {plan}"), e))?;
+        for (threads, executor) in executors() {
+            let y = multithread_tract_scope(executor, || plan.run(spec, &x, &packed, bias.as_ref()));
+            let y = y.map_err(|e| fail(what, e))?;
+            expected.check(&y).map_err(|e| fail(format!("{what}, {plan}, {threads} threads"), e))?;
+        }
         Ok(Some(plan))
     };
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        for strategy in Algorithm::ALL {
+        // the reference has no kernels, so no instruction set
+        let skipped = |strategy| strategy == Algorithm::Reference && isa != Isa::Portable;
+        for strategy in Algorithm::ALL.into_iter().filter(|strategy| !skipped(*strategy)) {
             let what = format!("{strategy} on {isa}");
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let plan = run(&what, &options)?;
@@ -228,10 +260,12 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
 }
 
 /// Runs a property and prints what ran; every strategy of `needed` must have.
-fn property(name: &str, direction: Direction, types: &'static [DatumType], needed: &[Algorithm]) {
+fn property(name: &str, direction: Direction, types: &'static [DatumType], scale: Scale, needed: &[Algorithm]) {
     let counts = Counts::default();
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    let result = TestRunner::new(config).run(&case(direction, types), |case| check(&case, &counts));
+    let default = ProptestConfig::default();
+    let cases = (default.cases / scale.one_in).max(1);
+    let config = ProptestConfig { failure_persistence: None, cases, ..default };
+    let result = TestRunner::new(config).run(&case(direction, types, scale), |case| check(&case, &counts));
     let counts = counts.into_inner().expect("no other thread panicked");
     let mut report = format!("{name}: (strategy on isa: ran/declined)");
     for ((strategy, isa), (ran, declined)) in &counts {
@@ -261,30 +295,40 @@ const INTEGERS: [DatumType; 8] = [
 
 #[test]
 fn transposed_f32() {
-    property("transposed_f32", Direction::Transposed, &[DatumType::F32], &Algorithm::ALL);
+    property("transposed_f32", Direction::Transposed, &[DatumType::F32], SMALL, &Algorithm::ALL);
 }
 
 #[test]
 fn transposed_f16_f64() {
-    property("transposed_f16_f64", Direction::Transposed, &[DatumType::F16, DatumType::F64], &[]);
+    property("transposed_f16_f64", Direction::Transposed, &[DatumType::F16, DatumType::F64], SMALL, &[]);
 }
 
 #[test]
 fn transposed_integers() {
-    property("transposed_integers", Direction::Transposed, &INTEGERS, &[]);
+    property("transposed_integers", Direction::Transposed, &INTEGERS, SMALL, &[]);
 }
 
 #[test]
 fn forward_f32() {
-    property("forward_f32", Direction::Forward, &[DatumType::F32], &[]);
+    property("forward_f32", Direction::Forward, &[DatumType::F32], SMALL, &[]);
 }
 
 #[test]
 fn forward_f16_f64() {
-    property("forward_f16_f64", Direction::Forward, &[DatumType::F16, DatumType::F64], &[]);
+    property("forward_f16_f64", Direction::Forward, &[DatumType::F16, DatumType::F64], SMALL, &[]);
 }
 
 #[test]
 fn forward_integers() {
-    property("forward_integers", Direction::Forward, &INTEGERS, &[]);
+    property("forward_integers", Direction::Forward, &INTEGERS, SMALL, &[]);
+}
+
+#[test]
+fn large() {
+    property("large", Direction::Transposed, &[DatumType::F32], LARGE, &[]);
+}
+
+#[test]
+fn large_forward() {
+    property("large_forward", Direction::Forward, &[DatumType::F32], LARGE, &[]);
 }
