@@ -1,13 +1,12 @@
 //! Phases: a transposed convolution as small dense convolutions over one shared grid.
 //!
-//! Let `q = o + pad_begin` be the uncropped position of output `o`. A tap reaches it when `q = s·i + k·d`. Write
-//! `q = s·v + r` with the residue `r` in `0..s`: then `k·d ≡ r (mod s)`, and with `m = (k·d - r)/s` the input index is
-//! `i = v - m`. So the taps of a residue do not depend on padding or sizes: these only choose the range of `v`, and an
-//! output row is the interleaving of its residues, trimmed at both ends.
+//! Write an output cell as `o = s·u + j`, with grid position `u` and phase `j` in `0..s`. A tap `k` reaches it from input `i` when
+//! `s·i + k·d - p = s·u + j`, that is for `k·d ≡ j + p (mod s)`, at `i = u + (j + p - k·d)/s`. So a phase is a dense convolution
+//! with the taps of one residue `(j + p) mod s` and constant shifts, and an output row is the interleaving of its phases.
+//! Which taps have a residue depends on kernel, stride and dilation alone: padding and sizes only choose which phase has
+//! which residue, and the shifts. That is what lets a filter be packed once for every input shape.
 //!
-//! `v` runs from `floor(p/s)` (that of `o = 0`) to `floor((out-1+p)/s)`; `u = v - floor(p/s)` numbers the grid from zero.
-//!
-//! A forward convolution is the case of one residue, whose grid is the output and whose input index is `u·s + (k·d - p)`.
+//! A forward convolution is the case of one phase, whose grid is the output and whose input index is `u·s + (k·d - p)`.
 
 use crate::spec::{Axis, Direction};
 
@@ -20,6 +19,15 @@ pub struct Tap {
     pub shift: i64,
 }
 
+/// The output cells `out_step·u + j` of one axis, for all `u`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// The residue of its taps' positions `k·dilation` modulo the stride.
+    pub residue: usize,
+    /// Its taps by ascending kernel index. An empty list means that only the bias lands there.
+    pub taps: Vec<Tap>,
+}
+
 /// The phases of one axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisPhases {
@@ -27,12 +35,10 @@ pub struct AxisPhases {
     pub grid: usize,
     /// Input cells between neighbouring grid positions: one, or a forward convolution's stride.
     pub in_step: usize,
-    /// Output cells between neighbouring grid positions: the number of residues.
+    /// Output cells between neighbouring grid positions: the number of phases.
     pub out_step: usize,
-    /// Output index of residue zero at grid position zero, within `-out_step < origin <= 0`.
-    pub origin: i64,
-    /// For each residue its taps, by ascending kernel index. An empty list means that only the bias lands there.
-    pub residues: Vec<Vec<Tap>>,
+    /// By output cell at grid position zero.
+    pub phases: Vec<Phase>,
     /// Input size.
     pub input: usize,
     /// Output size.
@@ -40,34 +46,38 @@ pub struct AxisPhases {
 }
 
 impl AxisPhases {
-    /// The phases of an axis. Residues are enumerated whole, so the stride should be moderate: see [`AxisPhases::is_compact`].
+    /// The phases of an axis. They are enumerated whole, so the stride should be moderate: see [`AxisPhases::is_compact`].
     pub fn new(axis: &Axis, direction: Direction) -> AxisPhases {
         let (s, d, p) = (axis.stride as i64, axis.dilation as i64, axis.pad_begin);
         let (input, output) = (axis.input, axis.output);
         match direction {
-            Direction::Forward => AxisPhases {
-                grid: output,
-                in_step: axis.stride,
-                out_step: 1,
-                origin: 0,
-                residues: vec![(0..axis.kernel).map(|k| Tap { k, shift: k as i64 * d - p }).collect()],
-                input,
-                output,
-            },
-            Direction::Transposed => {
-                let first = p.div_euclid(s);
-                let last = (output as i64 - 1 + p).div_euclid(s);
-                let mut residues = vec![vec![]; axis.stride];
-                for k in 0..axis.kernel {
-                    let kd = k as i64 * d;
-                    residues[(kd % s) as usize].push(Tap { k, shift: first - kd / s });
-                }
+            Direction::Forward => {
+                let taps = (0..axis.kernel).map(|k| Tap { k, shift: k as i64 * d - p }).collect();
                 AxisPhases {
-                    grid: (last - first + 1) as usize,
+                    grid: output,
+                    in_step: axis.stride,
+                    out_step: 1,
+                    phases: vec![Phase { residue: 0, taps }],
+                    input,
+                    output,
+                }
+            }
+            Direction::Transposed => {
+                let mut by_residue = vec![vec![]; axis.stride];
+                for k in 0..axis.kernel {
+                    by_residue[(k as i64 * d % s) as usize].push(k);
+                }
+                let phase = |j: i64| {
+                    let residue = (j + p).rem_euclid(s) as usize;
+                    let taps = &by_residue[residue];
+                    // exact: numerator and residue agree modulo the stride
+                    Phase { residue, taps: taps.iter().map(|k| Tap { k: *k, shift: (j + p - *k as i64 * d) / s }).collect() }
+                };
+                AxisPhases {
+                    grid: output.div_ceil(axis.stride),
                     in_step: 1,
                     out_step: axis.stride,
-                    origin: s * first - p,
-                    residues,
+                    phases: (0..s).map(phase).collect(),
                     input,
                     output,
                 }
@@ -75,7 +85,7 @@ impl AxisPhases {
         }
     }
 
-    /// Whether the residues of an axis are few enough to be enumerated.
+    /// Whether the phases of an axis are few enough to be enumerated.
     pub fn is_compact(axis: &Axis, direction: Direction) -> bool {
         direction == Direction::Forward || axis.stride <= 64.max(axis.output.min(1024))
     }
@@ -88,18 +98,21 @@ impl AxisPhases {
 
     /// Every distinct shift, ascending.
     pub fn shifts(&self) -> Vec<i64> {
-        let mut shifts: Vec<i64> = self.residues.iter().flatten().map(|t| t.shift).collect();
+        let mut shifts: Vec<i64> = self.phases.iter().flat_map(|p| &p.taps).map(|t| t.shift).collect();
         shifts.sort_unstable();
         shifts.dedup();
         shifts
     }
 
-    /// The residues of grid position `u` whose output cell exists: those in `out_step·u + origin + r` within the output.
-    pub fn residues_inside(&self, u: usize) -> std::ops::Range<usize> {
-        let base = self.out_step as i64 * u as i64 + self.origin;
-        let begin = (-base).clamp(0, self.out_step as i64);
-        let end = (self.output as i64 - base).clamp(begin, self.out_step as i64);
-        begin as usize..end as usize
+    /// The phases whose output cell exists at grid position `u`: all but for the last position.
+    pub fn phases_inside(&self, u: usize) -> std::ops::Range<usize> {
+        0..self.out_step.min(self.output - self.out_step * u)
+    }
+
+    /// The output cells of a range of grid positions.
+    pub fn cells(&self, grid: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let at = |u: usize| (u * self.out_step).min(self.output);
+        at(grid.start)..at(grid.end)
     }
 
     /// The grid positions whose input under `shift` exists, as a range within `0..grid`.

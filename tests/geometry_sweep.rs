@@ -34,15 +34,15 @@ fn definition(axis: &Axis, direction: Direction) -> Vec<Vec<(usize, usize)>> {
     meeting
 }
 
-/// The same triples as the phases enumerate them; every output cell must be reached by one (grid, residue) exactly.
+/// The same triples as the phases enumerate them; every output cell must be reached by one (grid, phase) exactly.
 fn by_phases(axis: &Axis, phases: &AxisPhases) -> Vec<Vec<(usize, usize)>> {
     let mut meeting: Vec<Option<Vec<(usize, usize)>>> = vec![None; axis.output];
     for u in 0..phases.grid {
-        for r in phases.residues_inside(u) {
-            let o = (phases.out_step * u + r) as i64 + phases.origin;
-            assert!((0..axis.output as i64).contains(&o), "{axis:?}: grid {u}, residue {r} writes {o}");
+        for r in phases.phases_inside(u) {
+            let o = (phases.out_step * u + r) as i64;
+            assert!((0..axis.output as i64).contains(&o), "{axis:?}: grid {u}, phase {r} writes {o}");
             let mut pairs = vec![];
-            for tap in &phases.residues[r] {
+            for tap in &phases.phases[r].taps {
                 let i = (u * phases.in_step) as i64 + tap.shift;
                 let inside = phases.inside(tap.shift).contains(&u);
                 assert_eq!(inside, (0..axis.input as i64).contains(&i), "{axis:?}: inside({}) at grid {u}", tap.shift);
@@ -65,10 +65,9 @@ fn by_phases(axis: &Axis, phases: &AxisPhases) -> Vec<Vec<(usize, usize)>> {
 
 fn check(axis: &Axis, direction: Direction) {
     let phases = AxisPhases::new(axis, direction);
-    assert_eq!(phases.residues.iter().map(|taps| taps.len()).sum::<usize>(), axis.kernel, "{axis:?}: taps");
-    assert!(phases.residues.iter().all(|taps| taps.is_sorted_by_key(|t| t.k)), "{axis:?}: order of taps");
-    assert!(-(phases.out_step as i64) < phases.origin && phases.origin <= 0, "{axis:?}: origin {}", phases.origin);
-    let mut shifts: Vec<i64> = phases.residues.iter().flatten().map(|t| t.shift).collect();
+    assert_eq!(phases.phases.iter().map(|p| p.taps.len()).sum::<usize>(), axis.kernel, "{axis:?}: taps");
+    assert!(phases.phases.iter().all(|p| p.taps.is_sorted_by_key(|t| t.k)), "{axis:?}: order of taps");
+    let mut shifts: Vec<i64> = phases.phases.iter().flat_map(|p| &p.taps).map(|t| t.shift).collect();
     shifts.sort_unstable();
     shifts.dedup();
     assert_eq!(phases.shifts(), shifts, "{axis:?}: shifts");

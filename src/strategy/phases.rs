@@ -3,15 +3,16 @@
 //! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
-use super::pieces::{Cut, Task, tasks, unflatten};
+use super::pieces::{Cut, Task, tasks};
 use super::sheets::Sheets;
 use super::{Operands, Scratch, blocks_of, parallel};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::geometry::AxisPhases;
+use crate::geometry::{self, AxisPhases};
 use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// Longest single accumulation chain, in (channel, tap) pairs: longer sums are made in parts, which keeps the rounding error
@@ -84,9 +85,9 @@ impl PhasesPlan {
         let (lanes, tiles) = shapes(datum_type, isa);
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let taps: usize = axes.iter().map(|a| a.residues.iter().map(|r| r.len()).sum::<usize>()).product();
+        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let depth = problem.group_in * taps;
-        let widest = axes.iter().map(|a| a.residues.iter().map(|r| r.len()).max().unwrap_or(0)).product::<usize>();
+        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
 
         let in_place = problem.data_format == DataFormat::Ncx
             && matches!(datum_type, DatumType::F32 | DatumType::F64)
@@ -234,8 +235,12 @@ struct Prepared<'a, E: Element> {
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     sheets: Sheets,
-    /// Per outer residue, per row residue, per column residue.
-    phases: Vec<Vec<Vec<Phase>>>,
+    /// Over all axes, outermost first.
+    phases: Vec<Phase>,
+    /// Phases of an output row.
+    columns: usize,
+    /// Phases of an outer cell.
+    per_outer: usize,
     /// Height and first element of each panel of a group.
     panels: Vec<Panel<E::Compute>>,
     weights: &'a [E::Compute],
@@ -264,43 +269,36 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-        let mut weights_at = 0;
-        let outer_axes = &axes[..axes.len() - 2];
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let outer_residues: usize = outer_axes.iter().map(|a| a.out_step).product();
-        let phases: Vec<Vec<Vec<Phase>>> = (0..outer_residues)
-            .map(|outer| {
-                let outer = unflatten(outer, outer_axes.iter().map(|a| a.out_step));
-                (0..y.out_step)
-                    .map(|ry| {
-                        (0..x.out_step)
-                            .map(|rx| {
-                                let residues: Vec<usize> = outer.iter().copied().chain([ry, rx]).collect();
-                                let counts = axes.iter().zip(&residues).map(|(a, r)| a.residues[*r].len());
-                                let total: usize = counts.clone().product();
-                                let taps = (0..total)
-                                    .map(|t| {
-                                        let pick = unflatten(t, counts.clone().collect::<Vec<_>>().into_iter());
-                                        let shifts: Vec<i64> = (0..axes.len())
-                                            .map(|ax| axes[ax].residues[residues[ax]][pick[ax]].shift)
-                                            .collect();
-                                        if plan.direct { 0 } else { sheets.tap(&shifts) }
-                                    })
-                                    .collect();
-                                let weights = weights_at;
-                                weights_at += total * problem.group_in;
-                                Phase { taps, weights }
-                            })
-                            .collect()
-                    })
-                    .collect()
-            })
-            .collect();
+        // where each residue's weights begin, in the order that the filter is packed in
+        let mut weights_of = vec![];
+        let mut depth = 0;
+        for residues in axes.iter().map(|a| 0..a.out_step).multi_cartesian_product() {
+            weights_of.push(depth);
+            let taps: usize = axes
+                .iter()
+                .zip(residues)
+                .map(|(a, r)| a.phases.iter().find(|p| p.residue == r).map_or(0, |p| p.taps.len()))
+                .product();
+            depth += taps * problem.group_in;
+        }
+        let phase_of = |picked: &[&geometry::Phase]| Phase {
+            taps: picked
+                .iter()
+                .map(|p| p.taps.iter().map(|t| t.shift))
+                .multi_cartesian_product()
+                .map(|shifts| if plan.direct { 0 } else { sheets.tap(&shifts) })
+                .collect(),
+            weights: weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
+        };
+        let all: Vec<Phase> =
+            axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
+        let columns = axes[axes.len() - 1].out_step;
+        let per_outer = axes[axes.len() - 2].out_step * columns;
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
             .map(|(first_channel, height)| {
                 let weights = at;
-                at += height * weights_at;
+                at += height * depth;
                 let tiles = (1..=plan.nv)
                     .map(|nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing"))
                     .collect::<TractResult<Vec<_>>>()?;
@@ -325,7 +323,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             problem,
             kernels,
             sheets,
-            phases,
+            phases: all,
+            columns,
+            per_outer,
             panels,
             weights: filter.data::<E::Compute>()?,
             group_weights: at,
@@ -427,8 +427,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let tile = panel.tiles[count.div_ceil(self.kernels.lanes) - 1];
         let stride = tile.positions;
-        let residues = x.out_step;
-        let out = tile_scratch.of(residues * panel.height * stride);
+        let out = tile_scratch.of(self.columns * panel.height * stride);
         let bias_at = g * (self.bias.len() / problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
@@ -450,8 +449,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             source
         };
 
-        for o in 0..task.pieces.outer_residues.len() {
-            for (ry, phases) in self.phases[task.pieces.outer_residues[o]].iter().enumerate() {
+        for o in 0..task.pieces.outer_phases.len() {
+            let first = task.pieces.outer_phases[o] * self.per_outer;
+            for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
                 for (phase, out) in phases.iter().zip(out.chunks_mut(panel.height * stride)) {
                     let weights = &weights[phase.weights * panel.height..];
                     let per_chain = (LONGEST_CHAIN / phase.taps.len().max(1)).max(1);
@@ -480,12 +480,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (row, column) = (p / pitch, p % pitch);
                     let run = (pitch - column).min(position + count - p);
                     let kept = run.min(task.columns.len().saturating_sub(column));
-                    let cell = (task.rows.start + row) as i64 * y.out_step as i64 + y.origin + ry as i64;
-                    if kept > 0 && (task.pieces.rows.start as i64..task.pieces.rows.end as i64).contains(&cell) {
-                        let first = (task.columns.start + column) as i64 * x.out_step as i64 + x.origin;
+                    let cell = (task.rows.start + row) * y.out_step + ry;
+                    if kept > 0 && cell < task.pieces.rows.end {
+                        let first = (task.columns.start + column) * x.out_step;
                         for m in 0..channels {
                             rows.clear();
-                            rows.extend((0..residues).map(|rx| {
+                            rows.extend((0..self.columns).map(|rx| {
                                 let at = (rx * panel.height + m) * stride + p - position;
                                 &out[at..at + kept]
                             }));
@@ -493,7 +493,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 DataFormat::Ncx => panel.first_channel + m - task.channels.start,
                                 DataFormat::Nxc => g * problem.group_out + panel.first_channel + m,
                             };
-                            task.pieces.write(self.kernels, channel, o, cell as usize, first, &rows, row_scratch);
+                            task.pieces.write(self.kernels, channel, o, cell, first, &rows, row_scratch);
                         }
                     }
                     p += run;

@@ -36,22 +36,16 @@ pub(crate) struct Task<'a, E> {
 
 /// The slices that a task writes.
 pub(crate) struct Pieces<'a, E> {
-    /// Per channel of the task (NCX) or once (NXC): per outer residue inside the output, the rows of the task.
+    /// Per channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task.
     slices: Vec<&'a mut [E]>,
-    /// The outer residues (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
-    pub outer_residues: Vec<usize>,
+    /// The outer phases (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
+    pub outer_phases: Vec<usize>,
     /// Output rows.
     pub rows: Range<usize>,
     /// Output columns.
     pub columns: Range<usize>,
     /// Elements between columns: one (NCX) or all channels (NXC).
     step: usize,
-}
-
-/// The output cells of a range of grid positions.
-fn cells(axis: &AxisPhases, grid: &Range<usize>) -> Range<usize> {
-    let at = |u: usize| (u as i64 * axis.out_step as i64 + axis.origin).clamp(0, axis.output as i64) as usize;
-    at(grid.start)..at(grid.end)
 }
 
 /// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
@@ -65,8 +59,8 @@ pub(crate) fn tasks<'a, E: Element>(
     let interleaved = problem.data_format == DataFormat::Nxc;
     let channels_all = problem.group * problem.group_out;
     let step = if interleaved { channels_all } else { 1 };
-    let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| cells(y, r)).collect();
-    let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| cells(x, c)).collect();
+    let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| y.cells(r)).collect();
+    let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| x.cells(c)).collect();
     let groups: Vec<Range<usize>> =
         if interleaved { vec![0..problem.group] } else { (0..problem.group).map(|g| g..g + 1).collect() };
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
@@ -80,7 +74,7 @@ pub(crate) fn tasks<'a, E: Element>(
             for channels in &cut.channels {
                 for at in 0..outer_grid {
                     let outer = unflatten(at, outer_axes.iter().map(|a| a.grid));
-                    let outer_residues = residues_inside(outer_axes, &outer);
+                    let outer_phases = phases_inside(outer_axes, &outer);
                     for (rows, row_cells) in cut.rows.iter().zip(&row_blocks) {
                         for (columns, column_cells) in cut.columns.iter().zip(&column_blocks) {
                             tasks.push(Task {
@@ -91,8 +85,8 @@ pub(crate) fn tasks<'a, E: Element>(
                                 rows: rows.clone(),
                                 columns: columns.clone(),
                                 pieces: Pieces {
-                                    slices: Vec::with_capacity(channels.len() * outer_residues.len()),
-                                    outer_residues: outer_residues.clone(),
+                                    slices: Vec::with_capacity(channels.len() * outer_phases.len()),
+                                    outer_phases: outer_phases.clone(),
                                     rows: row_cells.clone(),
                                     columns: column_cells.clone(),
                                     step,
@@ -106,7 +100,7 @@ pub(crate) fn tasks<'a, E: Element>(
     }
 
     // Walk the output in memory order and hand each run of cells to its task. A task gets its slices by channel, then by outer
-    // cell, and the outer cells of one grid position come in the order of their residues.
+    // cell, and the outer cells of one grid position come in the order of their phases.
     let mut rest = output;
     let mut take = |len: usize| {
         let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
@@ -122,7 +116,7 @@ pub(crate) fn tasks<'a, E: Element>(
                     for cell in 0..outer_cells {
                         let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
                         let at = outer_axes.iter().zip(&cell).fold(0, |at, (axis, cell)| {
-                            at * axis.grid + (*cell as i64 - axis.origin) as usize / axis.out_step
+                            at * axis.grid + cell / axis.out_step
                         });
                         let first = ((base + part) * outer_grid + at) * blocks;
                         for (r, rows) in row_blocks.iter().enumerate() {
@@ -139,10 +133,10 @@ pub(crate) fn tasks<'a, E: Element>(
     tasks
 }
 
-/// The flat indices of the outer residues whose cell exists at an outer grid position, ascending.
-fn residues_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
+/// The flat indices of the outer phases whose cell exists at an outer grid position, ascending.
+fn phases_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
     axes.iter().zip(at).fold(vec![0], |flat, (axis, u)| {
-        let inside = axis.residues_inside(*u);
+        let inside = axis.phases_inside(*u);
         flat.iter().flat_map(|f| inside.clone().map(move |r| f * axis.out_step + r)).collect()
     })
 }
@@ -162,9 +156,9 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
 }
 
 impl<E: Element> Pieces<'_, E> {
-    /// Writes a run of one output row: the interleaving of `residues` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
+    /// Writes a run of one output row: the interleaving of `phases` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
     /// the piece are dropped. `channel` counts from the task's first (NCX) or is the output's channel (NXC); `outer` indexes
-    /// [`Pieces::outer_residues`].
+    /// [`Pieces::outer_phases`].
     #[expect(clippy::too_many_arguments)]
     pub fn write(
         &mut self,
@@ -172,37 +166,31 @@ impl<E: Element> Pieces<'_, E> {
         channel: usize,
         outer: usize,
         row: usize,
-        column: i64,
-        residues: &[&[E::Compute]],
+        column: usize,
+        phases: &[&[E::Compute]],
         scratch: &mut Vec<E::Compute>,
     ) {
-        let len = residues.len() * residues[0].len();
-        let begin = column.max(self.columns.start as i64);
-        let end = (column + len as i64).min(self.columns.end as i64);
-        if begin >= end {
-            return;
-        }
-        let (skip, len_inside) = ((begin - column) as usize, (end - begin) as usize);
+        let len = phases.len() * phases[0].len();
+        let inside = len.min(self.columns.end - column);
         let (slice, offset) = match self.step {
-            1 => (channel * self.outer_residues.len() + outer, 0),
+            1 => (channel * self.outer_phases.len() + outer, 0),
             _ => (outer, channel),
         };
         let at =
-            ((row - self.rows.start) * self.columns.len() + begin as usize - self.columns.start) * self.step + offset;
+            ((row - self.rows.start) * self.columns.len() + column - self.columns.start) * self.step + offset;
         let slice = &mut *self.slices[slice];
         if self.step == 1
-            && skip == 0
-            && len_inside == len
+            && inside == len
             && let Some(to) = E::as_compute_mut(&mut slice[at..at + len])
         {
-            return kernels.interleave(residues, to);
+            return kernels.interleave(phases, to);
         }
         scratch.clear();
         scratch.resize(len, E::Compute::ZERO);
-        kernels.interleave(residues, scratch);
-        let cells = &scratch[skip..skip + len_inside];
+        kernels.interleave(phases, scratch);
+        let cells = &scratch[..inside];
         if self.step == 1 {
-            E::narrow_slice(cells, &mut slice[at..at + len_inside]);
+            E::narrow_slice(cells, &mut slice[at..at + inside]);
         } else {
             for (to, from) in slice[at..].iter_mut().step_by(self.step).zip(cells) {
                 *to = E::narrow(*from);
