@@ -1,6 +1,8 @@
 //! What the integration tests share: models as protos, the definition in float64, cases, and runs.
 #![allow(dead_code)] // each test file is a crate of its own and uses a part
 
+pub mod case;
 pub mod oracle;
 pub mod proto;
 pub mod random;
+pub mod run;

@@ -1,0 +1,104 @@
+//! Loads protos through the plugin and runs them, catching panics.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use tract_core::internal::*;
+use tract_deconv::WithDeconv;
+use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::{Framework, InferenceModelExt};
+
+/// How far tract has worked on a model before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Typed,
+    Decluttered,
+    Optimised,
+}
+
+impl Stage {
+    pub const ALL: [Stage; 3] = [Stage::Typed, Stage::Decluttered, Stage::Optimised];
+
+    pub fn of(self, model: TypedModel) -> TractResult<TypedModel> {
+        match self {
+            Stage::Typed => Ok(model),
+            Stage::Decluttered => model.into_decluttered(),
+            Stage::Optimised => model.into_optimized(),
+        }
+    }
+}
+
+/// Through the plugin.
+pub fn load(proto: &ModelProto) -> TractResult<TypedModel> {
+    tract_onnx::onnx().with_deconv().model_for_proto_model(proto)?.into_typed()
+}
+
+/// Through tract alone.
+pub fn load_stock(proto: &ModelProto) -> TractResult<TypedModel> {
+    tract_onnx::onnx().model_for_proto_model(proto)?.into_typed()
+}
+
+/// Runs a model on inputs in its own order.
+pub fn run(model: TypedModel, inputs: &[Tensor]) -> TractResult<Vec<Arc<Tensor>>> {
+    let inputs = inputs.iter().map(|t| t.clone().into_tvalue()).collect();
+    Ok(model.into_runnable()?.run(inputs)?.into_iter().map(|v| v.into_arc_tensor()).collect())
+}
+
+/// Loads through the plugin, brings to a stage, runs, and gives the first output.
+pub fn run_at(proto: &ModelProto, stage: Stage, inputs: &[Tensor]) -> TractResult<Arc<Tensor>> {
+    Ok(run(stage.of(load(proto)?)?, inputs)?.remove(0))
+}
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    Error(String),
+    Panic(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Failure::Error(message) => f.write_str(message),
+            Failure::Panic(message) => write!(f, "PANIC {message}"),
+        }
+    }
+}
+
+/// Runs something that must not panic, and says where it did.
+pub fn guarded<T>(job: impl FnOnce() -> TractResult<T>) -> Result<T, Failure> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if GUARDED.get() {
+                PANIC.set(info.to_string());
+            } else {
+                before(info);
+            }
+        }));
+    });
+    GUARDED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(job));
+    GUARDED.set(false);
+    match result {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Failure::Error(format!("{error:#}"))),
+        Err(_) => Err(Failure::Panic(PANIC.take())),
+    }
+}
+
+/// An error, not a panic, whose message holds one of these words.
+pub fn refused<T>(result: Result<T, Failure>, words: &[&str]) -> Result<(), String> {
+    match result {
+        Ok(_) => Err("it was accepted, an error was expected".into()),
+        Err(Failure::Panic(message)) => Err(format!("PANIC {message}")),
+        Err(Failure::Error(message)) if words.iter().any(|word| message.contains(word)) => Ok(()),
+        Err(Failure::Error(message)) => Err(format!("the error names none of {words:?}: {message:?}")),
+    }
+}
