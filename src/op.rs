@@ -52,6 +52,8 @@ pub struct GroupedDeconv {
     pub has_bias: bool,
     /// What may be forced on the planner.
     pub options: PlanOptions,
+    /// Whether what follows may be folded into the op.
+    pub fusion: bool,
     plans: PlanCache,
 }
 
@@ -62,7 +64,7 @@ impl GroupedDeconv {
     /// What [`DeconvSpec::validate`] refuses.
     pub fn new(spec: DeconvSpec, dialect: Dialect, has_bias: bool, options: PlanOptions) -> TractResult<GroupedDeconv> {
         spec.validate()?;
-        Ok(GroupedDeconv { spec, dialect, has_bias, options, plans: PlanCache::default() })
+        Ok(GroupedDeconv { spec, dialect, has_bias, options, fusion: true, plans: PlanCache::default() })
     }
 
     fn bias_slot(&self) -> Option<usize> {
@@ -328,7 +330,7 @@ fn cost(spec: &DeconvSpec, input: &TypedFact) -> TractResult<TVec<(Cost, TDim)>>
 }
 
 fn info(spec: &DeconvSpec, dialect: Dialect) -> String {
-    format!("{dialect}: {spec:?}")
+    format!("{dialect}: {spec}")
 }
 
 impl Op for GroupedDeconv {

@@ -1,0 +1,203 @@
+//! What each deconvolution of a model will do, and why.
+
+use crate::knobs;
+use crate::op::{Dialect, GroupedDeconv, OptGroupedDeconv};
+use crate::plan::{Plan, PlanOptions};
+use crate::spec::{DeconvSpec, OutputShape, Padding};
+use std::fmt;
+use tract_core::internal::*;
+use tract_core::ops::logic::IfThenElse;
+use tract_core::ops::scan::{OptScan, Scan};
+use tract_core::ops::submodel::SubmodelOp;
+
+/// One deconvolution of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The node's name, after those of the loops and conditions it is in, separated by slashes.
+    pub name: String,
+    /// Where the node came from.
+    pub dialect: Dialect,
+    /// What is computed.
+    pub spec: DeconvSpec,
+    /// Element type.
+    pub datum_type: DatumType,
+    /// The input's shape, in the spec's data format.
+    pub input: TVec<TDim>,
+    /// The output's shape.
+    pub output: TVec<TDim>,
+    /// What follows from the shape, where all symbols in it are known.
+    pub concrete: Option<Concrete>,
+}
+
+/// What follows from a concrete shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Concrete {
+    /// Multiply-adds of one run, those that fall outside the output not counted.
+    pub multiply_adds: u64,
+    /// Bytes of the input.
+    pub input_bytes: u64,
+    /// Bytes of the filter as the model has it.
+    pub filter_bytes: u64,
+    /// Bytes of the output.
+    pub output_bytes: u64,
+    /// What runs, with the reasons of the better-ranked strategies that declined.
+    pub plan: Plan,
+}
+
+/// Explains every deconvolution of a model, decluttered or optimised, in the order of evaluation. `symbols` are the values
+/// that shapes are planned for.
+///
+/// # Errors
+/// A shape that a spec refuses, or a knob that forces what is not there.
+pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Explanation>> {
+    let mut explanations = vec![];
+    explain_into("", model, symbols, &mut explanations)?;
+    Ok(explanations)
+}
+
+fn explain_into(
+    prefix: &str,
+    model: &TypedModel,
+    symbols: &SymbolValues,
+    explanations: &mut Vec<Explanation>,
+) -> TractResult<()> {
+    for id in model.eval_order()? {
+        let node = model.node(id);
+        let name = format!("{prefix}{}", node.name);
+        if let Some(op) = node.op_as::<GroupedDeconv>() {
+            let options = knobs::complete(&op.options)?;
+            explanations.push(
+                explain_node(&name, model, node, symbols, op.dialect, &op.spec, &options)
+                    .with_context(|| name.clone())?,
+            );
+        } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
+            explanations.push(
+                explain_node(&name, model, node, symbols, op.dialect, &op.spec, &op.options)
+                    .with_context(|| name.clone())?,
+            );
+        }
+        for (label, body) in bodies(node) {
+            explain_into(&format!("{name}/{label}"), body, symbols, explanations)?;
+        }
+    }
+    Ok(())
+}
+
+/// The models inside a node.
+fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
+    if let Some(op) = node.op_as::<Scan>() {
+        tvec!(("", &op.body))
+    } else if let Some(op) = node.op_as::<OptScan>() {
+        tvec!(("", op.plan.model()))
+    } else if let Some(op) = node.op_as::<IfThenElse>() {
+        tvec!(("then/", &op.then_body), ("else/", &op.else_body))
+    } else if let Some(op) = node.op_as::<SubmodelOp>() {
+        tvec!(("", op.model()))
+    } else {
+        tvec!()
+    }
+}
+
+fn explain_node(
+    name: &str,
+    model: &TypedModel,
+    node: &TypedNode,
+    symbols: &SymbolValues,
+    dialect: Dialect,
+    spec: &DeconvSpec,
+    options: &PlanOptions,
+) -> TractResult<Explanation> {
+    let data = model.outlet_fact(node.inputs[0])?;
+    let evaluated = |fact: &TypedFact| fact.shape.iter().map(|dim| dim.eval(symbols)).collect::<TVec<TDim>>();
+    let (input, output) = (evaluated(data), evaluated(&node.outputs[0].fact));
+    let requested = match &spec.padding {
+        Padding::OutputShape { shape: OutputShape::Dims(dims) | OutputShape::Input(dims), .. } => {
+            Some(dims.iter().map(|dim| dim.eval(symbols).as_i64()).collect::<Option<TVec<i64>>>())
+        }
+        _ => None,
+    };
+    let sizes = input.iter().map(|dim| dim.to_usize().ok()).collect::<Option<TVec<usize>>>();
+    let concrete = match (sizes, requested) {
+        (None, _) | (_, Some(None)) => None,
+        (Some(sizes), requested) => {
+            let plan = Plan::new(spec, &sizes, requested.flatten().as_deref(), data.datum_type, options)?;
+            let bytes = |shape: &[usize]| {
+                shape.iter().fold(data.datum_type.size_of() as u64, |bytes, dim| bytes.saturating_mul(*dim as u64))
+            };
+            Some(Concrete {
+                multiply_adds: plan.problem.multiply_adds(),
+                input_bytes: bytes(&sizes),
+                filter_bytes: bytes(&spec.filter_shape()),
+                output_bytes: bytes(&plan.problem.output_shape()),
+                plan,
+            })
+        }
+    };
+    Ok(Explanation {
+        name: name.to_string(),
+        dialect,
+        spec: spec.clone(),
+        datum_type: data.datum_type,
+        input,
+        output,
+        concrete,
+    })
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let shape = |dims: &[TDim]| dims.iter().map(|dim| dim.to_string()).collect::<Vec<_>>().join(",");
+        writeln!(f, "{} ({})", self.name, self.dialect)?;
+        writeln!(f, "  {}", self.spec)?;
+        writeln!(f, "  {:?}: [{}] -> [{}]", self.datum_type, shape(&self.input), shape(&self.output))?;
+        let Some(concrete) = &self.concrete else {
+            return write!(f, "  planned at run time, once per shape");
+        };
+        writeln!(
+            f,
+            "  {} multiply-adds, {} bytes in, {} of weights, {} out",
+            concrete.multiply_adds, concrete.input_bytes, concrete.filter_bytes, concrete.output_bytes
+        )?;
+        write!(f, "  runs {}", concrete.plan)?;
+        for (strategy, reason) in &concrete.plan.declined {
+            write!(f, "\n  not {strategy}: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use tract_onnx::pb::tensor_proto::DataType;
+
+    #[test]
+    fn explains_decluttered_and_optimised_models() -> TractResult<()> {
+        let proto = model(
+            vec![info("x", DataType::Float, &["N", "1", "3"])],
+            vec![counting("w", &[1, 2, 3])],
+            vec![node("", "ConvTranspose", &["x", "w"], &[ints("strides", &[2]), ints("pads", &[1, 0])])],
+        );
+        let decluttered = load(&proto)?;
+        let n = decluttered.symbols.sym("N");
+        let four = SymbolValues::default().with(&n, 4);
+        for model in [decluttered.clone(), decluttered.into_optimized()?] {
+            let unknown = explain(&model, &SymbolValues::default())?;
+            assert_eq!(unknown[0].concrete, None);
+            assert!(unknown[0].to_string().contains("planned at run time"), "{}", unknown[0]);
+            let known = explain(&model, &four)?;
+            assert_eq!((known.len(), &*known[0].name, known[0].dialect), (1, "node", Dialect::Onnx));
+            let concrete = known[0].concrete.as_ref().unwrap();
+            // per channel: 3 inputs by 3 taps, less the one that is cropped
+            assert_eq!(concrete.multiply_adds, 4 * 2 * 8);
+            assert_eq!((concrete.input_bytes, concrete.filter_bytes, concrete.output_bytes), (48, 24, 192));
+            let text = known[0].to_string();
+            let line =
+                "transposed 1-d, NCX data, IOX filter, 1 to 2 channels in 1 group, kernel 3, strides 2, pads 1 and 0";
+            assert!(text.contains(line), "{text}");
+            assert!(text.contains(&format!("runs {}", concrete.plan)), "{text}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! The named transform `deconv`: tract's own `Deconv` becomes ours, in any typed model.
+//!
+//! ```
+//! use tract_core::internal::*;
+//! use tract_deconv as _; // a crate that is never named is not linked
+//!
+//! let mut model = TypedModel::default();
+//! let transform = tract_core::transform::get_transform("deconv")?.unwrap();
+//! transform.transform(&mut model)?;
+//! # Ok::<(), TractError>(())
+//! ```
+
+use crate::knobs;
+use crate::op::{Dialect, GroupedDeconv};
+use crate::plan::{PlanOptions, Strategy};
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
+use tract_core::internal::*;
+use tract_core::ops::cnn::{Deconv, KernelFormat, PaddingSpec, wire_reshape_bias_as_vector};
+use tract_core::ops::logic::IfThenElse;
+use tract_core::ops::scan::Scan;
+use tract_core::transform::ModelTransform;
+
+/// The transform's options. As text, for instance `deconv(strategy: "phases")`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Only this strategy, by its name.
+    pub strategy: Option<String>,
+    /// Only this instruction set, by its name.
+    pub isa: Option<String>,
+    /// Whether what follows a deconvolution may be folded into it.
+    pub fusion: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { strategy: None, isa: None, fusion: true }
+    }
+}
+
+/// Replaces every `Deconv` of tract's, in the bodies of loops and conditions too.
+///
+/// It has to run before a model is optimised: optimising takes `Deconv` apart. The numbers stay tract's own, its choices
+/// of padding sides and output sizes included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplaceDeconv {
+    options: PlanOptions,
+    fusion: bool,
+}
+
+impl ReplaceDeconv {
+    /// The transform with some options.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn new(options: &Options) -> TractResult<ReplaceDeconv> {
+        let planning = PlanOptions {
+            strategy: options.strategy.as_deref().map(Strategy::from_name).transpose()?,
+            isa: options.isa.as_deref().map(knobs::isa_from_name).transpose()?,
+            layout: None,
+        };
+        Ok(ReplaceDeconv { options: planning, fusion: options.fusion })
+    }
+}
+
+tract_core::register_model_transform!("deconv", Options, |options| Ok(Box::new(ReplaceDeconv::new(&options)?)));
+
+impl ModelTransform for ReplaceDeconv {
+    fn name(&self) -> StaticName {
+        "deconv".into()
+    }
+
+    fn transform(&self, model: &mut TypedModel) -> TractResult<()> {
+        for node in &mut model.nodes {
+            if let Some(scan) = node.op_as_mut::<Scan>() {
+                self.transform(&mut scan.body).with_context(|| format!("in the body of {}", node.name))?;
+            } else if let Some(branches) = node.op_as_mut::<IfThenElse>() {
+                self.transform(&mut branches.then_body)?;
+                self.transform(&mut branches.else_body)?;
+            }
+        }
+        let transform = self.clone();
+        Rewriter::<()>::default()
+            .with_rule_for::<Deconv>("deconv", move |_, model, node, name, op| {
+                replace(&transform, model, node, name, op)
+            })
+            .rewrite(&(), model)
+    }
+}
+
+fn replace(
+    transform: &ReplaceDeconv,
+    model: &TypedModel,
+    node: &TypedNode,
+    name: &str,
+    op: &Deconv,
+) -> TractResult<Option<TypedModelPatch>> {
+    let facts = model.node_input_facts(node.id)?;
+    let (data, filter, bias) = match &*facts {
+        [data, filter, bias] => (*data, *filter, *bias),
+        _ => return Ok(None),
+    };
+    let ours = data.datum_type.is_number()
+        && !data.datum_type.is_quantized()
+        && data.datum_type == filter.datum_type
+        && data.datum_type == bias.datum_type;
+    if !ours {
+        return Ok(None);
+    }
+    let options = knobs::complete(&transform.options)?;
+    let spec = spec(op)?;
+    let zero_bias = bias.uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
+    let mut replacement = match GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options) {
+        Ok(op) => op,
+        Err(error) => {
+            log::warn!("{name} stays as it is: {error:#}");
+            return Ok(None);
+        }
+    };
+    replacement.fusion = transform.fusion;
+
+    let mut patch = TypedModelPatch::default();
+    let mut wires = patch.taps(model, &node.inputs)?;
+    if !op.pool_spec.data_format.has_n() {
+        wires[0] = patch.wire_node(format!("{name}.add_n"), AxisOp::Add(0), &wires[..1])?[0];
+    }
+    if op.kernel_format != KernelFormat::OIHW {
+        let mut axes = op.kernel_format.kernel_as_group_o_i_h_w_ops(&filter.shape, op.group);
+        axes.push(AxisOp::Reshape(
+            0,
+            tvec!(op.group.to_dim(), (op.pool_spec.output_channels / op.group).to_dim()),
+            tvec!(op.pool_spec.output_channels.to_dim()),
+        ));
+        for (ix, change) in axes.into_iter().enumerate() {
+            wires[1] = patch.wire_node(format!("{name}.filter.{ix}"), change, &[wires[1]])?[0];
+        }
+    }
+    if zero_bias {
+        wires.truncate(2);
+    } else {
+        wires[2] = wire_reshape_bias_as_vector(&mut patch, name, wires[2], op.pool_spec.output_channels)?[0];
+    }
+    let mut output = patch.wire_node(name, replacement, &wires)?;
+    if !op.pool_spec.data_format.has_n() {
+        output = patch.wire_node(format!("{name}.rm_n"), AxisOp::Rm(0), &output)?;
+    }
+    patch.shunt_outside(model, node.id.into(), output[0])?;
+    Ok(Some(patch))
+}
+
+/// The spec with the numbers of tract's own op.
+fn spec(op: &Deconv) -> TractResult<DeconvSpec> {
+    let pool = &op.pool_spec;
+    let rank = pool.rank();
+    let (strides, dilations) = (TVec::from(&*pool.strides()), TVec::from(&*pool.dilations()));
+    let mut output_padding = op.adjustments.clone();
+    ensure!(
+        [strides.len(), dilations.len(), output_padding.len()].iter().all(|len| *len == rank),
+        "lists: one value per spatial axis, {rank}, is needed"
+    );
+    let signed = |pads: &[usize]| pads.iter().map(|p| i64::try_from(*p).unwrap_or(i64::MAX)).collect();
+    let padding = match &pool.padding {
+        PaddingSpec::Valid => Padding::zero(rank),
+        PaddingSpec::Explicit(begin, end) | PaddingSpec::ExplicitOnnxPool(begin, end, _) => {
+            Padding::Explicit { begin: signed(begin), end: signed(end) }
+        }
+        PaddingSpec::SameUpper | PaddingSpec::SameLower => {
+            let extra = if pool.padding == PaddingSpec::SameUpper { Side::End } else { Side::Begin };
+            let padding = Padding::same_transposed(&pool.kernel_shape, &strides, &dilations, &output_padding, extra);
+            // tract counts the adjustments in what it crops, but not in what it crops from
+            output_padding = tvec!(0; rank);
+            padding
+        }
+    };
+    Ok(DeconvSpec {
+        direction: Direction::Transposed,
+        data_format: if pool.data_format.c_is_last() { DataFormat::Nxc } else { DataFormat::Ncx },
+        filter_format: FilterFormat::GroupedOix,
+        in_channels: pool.input_channels,
+        out_channels: pool.output_channels,
+        group: op.group,
+        kernel: pool.kernel_shape.clone(),
+        strides,
+        dilations,
+        padding,
+        output_padding,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tract_core::ops::cnn::PoolSpec;
+    use tract_core::ops::nn::DataFormat as TractFormat;
+
+    /// A model of one `Deconv` on an input of two channels, with counting weights and a bias.
+    fn model(format: TractFormat, kernel_format: KernelFormat, padding: PaddingSpec, group: usize) -> TypedModel {
+        let mut model = TypedModel::default();
+        let input = match format {
+            TractFormat::NCHW => vec![2, 2, 4, 5],
+            TractFormat::NHWC => vec![2, 4, 5, 2],
+            TractFormat::CHW => vec![2, 4, 5],
+            TractFormat::HWC => vec![4, 5, 2],
+        };
+        let filter = match kernel_format {
+            KernelFormat::OIHW => vec![4, 2 / group, 3, 2],
+            KernelFormat::HWIO => vec![3, 2, 2, 4 / group],
+            KernelFormat::OHWI => vec![4 / group, 3, 2, 2],
+        };
+        let len = filter.iter().product::<usize>();
+        let filter = Tensor::from_shape(&filter, &(0..len).map(|v| v as f32 - 7.).collect::<Vec<_>>()).unwrap();
+        let x = model.add_source("x", f32::fact(&input)).unwrap();
+        let w = model.add_const("w", filter).unwrap();
+        let b = model.add_const("b", tensor1(&[1f32, 2., 3., 4.])).unwrap();
+        let pool = PoolSpec::new(format, tvec!(3, 2), padding, Some(tvec!(1, 2)), Some(tvec!(2, 1)), 2, 4);
+        let op = Deconv::new(pool, kernel_format, tvec!(1, 0), group);
+        let y = model.wire_node("y", op, &[x, w, b]).unwrap();
+        model.select_output_outlets(&y).unwrap();
+        model
+    }
+
+    fn check(model: TypedModel) -> TractResult<()> {
+        let shape = model.input_fact(0)?.shape.as_concrete().unwrap().to_vec();
+        let len = shape.iter().product::<usize>();
+        let x = Tensor::from_shape(&shape, &(0..len).map(|v| (v % 11) as f32 - 5.).collect::<Vec<_>>())?;
+        let expected = model.clone().into_runnable()?.run(tvec!(x.clone().into_tvalue()))?.remove(0);
+        let mut ours = model;
+        tract_core::transform::get_transform("deconv")?.unwrap().transform(&mut ours)?;
+        assert!(ours.nodes().iter().any(|n| n.op_is::<GroupedDeconv>()), "{ours}");
+        for ours in [ours.clone(), ours.into_optimized()?] {
+            let found = ours.into_runnable()?.run(tvec!(x.clone().into_tvalue()))?.remove(0);
+            expected.close_enough(&found, true)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn layouts_keep_their_numbers() -> TractResult<()> {
+        for format in [TractFormat::NCHW, TractFormat::NHWC, TractFormat::CHW, TractFormat::HWC] {
+            for kernel_format in [KernelFormat::OIHW, KernelFormat::HWIO, KernelFormat::OHWI] {
+                for group in [1, 2] {
+                    let padding = PaddingSpec::Explicit(tvec!(1, 0), tvec!(0, 1));
+                    check(model(format, kernel_format, padding, group))
+                        .with_context(|| format!("{format:?} {kernel_format:?} in {group}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn paddings_keep_their_numbers() -> TractResult<()> {
+        let paddings = [
+            PaddingSpec::Valid,
+            PaddingSpec::SameUpper,
+            PaddingSpec::SameLower,
+            PaddingSpec::Explicit(tvec!(2, 3), tvec!(1, 1)),
+            PaddingSpec::ExplicitOnnxPool(tvec!(1, 1), tvec!(0, 2), true),
+        ];
+        for padding in paddings {
+            check(model(TractFormat::NCHW, KernelFormat::OIHW, padding.clone(), 1))
+                .with_context(|| format!("{padding:?}"))?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn bodies_of_conditions_are_rewritten() -> TractResult<()> {
+        let body = model(TractFormat::NCHW, KernelFormat::OIHW, PaddingSpec::Valid, 1);
+        let mut outer = TypedModel::default();
+        let condition = outer.add_source("c", bool::scalar_fact())?;
+        let x = outer.add_source("x", body.input_fact(0)?.clone())?;
+        let op = IfThenElse {
+            then_body: body.clone(),
+            then_input_mapping: vec![1],
+            else_body: body,
+            else_input_mapping: vec![1],
+        };
+        let y = outer.wire_node("if", op, &[condition, x])?;
+        outer.select_output_outlets(&y)?;
+        ReplaceDeconv::new(&Options::default())?.transform(&mut outer)?;
+        let op = outer.node_by_name("if")?.op_as::<IfThenElse>().unwrap();
+        for body in [&op.then_body, &op.else_body] {
+            assert!(body.nodes().iter().any(|n| n.op_is::<GroupedDeconv>()), "{body}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn options_are_checked() {
+        let options = |json: &str| -> TractResult<Options> { Ok(serde_json::from_str(json)?) };
+        assert_eq!(options("{}").unwrap(), Options::default());
+        assert!(options(r#"{"fuse": true}"#).is_err());
+        let reference = options(r#"{"strategy": "reference", "isa": "portable"}"#).unwrap();
+        assert!(ReplaceDeconv::new(&reference).is_ok());
+        let unknown = options(r#"{"strategy": "fastest"}"#).unwrap();
+        let error = format!("{:#}", ReplaceDeconv::new(&unknown).expect_err("there is none of that name"));
+        assert!(error.contains("strategy=fastest, the known ones are"), "{error}");
+    }
+}
