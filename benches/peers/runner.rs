@@ -1,0 +1,120 @@
+//! The Rust side of `run.py`, started as `serve ENGINE`: holds one loaded model and times it on request, so that
+//! the driver can alternate between engines. `peer.py` speaks the same protocol for the other runtimes. One command
+//! a line on standard input, one answer a line on standard output (`ok …` or `error …`):
+//!
+//! | command | answer |
+//! |---|---|
+//! | `input PATH` | `ok`; the .npy file becomes the model's input |
+//! | `load THREADS PATH` | `ok NS`; reads and optimises an ONNX file, dropping the model held before |
+//! | `output PATH` | `ok`; runs once and writes the first output as .npy |
+//! | `time WARMUP N` | `ok NS …`; N runs timed one by one after WARMUP untimed ones |
+//! | `peak THREADS MS` | `ok FLOPS`; floating-point operations a second of a pure FMA loop |
+
+#[path = "fma_peak.rs"]
+mod fma_peak;
+
+use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+use ndarray_npy::{read_npy, write_npy};
+use tract_onnx::model::Onnx;
+use tract_onnx::prelude::multithread::{Executor, set_default_executor};
+use tract_onnx::prelude::tract_ndarray::ArrayD;
+use tract_onnx::prelude::*;
+
+use anyhow::{Context, bail};
+
+fn main() -> TractResult<()> {
+    let mut arguments = std::env::args().skip(1);
+    // `cargo bench` and `cargo test --benches` start every bench target; only the driver says `serve`.
+    let (Some("serve"), Some(engine)) = (arguments.next().as_deref(), arguments.next()) else {
+        eprintln!("this bench is driven by benches/peers/run.py");
+        return Ok(());
+    };
+    let mut runner = Runner { engine, input: None, state: None };
+    let mut answers = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        match runner.command(&line?) {
+            Ok(answer) => writeln!(answers, "{}", format!("ok {answer}").trim_end())?,
+            Err(e) => writeln!(answers, "error {}", format!("{e:#}").replace('\n', " "))?,
+        }
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+struct Runner {
+    engine: String,
+    input: Option<TValue>,
+    state: Option<Box<dyn State>>,
+}
+
+impl Runner {
+    fn command(&mut self, line: &str) -> TractResult<String> {
+        let (verb, arguments) = line.split_once(' ').unwrap_or((line, ""));
+        match verb {
+            "input" => {
+                let x: ArrayD<f32> = read_npy(arguments).with_context(|| arguments.to_string())?;
+                self.input = Some(x.into_tensor().into_tvalue());
+                Ok(String::new())
+            }
+            "load" => {
+                let (threads, path) = arguments
+                    .split_once(' ')
+                    .with_context(|| format!("load: arguments={arguments:?}, expected THREADS PATH"))?;
+                self.load(threads.parse()?, path)
+            }
+            "output" => {
+                let output = self.run()?.remove(0);
+                write_npy(arguments, &output.to_plain_array_view::<f32>()?)?;
+                Ok(String::new())
+            }
+            "time" => {
+                let (warmup, n) = two_numbers(verb, arguments)?;
+                for _ in 0..warmup {
+                    self.run()?;
+                }
+                let mut times = Vec::with_capacity(n);
+                for _ in 0..n {
+                    let start = Instant::now();
+                    // Dropping the output is part of the run: whoever allocates it also frees it.
+                    drop(std::hint::black_box(self.run()?));
+                    times.push(start.elapsed().as_nanos().to_string());
+                }
+                Ok(times.join(" "))
+            }
+            "peak" => {
+                let (threads, ms) = two_numbers(verb, arguments)?;
+                Ok(format!("{:.0}", fma_peak::measure(threads, Duration::from_millis(ms as u64))))
+            }
+            _ => bail!("command={verb}, expected input, load, output, time or peak"),
+        }
+    }
+
+    fn load(&mut self, threads: usize, path: &str) -> TractResult<String> {
+        self.state = None;
+        // The way a program chooses tract's threads: every plan then follows the default executor.
+        set_default_executor(if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread });
+        let start = Instant::now();
+        let plan = framework(&self.engine)?.model_for_path(path)?.into_optimized()?.into_runnable()?;
+        self.state = Some(Runnable::spawn(&plan)?);
+        Ok(start.elapsed().as_nanos().to_string())
+    }
+
+    fn run(&mut self) -> TractResult<TVec<TValue>> {
+        let input = self.input.clone().context("run: no input, send one first")?;
+        self.state.as_mut().context("run: no model, load one first")?.run(tvec!(input))
+    }
+}
+
+fn framework(engine: &str) -> TractResult<Onnx> {
+    match engine {
+        "stock" => Ok(tract_onnx::onnx()),
+        _ => bail!("engine={engine}, not built in"),
+    }
+}
+
+fn two_numbers(verb: &str, arguments: &str) -> TractResult<(usize, usize)> {
+    let numbers = arguments.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    numbers.with_context(|| format!("{verb}: arguments={arguments:?}, expected two numbers"))
+}
