@@ -1,0 +1,139 @@
+"""One peer runtime behind the line protocol of runner.rs: `peer.py` reads commands, answers, and times.
+
+Each engine is used the way that is fastest for it and that leaves a dense answer in the model's own layout:
+onnxruntime allocates the output of each run, OpenVINO and MNN write into the one they own.
+"""
+
+import gc
+import os
+import sys
+import time
+
+import numpy as np
+
+
+class OnnxRuntime:
+    def __init__(self):
+        import onnxruntime
+        self.library = onnxruntime
+
+    def load(self, threads, path):
+        options = self.library.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        self.session = self.library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def feed(self, x):
+        self.inputs = {"x": x}
+
+    def run(self):
+        return self.session.run(["y"], self.inputs)
+
+    def answer(self):
+        return self.run()[0]
+
+
+class OpenVino:
+    def __init__(self):
+        import openvino
+        self.library = openvino
+
+    def load(self, threads, path):
+        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+        self.request = self.library.Core().compile_model(path, "CPU", config).create_infer_request()
+
+    def feed(self, x):
+        self.request.set_input_tensor(self.library.Tensor(x, shared_memory=True))
+
+    def run(self):
+        # Without share_outputs the answer would be copied once more.
+        return self.request.infer(None, share_outputs=True)
+
+    def answer(self):
+        self.run()
+        return self.request.get_output_tensor(0).data
+
+
+class Mnn:
+    # The module interface, not the older session one: that may reuse the input's memory, so that a second run
+    # would compute on garbage unless the input is copied in again.
+    def __init__(self):
+        import MNN
+        self.library = MNN
+
+    def load(self, threads, path):
+        config = {"backend": "CPU", "numThread": threads, "precision": "high"}
+        self.runtime = self.library.nn.create_runtime_manager((config,))
+        self.module = self.library.nn.load_module_from_file(path, ["x"], ["y"], runtime_manager=self.runtime)
+
+    def feed(self, x):
+        self.inputs = [self.library.expr.const(x, x.shape, self.library.expr.NCHW)]
+
+    def run(self):
+        return self.module.onForward(self.inputs)
+
+    def answer(self):
+        return np.array(self.run()[0].read())
+
+
+ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn}
+
+
+class Peer:
+    def __init__(self, engine):
+        self.make, self.x = ENGINES[engine], None
+        # The library itself is loaded here: `load` is for the model.
+        self.engine = self.make()
+
+    def command(self, line):
+        verb, _, arguments = line.partition(" ")
+        if verb == "input":
+            self.x = np.load(arguments)
+            return []
+        if verb == "load":
+            threads, path = arguments.split(" ", 1)
+            self.engine = None
+            gc.collect()
+            start = time.perf_counter_ns()
+            engine = self.make()
+            engine.load(int(threads), path)
+            engine.feed(self.x)
+            self.engine = engine
+            return [time.perf_counter_ns() - start]
+        if verb == "output":
+            np.save(arguments, self.engine.answer())
+            return []
+        if verb == "time":
+            warmup, n = map(int, arguments.split())
+            return self.time(warmup, n)
+        raise ValueError(f"command={verb}, expected input, load, output or time")
+
+    def time(self, warmup, n):
+        run, clock, times = self.engine.run, time.perf_counter_ns, []
+        for _ in range(warmup):
+            run()
+        for _ in range(n):
+            start = clock()
+            output = run()
+            # Freeing the output is part of the run, as in runner.rs.
+            del output
+            times.append(clock() - start)
+        return times
+
+
+def main():
+    # The engines print to standard output: they get standard error, and the protocol keeps the pipe.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    gc.disable()
+    peer = Peer(sys.argv[1])
+    for line in sys.stdin:
+        try:
+            answer = " ".join(["ok", *map(str, peer.command(line.rstrip("\n")))])
+        except Exception as error:  # whatever an engine throws is the row's result, not this process's end
+            answer = "error " + " ".join(f"{type(error).__name__}: {error}".split())
+        print(answer, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Benchmarks the plugin against stock tract, onnxruntime, OpenVINO (held to f32) and MNN on the same files.
+
+Every engine is a process of its own. For each row and thread count all of them load the model and answer once; the
+answers are compared with the float64 one, and an engine that is wrong does not count. Then they are timed in
+alternating rounds, each one running while the others are stopped. See README.md.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import machine
+import make_models
+import report
+import workloads
+from worker import EngineError, Worker
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+TRACT, PEERS = ("plugin", "stock"), ("onnxruntime", "openvino", "mnn")
+
+# Worst error of an answer, as a share of the largest reference value, above which an engine is wrong. In whole
+# models MNN's approximate sigmoid is off by 6e-4, which the DBNet head's factor of 50 makes 1.1e-2.
+TOLERANCE = 1e-4
+TOLERANCE_OF_PEERS_IN_MODELS = 2e-2
+
+# One engine's turn in a round, and what comes untimed before it so that its caches and clocks are its own again.
+TURN_NS, WARMUP_NS = 40_000_000, 5_000_000
+PEAK_MS = 20
+MAX_ROUNDS = 101
+
+
+class Bench:
+    def __init__(self, arguments, runner, scratch):
+        self.arguments, self.runner, self.scratch = arguments, runner, Path(scratch)
+        self.workers = {}
+
+    def worker(self, engine, label=None):
+        """The engine's running process; a new one when there is none, or the last one died."""
+        label = label or engine
+        worker = self.workers.get(label)
+        if worker is None or not worker.alive():
+            command = [sys.executable, HERE / "peer.py", engine]
+            if engine in TRACT:
+                command = [self.runner, "serve", engine]
+            self.workers[label] = worker = Worker(command, self.scratch / f"{label}.log", self.arguments.cpus)
+        return worker
+
+    def close(self):
+        for worker in self.workers.values():
+            worker.close()
+
+    def measure(self, row, threads):
+        """One row at one thread count: what report.py reads."""
+        contenders = {engine: Contender(self, engine, engine, row) for engine in self.arguments.engines}
+        if "ncx_row" in row and "plugin" in contenders:
+            sibling = next(other for other in workloads.load() if other["name"] == row["ncx_row"])
+            contenders[report.NCX] = Contender(self, report.NCX, "plugin", sibling)
+        for contender in contenders.values():
+            contender.guard(contender.prepare, threads)
+        contenders = {label: contender for label, contender in contenders.items() if not absent(contender.failure)}
+        live = [contender for contender in contenders.values() if contender.right]
+        peak = self.worker("stock", "peak")
+        peak.stop()
+        peaks = []
+        cost = sum(contender.turn_cost() for contender in live) + PEAK_MS * 1e6
+        wanted = int(self.arguments.seconds * 1e9 / cost)
+        for number in range(min(MAX_ROUNDS, max(self.arguments.min_rounds, wanted)) if live else 0):
+            start = number % len(live)
+            order = live[start:] + live[:start]
+            for contender in order if number % 2 == 0 else reversed(order):
+                contender.guard(contender.turn)
+            peak.resume()
+            peaks.append(float(peak.ask("peak", threads, PEAK_MS)[0]))
+            peak.stop()
+        return {
+            "row": row["name"], "group": workloads.group_of(row), "threads": threads,
+            "grouped": row.get("group", 1) > 1, "useful_flops": row["useful_flops"],
+            "peak_flops": max(peaks, default=None),
+            "engines": {label: contender.result() for label, contender in contenders.items()},
+        }
+
+
+class Contender:
+    """One engine on one row."""
+
+    def __init__(self, bench, label, engine, row):
+        self.bench, self.label, self.engine, self.row = bench, label, engine, row
+        self.failure, self.error, self.right, self.load_ms = None, None, False, None
+        self.estimate_ns, self.rounds = None, []
+
+    def guard(self, step, *arguments):
+        """Runs one step with the engine's process awake; a failure is the row's result."""
+        if self.failure:
+            return
+        worker = self.bench.worker(self.engine, self.label)
+        worker.resume()
+        try:
+            step(worker, *arguments)
+        except (EngineError, OSError, ValueError) as failure:
+            self.failure, self.right = str(failure), False
+        worker.stop()
+
+    def prepare(self, worker, threads):
+        folder = make_models.prepare(self.row, mnn=self.engine == "mnn")
+        load(worker, folder, self.engine, threads, self)
+        expected, answer = np.load(folder / "y.npy"), self.bench.scratch / "answer.npy"
+        worker.ask("output", answer)
+        self.error = worst_error(np.load(answer), expected)
+        lenient = self.engine in PEERS and "op" not in self.row
+        self.right = self.error <= (TOLERANCE_OF_PEERS_IN_MODELS if lenient else TOLERANCE)
+        if self.right:
+            self.estimate_ns = min(map(int, worker.ask("time", 1, 3)))
+
+    def turn(self, worker):
+        warmup, runs = self.turn_runs()
+        times = list(map(int, worker.ask("time", warmup, runs)))
+        self.rounds.append(statistics.median(times) / 1e3)
+
+    def turn_runs(self):
+        fit = lambda budget, most: max(1, min(most, budget // self.estimate_ns))
+        return fit(WARMUP_NS, 1000), fit(TURN_NS, 5000)
+
+    def turn_cost(self):
+        return sum(self.turn_runs()) * self.estimate_ns
+
+    def result(self):
+        return {"failure": self.failure, "error": self.error, "right": self.right, "load_ms": self.load_ms,
+                "rounds_us": [round(time, 3) for time in self.rounds]}
+
+
+def load(worker, folder, engine, threads, contender=None):
+    """Gives the engine its input and its form of the model: MNN's own, oneDNN's dialect for the plugin, or ONNX."""
+    forms = {"mnn": "model.mnn", "plugin": "onednn.onnx"}
+    path = folder / forms.get(engine, "model.onnx")
+    if engine == "plugin" and not path.exists():
+        path = folder / "model.onnx"
+    if not path.exists():
+        raise EngineError("the MNN converter failed")
+    worker.ask("input", folder / "x.npy")
+    (nanoseconds,) = worker.ask("load", threads, path)
+    if contender:
+        contender.load_ms = int(nanoseconds) / 1e6
+
+
+def absent(failure):
+    """Whether the runner was built without the engine."""
+    return (failure or "").endswith("not built in")
+
+
+def worst_error(answer, expected):
+    if answer.size != expected.size:
+        raise EngineError(f"the answer's shape is {answer.shape}, expected {expected.shape}")
+    error = np.abs(answer.reshape(expected.shape) - expected).max() / np.abs(expected).max()
+    return float(error) if np.isfinite(error) else float("inf")
+
+
+def measure_memory(arguments, runner, scratch, row, threads):
+    """Peak resident memory of one engine a fresh process: in all, and above what it held before the model."""
+    results = {}
+    for engine in arguments.engines:
+        bench = Bench(arguments, runner, scratch)
+        try:
+            folder = make_models.prepare(row, mnn=engine == "mnn")
+            worker = bench.worker(engine)
+            worker.ask("input", folder / "x.npy")
+            worker.reset_peak_memory()
+            before = worker.memory("VmRSS")
+            load(worker, folder, engine, threads)
+            worker.ask("time", 0, 3)
+            peak = worker.memory("VmHWM")
+            results[engine] = {"failure": None, "peak": peak, "model_and_runs": peak - before}
+        except (EngineError, OSError) as failure:
+            if not absent(str(failure)):
+                results[engine] = {"failure": str(failure)}
+        finally:
+            bench.close()
+    return {"row": row["name"], "threads": threads, "engines": results}
+
+
+def build_runner():
+    command = ["cargo", "bench", "--bench", "peers_runner", "--features", "multithread", "--no-run",
+               "--message-format", "json"]
+    output = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True).stdout
+    for message in map(json.loads, output.splitlines()):
+        if message.get("executable") and message["target"]["name"] == "peers_runner":
+            return message["executable"]
+    raise SystemExit("cargo built no peers_runner")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="*", metavar="GLOB", help="rows by name, comma-separated globs")
+    parser.add_argument("--set", default="all", choices=("all", *report.GROUPS))
+    parser.add_argument("--threads", default="1,2", type=numbers, help="thread counts, comma-separated (1,2)")
+    parser.add_argument("--seconds", default=6.0, type=float, help="timed seconds for a row at one thread count (6)")
+    parser.add_argument("--min-rounds", default=7, type=int, help="rounds of a row however slow it is (7)")
+    parser.add_argument("--engines", default=",".join((*TRACT, *PEERS)), type=lambda text: text.split(","))
+    parser.add_argument("--cpus", default=None, type=numbers, help="pin every engine to these CPUs")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory instead of time")
+    parser.add_argument("--runner", help="a built peers_runner, instead of building it")
+    parser.add_argument("--out", default=HERE / "out", type=Path, help="folder of the results (benches/peers/out)")
+    arguments = parser.parse_args()
+    for engine in arguments.engines:
+        if engine not in (*TRACT, *PEERS):
+            parser.error(f"engine={engine}, expected one of {', '.join((*TRACT, *PEERS))}")
+    return arguments
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
+def main():
+    arguments = parse_arguments()
+    rows = workloads.select(workloads.load(), arguments.rows, arguments.set)
+    if not rows:
+        raise SystemExit(f"rows={arguments.rows}, set={arguments.set}: no row matches")
+    runner = arguments.runner or build_runner()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    busy = os.getloadavg()[0]
+    if busy > 0.5:
+        print(f"load average {busy:.2f} before the first row: something else is running here", file=sys.stderr)
+    results = {"format": 1, "machine": machine.describe(), "load_average_before": busy,
+               "seconds": arguments.seconds, "pinned_to": arguments.cpus, "results": []}
+    stolen = machine.stolen_ms()
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(arguments, runner, scratch)
+        try:
+            for threads in arguments.threads:
+                for row in rows:
+                    if arguments.memory:
+                        result = measure_memory(arguments, runner, scratch, row, threads)
+                    else:
+                        result = bench.measure(row, threads)
+                    results["results"].append(result)
+                    results["stolen_ms"] = machine.stolen_ms() - stolen
+                    print(report.one_line(result), flush=True)
+                    name = "memory.json" if arguments.memory else "results.json"
+                    (arguments.out / name).write_text(json.dumps(results, indent=1))
+        finally:
+            bench.close()
+    if arguments.memory:
+        (arguments.out / "memory.md").write_text(report.memory_table(results))
+    elif not report.write(results, arguments.out):
+        sys.exit("the engine under test was wrong or failed on a row")
+
+
+if __name__ == "__main__":
+    main()
