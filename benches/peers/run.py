@@ -186,7 +186,7 @@ def measure_memory(arguments, runner, scratch, row, threads):
 
 
 def build_runner():
-    command = ["cargo", "bench", "--bench", "peers_runner", "--features", "multithread", "--no-run",
+    command = ["cargo", "bench", "--bench", "peers_runner", "--all-features", "--no-run",
                "--message-format", "json"]
     output = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True).stdout
     for message in map(json.loads, output.splitlines()):
