@@ -7,6 +7,7 @@ use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
 use rustfft::{FftPlanner, num_complex::Complex32};
 use std::f32::consts::TAU;
 use std::path::{Path, PathBuf};
+use tract_deconv::WithDeconv;
 use tract_onnx::prelude::*;
 
 // What the model's weights are made for.
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
     let out = args.next().unwrap_or_else(|| "istft.wav".into());
 
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/istft/model.onnx");
-    let model = tract_onnx::onnx().model_for_path(model)?.into_optimized()?.into_runnable()?;
+    let model = tract_onnx::onnx().with_deconv().model_for_path(model)?.into_optimized()?.into_runnable()?;
     let spectrum = stft(&channels);
     println!("spectrum: {:?} (channels, real and imaginary bins, frames)", spectrum.shape());
     let signal = model.run(tvec!(spectrum.into()))?.remove(0);

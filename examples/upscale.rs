@@ -4,6 +4,7 @@
 use anyhow::{Context, Result};
 use image::{DynamicImage, Rgb32FImage, RgbImage, imageops};
 use std::path::{Path, PathBuf};
+use tract_deconv::WithDeconv;
 use tract_onnx::prelude::*;
 
 fn main() -> Result<()> {
@@ -22,7 +23,7 @@ fn main() -> Result<()> {
 
     // One model for pictures of every size: height and width stay symbols.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/upscale4/model.onnx");
-    let model = tract_onnx::onnx().model_for_path(model)?.into_optimized()?.into_runnable()?;
+    let model = tract_onnx::onnx().with_deconv().model_for_path(model)?.into_optimized()?.into_runnable()?;
 
     let (width, height) = (picture.width() as usize, picture.height() as usize);
     let input = tract_ndarray::Array4::from_shape_fn((1, 3, height, width), |(_, colour, y, x)| {

@@ -9,6 +9,7 @@ use prost::Message;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use tract_deconv::WithDeconv;
 use tract_onnx::Onnx;
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::*;
@@ -59,7 +60,7 @@ fn inner_tensors_of_the_text_detector_match_stock_tract() -> Result<()> {
 }
 
 fn onnx() -> Onnx {
-    tract_onnx::onnx()
+    tract_onnx::onnx().with_deconv()
 }
 
 fn here(folder: &str) -> PathBuf {
@@ -126,6 +127,9 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool) -> Result<f32> {
     let inputs = io.inputs(&model)?;
     let expected = io.outputs(&model)?;
     let model = if optimised { model.into_optimized()? } else { model.into_typed()?.into_decluttered()? };
+    let ops: Vec<_> = model.nodes().iter().map(|node| node.op.name()).collect();
+    ensure!(ops.iter().any(|op| op.ends_with("GroupedDeconv")), "none of our deconvolutions among {ops:?}");
+    ensure!(!ops.iter().any(|op| op.starts_with("Deconv")), "tract's own deconvolution among {ops:?}");
     let outputs = model.into_runnable()?.run(inputs)?;
     ensure!(!expected.is_empty() && expected.len() == outputs.len(), "lost an output");
     let mut worst = 0f32;
