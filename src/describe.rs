@@ -73,6 +73,7 @@ fn side(extra: &Side) -> &'static str {
     }
 }
 
-fn list<T: fmt::Display>(values: &[T], separator: &str) -> String {
+/// Values as text, without brackets.
+pub(crate) fn list<T: fmt::Display>(values: &[T], separator: &str) -> String {
     values.iter().map(|v| v.to_string()).collect::<Vec<_>>().join(separator)
 }

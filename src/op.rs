@@ -1,6 +1,7 @@
 //! The tract op: facts, axes, symbols, code generation.
 
 use crate::cache::PlanCache;
+use crate::describe::list;
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::knobs;
 use crate::plan::{Plan, PlanOptions};
@@ -205,7 +206,8 @@ fn requested(spec: &DeconvSpec, symbols: &SymbolValues, tensor: Option<&Tensor>)
             for (dim, value) in dims.iter().zip(&values) {
                 ensure!(
                     dim.as_i64().is_none_or(|dim| dim == *value),
-                    "output_shape: output_shape={values:?}, the model declares {dims:?}"
+                    "output_shape: output_shape={values:?}, the model declares [{}]",
+                    list(dims, ", ")
                 );
             }
             Ok(Some(values))

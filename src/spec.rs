@@ -7,6 +7,7 @@
 //! the kernel's extent is `eff = (K-1)·d + 1` and the uncropped size is `F = s·(X-1) + eff + op`. A transposed
 //! convolution is `y[i·s + k·d - pad_begin] += x[i] · w[k]`, positions outside the output dropped.
 
+use crate::describe::list;
 use tract_core::internal::*;
 
 /// Largest value accepted for any attribute or size of one axis; keeps index arithmetic inside `i64`.
@@ -348,12 +349,13 @@ impl DeconvSpec {
             Padding::OutputShape { shape, .. } => {
                 ensure!(self.direction == Direction::Transposed, "output_shape: only a transposed convolution has it");
                 let dims = shape.dims();
-                ensure!(dims.len() == rank, "output_shape: output_shape={dims:?}, {rank} values are needed");
+                let shown = list(dims, ", ");
+                ensure!(dims.len() == rank, "output_shape: output_shape=[{shown}], {rank} values are needed");
                 for dim in dims {
                     if let Some(dim) = dim.as_i64() {
                         ensure!(
                             (1..=MAX_EXTENT as i64).contains(&dim),
-                            "output_shape: output_shape={dims:?}, every value must be within 1..={MAX_EXTENT}"
+                            "output_shape: output_shape=[{shown}], every value must be within 1..={MAX_EXTENT}"
                         );
                     }
                 }
@@ -385,7 +387,8 @@ impl DeconvSpec {
     fn check_input<D: DimLike>(&self, input: &[D]) -> TractResult<()> {
         ensure!(
             input.len() == self.rank() + 2,
-            "input: shape={input:?}, {} axes are needed for {} spatial ones",
+            "input: shape=[{}], {} axes are needed for {} spatial ones",
+            list(input, ", "),
             self.rank() + 2,
             self.rank()
         );
@@ -432,7 +435,9 @@ impl DeconvSpec {
                 let output = match (requested, shape.dims()[ax].as_i64()) {
                     (Some(requested), _) => requested as i64,
                     (None, Some(dim)) => dim,
-                    (None, None) => bail!("output_shape: output_shape={:?}, the value is not known yet", shape.dims()),
+                    (None, None) => {
+                        bail!("output_shape: output_shape=[{}], the value is not known yet", list(shape.dims(), ", "))
+                    }
                 };
                 let total = (self.full(ax, x, s, eff)? - output).max(0);
                 (output, split(total, *extra).0)
