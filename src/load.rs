@@ -4,7 +4,7 @@ use crate::frontend::WithDeconv;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tract_hir::internal::*;
-use tract_onnx::data_resolver::{self, ModelDataResolver};
+use tract_onnx::data_resolver;
 use tract_onnx::pb::tensor_proto::{DataLocation, DataType};
 use tract_onnx::pb::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,

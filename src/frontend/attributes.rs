@@ -1,5 +1,6 @@
 //! Strict reading of a node's attributes.
 
+use super::expand::DeclaredPads;
 use tract_core::internal::*;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, NodeProto};
@@ -88,6 +89,21 @@ impl<'a> Attributes<'a> {
         let sizes =
             sizes.with_context(|| format!("{name}: {name}={values:?}, every value must be at least {least}"))?;
         Ok(Some(sizes))
+    }
+
+    /// A list of integers that are at least `least`, where there is a bound.
+    pub fn pads(&self, name: &str, least: Option<i64>) -> TractResult<Option<TVec<i64>>> {
+        let pads = self.ints(name)?;
+        if let (Some(pads), Some(least)) = (&pads, least) {
+            ensure!(pads.iter().all(|p| *p >= least), "{name}: {name}={pads:?}, every value must be at least {least}");
+        }
+        Ok(pads)
+    }
+
+    /// `pads_begin` and `pads_end`, at least `least`.
+    pub fn declared_pads(&self, least: Option<i64>) -> TractResult<[DeclaredPads; 2]> {
+        let side = |name| self.pads(name, least).map(|values| DeclaredPads { name, values });
+        Ok([side("pads_begin")?, side("pads_end")?])
     }
 
     /// An integer that is at least one; one where it is absent.

@@ -19,8 +19,8 @@ pub(super) enum FilterAxes {
 /// How a dialect's node decides its padding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PaddingRule {
-    /// One value per spatial axis each.
-    Explicit { begin: TVec<i64>, end: TVec<i64> },
+    /// The declared pads; zeros where there are none.
+    Explicit,
     /// No padding.
     Zero,
     /// Transposed SAME; oneDNN doesn't count the output padding.
@@ -36,6 +36,13 @@ pub(super) enum PaddingRule {
 pub(super) struct OptionalInputs {
     pub bias: Option<usize>,
     pub output_shape: Option<usize>,
+}
+
+/// The pads of one side as an attribute has them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DeclaredPads {
+    pub name: &'static str,
+    pub values: Option<TVec<i64>>,
 }
 
 /// A node as its attributes describe it, every one already checked by itself.
@@ -55,6 +62,8 @@ pub(super) struct Node {
     pub output_padding: Option<TVec<usize>>,
     /// ONNX: the output padding must be less than the stride or the dilation.
     pub limits_output_padding: bool,
+    /// Those before and those after, whether the rule uses them or not.
+    pub declared_pads: [DeclaredPads; 2],
     pub padding: PaddingRule,
     pub inputs: OptionalInputs,
 }
@@ -139,9 +148,21 @@ impl Node {
                 spec.output_padding
             );
         }
+        for DeclaredPads { name, values } in &self.declared_pads {
+            if let Some(pads) = values {
+                ensure!(
+                    pads.len() == rank,
+                    "{name}: {name}={pads:?}, {rank} values are needed on each side, one per spatial axis"
+                );
+            }
+        }
         spec.padding = match &self.padding {
             PaddingRule::Zero => Padding::zero(rank),
-            PaddingRule::Explicit { begin, end } => Padding::Explicit { begin: begin.clone(), end: end.clone() },
+            PaddingRule::Explicit => {
+                let [begin, end] = &self.declared_pads;
+                let side = |pads: &DeclaredPads| pads.values.clone().unwrap_or_else(|| tvec!(0; rank));
+                Padding::Explicit { begin: side(begin), end: side(end) }
+            }
             PaddingRule::Same { extra, counts_output_padding } => {
                 let zeros = tvec!(0; rank);
                 let counted = if *counts_output_padding { &spec.output_padding } else { &zeros };

@@ -2,7 +2,9 @@
 
 mod attributes;
 mod expand;
+mod onednn;
 mod onnx;
+mod openvino;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +28,16 @@ pub trait WithDeconv {
 
 impl WithDeconv for Onnx {
     fn enable_deconv(&mut self) {
-        self.op_register.insert("ConvTranspose", conv_transpose);
+        use openvino::Operator;
+        let register = &mut self.op_register;
+        register.insert("ConvTranspose", conv_transpose);
+        register.insert("GroupConvolutionBackpropData", |ctx, node| {
+            of_openvino(Operator::GroupConvolutionBackpropData, ctx, node)
+        });
+        register
+            .insert("ConvolutionBackpropData", |ctx, node| of_openvino(Operator::ConvolutionBackpropData, ctx, node));
+        register.insert("GroupConvolution", |ctx, node| of_openvino(Operator::GroupConvolution, ctx, node));
+        register.insert("Convolution", |ctx, node| of_openvino(Operator::Convolution, ctx, node));
     }
 
     fn with_deconv(mut self) -> Onnx {
@@ -38,7 +49,16 @@ impl WithDeconv for Onnx {
 fn conv_transpose(ctx: &ParsingContext, node: &NodeProto) -> Built {
     match &*node.domain {
         "" | "ai.onnx" => built(onnx::conv_transpose(node)?),
+        _ if onednn::is_ours(node) => built(onednn::conv_transpose(node)?),
         _ => built_by_tract(ctx, node),
+    }
+}
+
+fn of_openvino(operator: openvino::Operator, ctx: &ParsingContext, node: &NodeProto) -> Built {
+    if openvino::DOMAINS.contains(&&*node.domain) {
+        built(openvino::node(operator, node)?)
+    } else {
+        built_by_tract(ctx, node)
     }
 }
 
@@ -73,4 +93,18 @@ fn check_arity(node: &NodeProto, least: usize, most: usize) -> TractResult<()> {
 /// The place of an input among those that are there, as an empty name stands for none.
 fn optional_input(node: &NodeProto, slot: usize) -> Option<usize> {
     optional_inputs(node).nth(slot).flatten()
+}
+
+/// Notes the absence of what a text requires. OpenVINO's own reader does without, and so does this one.
+fn required<T>(value: Option<T>, name: &str, node: &NodeProto) -> Option<T> {
+    if value.is_none() {
+        log::warn!("{} ({}): {name} is missing, its ONNX default is taken", node.name, node.op_type);
+    }
+    value
+}
+
+fn warn_of_missing_pads(pads: &[expand::DeclaredPads; 2], node: &NodeProto) {
+    for side in pads {
+        required(side.values.as_ref(), side.name, node);
+    }
 }

@@ -1,7 +1,7 @@
 //! ONNX ConvTranspose, opsets 1, 11 and 22.
 
 use super::attributes::{Attributes, Lists};
-use super::expand::{FilterAxes, Node, OptionalInputs, PaddingRule};
+use super::expand::{DeclaredPads, FilterAxes, Node, OptionalInputs, PaddingRule};
 use super::{check_arity, optional_input};
 use crate::op::Dialect;
 use crate::spec::{DataFormat, Direction, FilterFormat, Side};
@@ -22,21 +22,24 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
         "SAME_LOWER" => Some(Side::Begin),
         other => bail!("auto_pad: auto_pad={other}, it must be NOTSET, SAME_UPPER, SAME_LOWER or VALID"),
     };
-    let pads = attributes.sizes("pads", 0)?;
+    let pads = attributes.pads("pads", Some(0))?;
     if let Some(pads) = &pads {
         ensure!(matches!(auto_pad, "" | "NOTSET"), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
         ensure!(pads.len().is_multiple_of(2), "pads: pads={pads:?}, two values per spatial axis are needed");
     }
-    let padding = match (attributes.sizes("output_shape", 1)?, same, pads) {
-        // SAME_UPPER is the one rule that puts the odd cell at the end
-        (Some(sizes), same, _) => PaddingRule::OutputShape { sizes: Some(sizes), extra: same.unwrap_or(Side::Begin) },
-        (None, Some(extra), _) => PaddingRule::Same { extra, counts_output_padding: true },
-        (None, None, Some(pads)) => {
+    let side = |values: &[i64]| DeclaredPads { name: "pads", values: Some(values.into()) };
+    let declared_pads = match &pads {
+        Some(pads) => {
             let (begin, end) = pads.split_at(pads.len() / 2);
-            let signed = |pads: &[usize]| pads.iter().map(|p| i64::try_from(*p).unwrap_or(i64::MAX)).collect();
-            PaddingRule::Explicit { begin: signed(begin), end: signed(end) }
+            [side(begin), side(end)]
         }
-        (None, None, None) => PaddingRule::Zero,
+        None => [DeclaredPads { name: "pads", values: None }, DeclaredPads { name: "pads", values: None }],
+    };
+    let padding = match (attributes.sizes("output_shape", 1)?, same) {
+        // SAME_UPPER is the one rule that puts the odd cell at the end
+        (Some(sizes), same) => PaddingRule::OutputShape { sizes: Some(sizes), extra: same.unwrap_or(Side::Begin) },
+        (None, Some(extra)) => PaddingRule::Same { extra, counts_output_padding: true },
+        (None, None) => PaddingRule::Explicit,
     };
     Ok(Node {
         operator: "ConvTranspose",
@@ -52,6 +55,7 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
         dilations: attributes.sizes("dilations", 1)?,
         output_padding: attributes.sizes("output_padding", 0)?,
         limits_output_padding: true,
+        declared_pads,
         padding,
         inputs: OptionalInputs { bias: optional_input(node, 2), output_shape: None },
     })

@@ -1,0 +1,95 @@
+//! oneDNN Graph's ConvTranspose-1.
+//!
+//! Nothing standardises it in ONNX files. What this crate takes, by its own convention: `ConvTranspose` under the domain
+//! [`DOMAIN`], or under any other that is not ONNX's own where it carries one of [`MARKS`].
+
+use super::attributes::{Attributes, Lists};
+use super::expand::{FilterAxes, Node, OptionalInputs, PaddingRule};
+use super::{check_arity, optional_input, required, warn_of_missing_pads};
+use crate::op::Dialect;
+use crate::spec::{DataFormat, Direction, FilterFormat, Side};
+use tract_core::internal::*;
+use tract_onnx::pb::NodeProto;
+
+/// The domain of the operator.
+pub(super) const DOMAIN: &str = "onednn";
+
+/// Attributes that ONNX's operator of the same name does not have.
+const MARKS: [&str; 6] = ["data_format", "filter_format", "weights_format", "groups", "pads_begin", "pads_end"];
+
+/// bf16 is not one of tract's types: see [`crate::load`].
+const DATUM_TYPES: [DatumType; 2] = [DatumType::F32, DatumType::F16];
+
+/// Whether a ConvTranspose of a domain that is not ONNX's is of this dialect.
+pub(super) fn is_ours(node: &NodeProto) -> bool {
+    node.domain == DOMAIN || node.attribute.iter().any(|a| MARKS.contains(&&*a.name))
+}
+
+/// Reads a node.
+pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
+    check_arity(node, 2, 3)?;
+    let attributes = Attributes::new(node, Lists::Ints)?;
+    ensure!(!attributes.has("output_shape"), "output_shape: the operator has no such attribute");
+    let auto_pad = attributes.string("auto_pad")?.unwrap_or("").to_ascii_uppercase();
+    let declared_pads = attributes.declared_pads(Some(0))?;
+    let same = |extra| PaddingRule::Same { extra, counts_output_padding: false };
+    let padding = match &*auto_pad {
+        "" | "NONE" | "NOTSET" => {
+            warn_of_missing_pads(&declared_pads, node);
+            PaddingRule::Explicit
+        }
+        "SAME_UPPER" => same(Side::End),
+        "SAME_LOWER" => same(Side::Begin),
+        "VALID" => PaddingRule::Zero,
+        other => bail!("auto_pad: auto_pad={other}, it must be None, SAME_UPPER, SAME_LOWER or VALID"),
+    };
+    let data_format = match attributes.string("data_format")?.unwrap_or("") {
+        "" | "NXC" => DataFormat::Nxc,
+        "NCX" => DataFormat::Ncx,
+        other => bail!("data_format: data_format={other}, it must be NXC or NCX"),
+    };
+    Ok(Node {
+        operator: "ConvTranspose",
+        dialect: Dialect::OneDnn,
+        datum_types: &DATUM_TYPES,
+        max_spatial_axes: 4,
+        direction: Direction::Transposed,
+        data_format,
+        filter_axes: FilterAxes::Plain(filter_format(&attributes)?),
+        group: attributes.group("groups")?,
+        kernel_shape: None,
+        strides: required(attributes.sizes("strides", 1)?, "strides", node),
+        dilations: required(attributes.sizes("dilations", 1)?, "dilations", node),
+        output_padding: attributes.sizes("output_padding", 0)?,
+        limits_output_padding: false,
+        declared_pads,
+        padding,
+        inputs: OptionalInputs { bias: optional_input(node, 2), output_shape: None },
+    })
+}
+
+/// From the attribute of either name; they have different defaults.
+fn filter_format(attributes: &Attributes) -> TractResult<FilterFormat> {
+    let read = |name: &str, default: FilterFormat| -> TractResult<Option<FilterFormat>> {
+        let Some(value) = attributes.string(name)? else { return Ok(None) };
+        Ok(Some(match value {
+            "" => default,
+            "XIO" => FilterFormat::Xio,
+            "OIX" => FilterFormat::Oix,
+            "XOI" => FilterFormat::Xoi,
+            "IOX" => FilterFormat::Iox,
+            other => bail!("{name}: {name}={other}, it must be XIO, OIX, XOI or IOX"),
+        }))
+    };
+    match (read("filter_format", FilterFormat::Xio)?, read("weights_format", FilterFormat::Xoi)?) {
+        (Some(filter), Some(weights)) => {
+            ensure!(
+                filter == weights,
+                "weights_format: weights_format={weights}, filter_format={filter} contradicts it"
+            );
+            Ok(filter)
+        }
+        (Some(format), None) | (None, Some(format)) => Ok(format),
+        (None, None) => Ok(FilterFormat::Xio),
+    }
+}
