@@ -35,6 +35,8 @@ class OnnxRuntime:
 
 class OpenVino:
     def __init__(self):
+        # Its telemetry would fork a process that reports to a server; without the package it does neither.
+        sys.modules["openvino_telemetry"] = None
         import openvino
         self.library = openvino
 
