@@ -2,8 +2,8 @@
 
 use crate::element::{Element, dispatch_element};
 use crate::spec::{DeconvSpec, Direction};
-use tract_core::internal::*;
 use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
 
 /// The order that a strategy wants a filter's elements in. It depends on the spec and on the strategy, never on the
 /// input's shape, so one packed filter serves every shape that a plan with this layout is made for.

@@ -71,7 +71,10 @@ impl AxisPhases {
                     let residue = (j + p).rem_euclid(s) as usize;
                     let taps = &by_residue[residue];
                     // exact: numerator and residue agree modulo the stride
-                    Phase { residue, taps: taps.iter().map(|k| Tap { k: *k, shift: (j + p - *k as i64 * d) / s }).collect() }
+                    Phase {
+                        residue,
+                        taps: taps.iter().map(|k| Tap { k: *k, shift: (j + p - *k as i64 * d) / s }).collect(),
+                    }
                 };
                 AxisPhases {
                     grid: output.div_ceil(axis.stride),

@@ -8,6 +8,7 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{self, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Problem};
+use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::phases::PhasesPlan;
 use crate::strategy::{Operands, reference};
 use std::fmt;
@@ -16,6 +17,8 @@ use tract_core::internal::*;
 /// The algorithms, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
+    /// One input channel a group: sums of shifted rows.
+    Depthwise,
     /// Each phase as a small dense convolution, lanes are positions.
     Phases,
     /// The definition, one output element at a time.
@@ -24,11 +27,12 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 2] = [Strategy::Phases, Strategy::Reference];
+    pub const ALL: [Strategy; 3] = [Strategy::Depthwise, Strategy::Phases, Strategy::Reference];
 
     /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
     pub fn name(self) -> &'static str {
         match self {
+            Strategy::Depthwise => "depthwise",
             Strategy::Phases => "phases",
             Strategy::Reference => "reference",
         }
@@ -56,6 +60,7 @@ impl Strategy {
         machine: &Machine,
     ) -> Result<Decision, String> {
         match self {
+            Strategy::Depthwise => DepthwisePlan::propose(problem, layout).map(Decision::Depthwise),
             Strategy::Phases => PhasesPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Phases),
             Strategy::Reference => match layout {
                 None | Some(FilterLayout::Plain) => Ok(Decision::Reference),
@@ -74,6 +79,8 @@ impl fmt::Display for Strategy {
 /// A strategy with everything it decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
+    /// See [`Strategy::Depthwise`].
+    Depthwise(DepthwisePlan),
     /// See [`Strategy::Phases`].
     Phases(PhasesPlan),
     /// See [`Strategy::Reference`].
@@ -143,6 +150,7 @@ impl Plan {
     /// The chosen strategy.
     pub fn strategy(&self) -> Strategy {
         match self.decision {
+            Decision::Depthwise(_) => Strategy::Depthwise,
             Decision::Phases(_) => Strategy::Phases,
             Decision::Reference => Strategy::Reference,
         }
@@ -151,6 +159,7 @@ impl Plan {
     /// The layout that the filter must be packed in.
     pub fn filter_layout(&self) -> FilterLayout {
         match &self.decision {
+            Decision::Depthwise(_) => DepthwisePlan::layout(),
             Decision::Phases(plan) => plan.filter_layout(),
             Decision::Reference => FilterLayout::Plain,
         }
@@ -182,6 +191,7 @@ impl Plan {
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;
             match &self.decision {
+                Decision::Depthwise(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
             }
@@ -193,6 +203,10 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.decision {
+            Decision::Depthwise(p) => {
+                let runs = if p.flat { "blocks of rows" } else { "rows" };
+                write!(f, "depthwise on {} {:?}, {runs} at a time", self.isa, self.datum_type)
+            }
             Decision::Phases(p) => {
                 write!(f, "phases {}x{} on {} {:?}", p.mr, p.nv, self.isa, self.datum_type)?;
                 let source = match (p.direct, p.apart) {

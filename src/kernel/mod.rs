@@ -5,6 +5,7 @@ mod isa;
 mod rows;
 mod scratch;
 mod set;
+mod taps;
 mod tile;
 mod vector;
 
@@ -12,4 +13,5 @@ pub(crate) use alloc::uninitialized_output;
 pub use isa::Isa;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels};
+pub(crate) use taps::WeightedTap;
 pub(crate) use tile::{ChannelTile, PositionTile, Source, Start};

@@ -14,14 +14,6 @@ pub(super) fn interleave<T: Compute, const S: usize>(from: [&[T]; S], to: &mut [
     }
 }
 
-/// `to[i] += w·from[i]`.
-#[inline(always)]
-pub(super) fn axpy<T: Compute>(w: T, from: &[T], to: &mut [T]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = to.mul_add(w, *from);
-    }
-}
-
 /// `to[i] += from[i]`.
 #[inline(always)]
 pub(super) fn add<T: Compute>(from: &[T], to: &mut [T]) {

@@ -3,6 +3,7 @@
 use super::Isa;
 use super::rows;
 use super::scratch::Scratch;
+use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{ChannelTile, PositionTile, channel_tile, position_tile};
 use super::vector::*;
 use crate::element::Compute;
@@ -22,7 +23,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub channel_tiles: &'static [ChannelTile<T>],
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
-    axpy: unsafe fn(T, &[T], &mut [T]),
+    sum_of_taps: [unsafe fn(&[T], &[Vec<WeightedTap<T>>], T, &mut [T]); 4],
     add: unsafe fn(&[T], &mut [T]),
 }
 
@@ -56,10 +57,27 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[i] += w·from[i]`.
-    pub fn axpy(&self, w: T, from: &[T], to: &mut [T]) {
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
-        unsafe { (self.axpy)(w, from, to) }
+    /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S` and any number `S` of phases.
+    ///
+    /// # Panics
+    /// When an offset plus the number of positions, rounded up to whole vectors, is past the source's end.
+    pub fn sum_of_taps(&self, source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]) {
+        let count = to.len() / phases.len();
+        assert!(to.len().is_multiple_of(phases.len()));
+        let furthest = phases.iter().flatten().map(|t| t.offset).max();
+        assert!(furthest.is_none_or(|offset| offset + count.next_multiple_of(self.lanes) <= source.len()));
+        match phases.len() {
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+            s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
+            s => {
+                let mut row = vec![bias; count];
+                for (j, taps) in phases.iter().enumerate() {
+                    // SAFETY: as above, with one phase.
+                    unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, &mut row) };
+                    to.iter_mut().skip(j).step_by(s).zip(&row).for_each(|(to, from)| *to = *from);
+                }
+            }
+        }
     }
 
     /// `to[i] += from[i]`.
@@ -111,8 +129,14 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn axpy(w: $lane, from: &[$lane], to: &mut [$lane]) {
-                rows::axpy(w, from, to)
+            unsafe fn taps<const S: usize>(
+                source: &[$lane],
+                phases: &[Vec<WeightedTap<$lane>>],
+                bias: $lane,
+                to: &mut [$lane],
+            ) {
+                // SAFETY: entered through `Kernels::sum_of_taps` only, which checks.
+                unsafe { sum_of_taps::<$vector, S>(source, phases, bias, to) }
             }
 
             $(#[$feature])*
@@ -137,7 +161,7 @@ macro_rules! kernels {
                 channel_tiles: $channel_tiles!(channel_of),
                 interleave2,
                 interleave4,
-                axpy,
+                sum_of_taps: [taps::<1>, taps::<2>, taps::<4>, taps::<8>],
                 add,
             };
         }

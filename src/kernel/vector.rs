@@ -24,6 +24,28 @@ pub(super) trait Vector: Copy {
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self + other`.
     unsafe fn plus(self, other: Self) -> Self;
+    /// `[a0 b0 a1 b1 …]` in two registers.
+    unsafe fn zip(self, other: Self) -> [Self; 2];
+}
+
+/// `S` registers, a power of two up to eight, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
+///
+/// # Safety
+/// As [`Vector`]'s methods.
+#[inline(always)]
+pub(super) unsafe fn interleave<V: Vector, const S: usize>(v: [V; S]) -> [V; S] {
+    // Registers r and r + half, zipped, are runs of step `half` lower; after log2(S) rounds the run is whole.
+    let mut v = v;
+    let mut half = S / 2;
+    while half > 0 {
+        let from = v;
+        for i in 0..S / 2 {
+            // SAFETY: this function's contract.
+            [v[2 * i], v[2 * i + 1]] = unsafe { from[i].zip(from[i + S / 2]) };
+        }
+        half /= 2;
+    }
+    v
 }
 
 /// `N` lanes in an array: the compiler uses whatever registers the target has.
@@ -60,12 +82,19 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
     unsafe fn plus(self, other: Self) -> Self {
         Lanes(std::array::from_fn(|i| self.0[i].plus(other.0[i])))
     }
+
+    #[inline(always)]
+    unsafe fn zip(self, other: Self) -> [Self; 2] {
+        let lane = |i: usize| if i.is_multiple_of(2) { self.0[i / 2] } else { other.0[i / 2] };
+        [Lanes(std::array::from_fn(lane)), Lanes(std::array::from_fn(|i| lane(N + i)))]
+    }
 }
 
 /// Implements [`Vector`] for a register type out of its six intrinsics.
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($register:ty) of $lanes:literal $lane:ty:
-        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path) => {
+        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
+        |$x:ident, $y:ident| $zip:expr) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
@@ -104,6 +133,13 @@ macro_rules! register {
                 // SAFETY: the trait's contract, the CPU has this instruction.
                 Self(unsafe { $add(self.0, other.0) })
             }
+
+            #[inline(always)]
+            unsafe fn zip(self, other: Self) -> [Self; 2] {
+                let ($x, $y) = (self.0, other.0);
+                // SAFETY: the trait's contract, the CPU has these instructions.
+                unsafe { $zip }.map(Self)
+            }
         }
     };
 }
@@ -116,22 +152,40 @@ mod x86 {
     register!(
         /// Sixteen f32 of AVX-512.
         F32x16(__m512) of 16 f32:
-        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps
+        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps,
+        |x, y| {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            [_mm512_permutex2var_ps(x, low, y), _mm512_permutex2var_ps(x, high, y)]
+        }
     );
     register!(
         /// Eight f64 of AVX-512.
         F64x8(__m512d) of 8 f64:
-        _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd
+        _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd,
+        |x, y| {
+            let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+            let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+            [_mm512_permutex2var_pd(x, low, y), _mm512_permutex2var_pd(x, high, y)]
+        }
     );
     register!(
         /// Eight f32 of AVX.
         F32x8(__m256) of 8 f32:
-        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps
+        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps,
+        |x, y| {
+            let (low, high) = (_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
+            [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+        }
     );
     register!(
         /// Four f64 of AVX.
         F64x4(__m256d) of 4 f64:
-        _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd
+        _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd,
+        |x, y| {
+            let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
+            [_mm256_permute2f128_pd::<0x20>(low, high), _mm256_permute2f128_pd::<0x31>(low, high)]
+        }
     );
 }
 #[cfg(target_arch = "x86_64")]
@@ -145,12 +199,14 @@ mod aarch64 {
     register!(
         /// Four f32 of NEON.
         F32x4(float32x4_t) of 4 f32:
-        vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32
+        vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32,
+        |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)]
     );
     register!(
         /// Two f64 of NEON.
         F64x2(float64x2_t) of 2 f64:
-        vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64
+        vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64,
+        |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)]
     );
 }
 #[cfg(target_arch = "aarch64")]

@@ -1,11 +1,13 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
+pub mod depthwise;
 pub mod phases;
 mod pieces;
 pub(crate) mod reference;
 mod sheets;
 
 pub(crate) use crate::kernel::{Aligned, Scratch};
+use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
@@ -43,6 +45,15 @@ pub(crate) fn parallel<T: Send>(
         return tasks.iter_mut().try_for_each(run);
     }
     par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run))
+}
+
+/// Groups in as many parts as the threads want; all in one for a single thread, and in NXC, where a cell has them all.
+pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>> {
+    let parts = match (problem.data_format, threads) {
+        (DataFormat::Nxc, _) | (_, 1) => 1,
+        _ => (4 * threads).div_ceil(problem.batch.max(1)).min(problem.group),
+    };
+    blocks_of(problem.group, problem.group.div_ceil(parts))
 }
 
 /// `0..len` in blocks of `size`, the last one ragged.

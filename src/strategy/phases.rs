@@ -58,6 +58,25 @@ pub(super) fn axes_of(problem: &Problem) -> Vec<AxisPhases> {
         .collect()
 }
 
+/// How many taps come before those of each phase, in the order that filters are packed in (residues of all axes, outermost first);
+/// one more entry has their total.
+pub(super) fn weights_of(axes: &[AxisPhases]) -> Vec<usize> {
+    let taps = |(axis, residue): (&AxisPhases, usize)| {
+        axis.phases.iter().find(|p| p.residue == residue).map_or(0, |p| p.taps.len())
+    };
+    let counts = axes
+        .iter()
+        .map(|a| 0..a.out_step)
+        .multi_cartesian_product()
+        .map(|residues| axes.iter().zip(residues).map(taps).product::<usize>());
+    std::iter::once(0)
+        .chain(counts.scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        }))
+        .collect()
+}
+
 /// Why a problem's phases can't be enumerated, if they can't.
 pub(super) fn too_many_phases(problem: &Problem) -> Option<String> {
     let compact = problem.axes.iter().all(|a| AxisPhases::is_compact(a, problem.direction));
@@ -178,10 +197,10 @@ impl PhasesPlan {
 
     /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
     fn cut(&self, problem: &Problem, y: &AxisPhases, x: &AxisPhases) -> Cut {
-        let threads = super::threads();
         let outer: usize = self.axes[..self.axes.len() - 2].iter().map(|a| a.grid).product();
-        let groups = if problem.data_format == DataFormat::Nxc { 1 } else { problem.group };
-        let images = problem.batch * groups * outer;
+        let threads = super::threads();
+        let groups = super::group_parts(problem, threads);
+        let images = problem.batch * groups.len() * outer;
         let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(images.max(1)) };
         let mut rows = self.block_rows;
         let mut columns = self.block_columns;
@@ -196,7 +215,10 @@ impl PhasesPlan {
                 columns = columns.min(x.grid.div_ceil(wanted).max(least)).min(self.block_columns);
             }
             let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
-            if blocks * images < 2 * threads && problem.data_format == DataFormat::Ncx {
+            if blocks * images < 2 * threads
+                && problem.data_format == DataFormat::Ncx
+                && groups.iter().all(|g| g.len() == 1)
+            {
                 parts = (2 * threads).div_ceil((blocks * images).max(1));
             }
         }
@@ -205,7 +227,7 @@ impl PhasesPlan {
             .into_iter()
             .map(|p| p.start * self.mr..(p.end * self.mr).min(problem.group_out))
             .collect();
-        Cut { rows: blocks_of(y.grid, rows), columns: blocks_of(x.grid, columns), channels }
+        Cut { rows: blocks_of(y.grid, rows), columns: blocks_of(x.grid, columns), groups, channels }
     }
 }
 
@@ -269,18 +291,8 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-        // where each residue's weights begin, in the order that the filter is packed in
-        let mut weights_of = vec![];
-        let mut depth = 0;
-        for residues in axes.iter().map(|a| 0..a.out_step).multi_cartesian_product() {
-            weights_of.push(depth);
-            let taps: usize = axes
-                .iter()
-                .zip(residues)
-                .map(|(a, r)| a.phases.iter().find(|p| p.residue == r).map_or(0, |p| p.taps.len()))
-                .product();
-            depth += taps * problem.group_in;
-        }
+        let weights_of = weights_of(axes);
+        let depth = weights_of.last().map_or(0, |end| end * problem.group_in);
         let phase_of = |picked: &[&geometry::Phase]| Phase {
             taps: picked
                 .iter()
@@ -288,7 +300,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .multi_cartesian_product()
                 .map(|shifts| if plan.direct { 0 } else { sheets.tap(&shifts) })
                 .collect(),
-            weights: weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
+            weights: problem.group_in
+                * weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
         };
         let all: Vec<Phase> =
             axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
@@ -489,10 +502,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let at = (rx * panel.height + m) * stride + p - position;
                                 &out[at..at + kept]
                             }));
-                            let channel = match problem.data_format {
-                                DataFormat::Ncx => panel.first_channel + m - task.channels.start,
-                                DataFormat::Nxc => g * problem.group_out + panel.first_channel + m,
-                            };
+                            let channel = task.channel(problem, g, panel.first_channel + m);
                             task.pieces.write(self.kernels, channel, o, cell, first, &rows, row_scratch);
                         }
                     }

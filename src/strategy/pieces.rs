@@ -13,7 +13,9 @@ pub(crate) struct Cut {
     pub rows: Vec<Range<usize>>,
     /// Grid columns of each block; more than one block only where there is a single grid row or where rows are one block each.
     pub columns: Vec<Range<usize>>,
-    /// Output channels (of one group) of each part; a single part in NXC.
+    /// Groups of each part; a single part in NXC.
+    pub groups: Vec<Range<usize>>,
+    /// Output channels (of one group) of each part; a single part in NXC, and wherever a part has several groups.
     pub channels: Vec<Range<usize>>,
 }
 
@@ -21,7 +23,7 @@ pub(crate) struct Cut {
 pub(crate) struct Task<'a, E> {
     /// Image of the batch.
     pub n: usize,
-    /// Groups; more than one only in NXC.
+    /// Groups.
     pub groups: Range<usize>,
     /// Output channels of each group.
     pub channels: Range<usize>,
@@ -36,7 +38,7 @@ pub(crate) struct Task<'a, E> {
 
 /// The slices that a task writes.
 pub(crate) struct Pieces<'a, E> {
-    /// Per channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task.
+    /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task.
     slices: Vec<&'a mut [E]>,
     /// The outer phases (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
     pub outer_phases: Vec<usize>,
@@ -61,8 +63,7 @@ pub(crate) fn tasks<'a, E: Element>(
     let step = if interleaved { channels_all } else { 1 };
     let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| y.cells(r)).collect();
     let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| x.cells(c)).collect();
-    let groups: Vec<Range<usize>> =
-        if interleaved { vec![0..problem.group] } else { (0..problem.group).map(|g| g..g + 1).collect() };
+    let groups = &cut.groups;
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
     let outer_cells: usize = outer_axes.iter().map(|a| a.output).product();
 
@@ -70,7 +71,7 @@ pub(crate) fn tasks<'a, E: Element>(
         problem.batch * groups.len() * cut.channels.len() * outer_grid * cut.rows.len() * cut.columns.len(),
     );
     for n in 0..problem.batch {
-        for group in &groups {
+        for group in groups {
             for channels in &cut.channels {
                 for at in 0..outer_grid {
                     let outer = unflatten(at, outer_axes.iter().map(|a| a.grid));
@@ -85,7 +86,7 @@ pub(crate) fn tasks<'a, E: Element>(
                                 rows: rows.clone(),
                                 columns: columns.clone(),
                                 pieces: Pieces {
-                                    slices: Vec::with_capacity(channels.len() * outer_phases.len()),
+                                    slices: Vec::with_capacity(group.len() * channels.len() * outer_phases.len()),
                                     outer_phases: outer_phases.clone(),
                                     rows: row_cells.clone(),
                                     columns: column_cells.clone(),
@@ -109,15 +110,16 @@ pub(crate) fn tasks<'a, E: Element>(
     };
     let blocks = cut.rows.len() * cut.columns.len();
     for n in 0..problem.batch {
-        for g in 0..groups.len() {
+        for (g, group) in groups.iter().enumerate() {
             let base = (n * groups.len() + g) * cut.channels.len();
             for (part, channels) in cut.channels.iter().enumerate() {
-                for _ in if interleaved { 0..1 } else { channels.clone() } {
+                for _ in 0..if interleaved { 1 } else { group.len() * channels.len() } {
                     for cell in 0..outer_cells {
                         let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
-                        let at = outer_axes.iter().zip(&cell).fold(0, |at, (axis, cell)| {
-                            at * axis.grid + cell / axis.out_step
-                        });
+                        let at = outer_axes
+                            .iter()
+                            .zip(&cell)
+                            .fold(0, |at, (axis, cell)| at * axis.grid + cell / axis.out_step);
                         let first = ((base + part) * outer_grid + at) * blocks;
                         for (r, rows) in row_blocks.iter().enumerate() {
                             for (c, columns) in column_blocks.iter().enumerate() {
@@ -131,6 +133,16 @@ pub(crate) fn tasks<'a, E: Element>(
         }
     }
     tasks
+}
+
+impl<E> Task<'_, E> {
+    /// The index that [`Pieces`] wants for output channel `channel` of group `g`.
+    pub fn channel(&self, problem: &Problem, g: usize, channel: usize) -> usize {
+        match problem.data_format {
+            DataFormat::Ncx => (g - self.groups.start) * self.channels.len() + channel - self.channels.start,
+            DataFormat::Nxc => g * problem.group_out + channel,
+        }
+    }
 }
 
 /// The flat indices of the outer phases whose cell exists at an outer grid position, ascending.
@@ -157,7 +169,7 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
 
 impl<E: Element> Pieces<'_, E> {
     /// Writes a run of one output row: the interleaving of `phases` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
-    /// the piece are dropped. `channel` counts from the task's first (NCX) or is the output's channel (NXC); `outer` indexes
+    /// the piece are dropped. `channel` counts the task's own (NCX) or all of the output (NXC), see [`Task::channel`]; `outer` indexes
     /// [`Pieces::outer_phases`].
     #[expect(clippy::too_many_arguments)]
     pub fn write(
@@ -176,8 +188,7 @@ impl<E: Element> Pieces<'_, E> {
             1 => (channel * self.outer_phases.len() + outer, 0),
             _ => (outer, channel),
         };
-        let at =
-            ((row - self.rows.start) * self.columns.len() + column - self.columns.start) * self.step + offset;
+        let at = ((row - self.rows.start) * self.columns.len() + column - self.columns.start) * self.step + offset;
         let slice = &mut *self.slices[slice];
         if self.step == 1
             && inside == len
@@ -193,6 +204,39 @@ impl<E: Element> Pieces<'_, E> {
             E::narrow_slice(cells, &mut slice[at..at + inside]);
         } else {
             for (to, from) in slice[at..].iter_mut().step_by(self.step).zip(cells) {
+                *to = E::narrow(*from);
+            }
+        }
+    }
+
+    /// Whole output rows of one channel as one slice of compute elements, to be written in place; `None` where the layout or the element type
+    /// forbids, or where the task does not have whole rows.
+    pub fn rows_in_place(
+        &mut self,
+        width: usize,
+        channel: usize,
+        outer: usize,
+        rows: Range<usize>,
+    ) -> Option<&mut [E::Compute]> {
+        if self.step != 1 || self.columns != (0..width) {
+            return None;
+        }
+        let slice = &mut *self.slices[channel * self.outer_phases.len() + outer];
+        E::as_compute_mut(&mut slice[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
+    }
+
+    /// Writes one whole output row of one channel, `row` being the output's.
+    pub fn write_row(&mut self, channel: usize, outer: usize, row: usize, cells: &[E::Compute]) {
+        let (slice, offset) = match self.step {
+            1 => (channel * self.outer_phases.len() + outer, 0),
+            _ => (outer, channel),
+        };
+        let at = (row - self.rows.start) * cells.len() * self.step + offset;
+        let to = &mut self.slices[slice][at..];
+        if self.step == 1 {
+            E::narrow_slice(cells, &mut to[..cells.len()]);
+        } else {
+            for (to, from) in to.iter_mut().step_by(self.step).zip(cells) {
                 *to = E::narrow(*from);
             }
         }

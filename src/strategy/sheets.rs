@@ -131,6 +131,15 @@ impl Sheets {
             for y_class in 0..self.rows.firsts.len() {
                 for x_class in 0..self.columns.firsts.len() {
                     let Some(sheet) = sheets.next() else { return };
+                    let whole_rows = columns.len() == self.pitch && self.columns.input == self.pitch;
+                    if whole_rows
+                        && (*row_stride, *column_stride, self.rows.in_step, self.columns.in_step)
+                            == (self.pitch, 1, 1, 1)
+                        && let Some(base) = base
+                    {
+                        self.fill_shifted(y_class, x_class, &source[base..], rows.clone(), sheet);
+                        continue;
+                    }
                     for j in 0..rows.len() + self.rows.extra {
                         let row = &mut sheet[j * self.pitch..(j + 1) * self.pitch];
                         match base.zip(self.rows.index(y_class, rows.start, j)) {
@@ -167,6 +176,43 @@ impl Sheets {
             for (to, from) in inside.iter_mut().zip(source[from..].iter().step_by(stride)) {
                 *to = from.widen();
             }
+        }
+    }
+
+    /// Rows of the input's own width: one shifted copy, in which the cells that wrapped around a row's end are then cleared.
+    fn fill_shifted<E: Element>(
+        &self,
+        y_class: usize,
+        x_class: usize,
+        source: &[E],
+        rows: std::ops::Range<usize>,
+        sheet: &mut [E::Compute],
+    ) {
+        let pitch = self.pitch as i64;
+        let first_row = rows.start as i64 + self.rows.firsts[y_class];
+        let count = (rows.len() + self.rows.extra) as i64;
+        let begin = (-first_row).clamp(0, count);
+        let end = (self.rows.input as i64 - first_row).clamp(begin, count);
+        let shift = self.columns.firsts[x_class];
+        let sheet = &mut sheet[..(count * pitch) as usize];
+        sheet[..(begin * pitch) as usize].fill(E::Compute::ZERO);
+        sheet[(end * pitch) as usize..].fill(E::Compute::ZERO);
+        let inside = &mut sheet[(begin * pitch) as usize..(end * pitch) as usize];
+        if shift.abs() >= pitch {
+            return inside.fill(E::Compute::ZERO);
+        }
+        // cell c of `inside` comes from c + from of the source's plane
+        let from = (first_row + begin) * pitch + shift;
+        let plane = self.rows.input as i64 * pitch;
+        let copy_begin = (-from).clamp(0, inside.len() as i64);
+        let copy_end = (plane - from).clamp(copy_begin, inside.len() as i64);
+        E::widen_slice(
+            &source[(from + copy_begin) as usize..(from + copy_end) as usize],
+            &mut inside[copy_begin as usize..copy_end as usize],
+        );
+        let wrapped = if shift < 0 { 0..-shift } else { pitch - shift..pitch };
+        for row in inside.chunks_mut(self.pitch) {
+            row[wrapped.start as usize..wrapped.end as usize].fill(E::Compute::ZERO);
         }
     }
 }
