@@ -115,9 +115,9 @@ impl Node {
         };
         ensure!(filter.len() >= 3, "filter: shape={filter:?}, at least one spatial axis is needed");
         let kernel = format.kernel(&filter);
-        let (in_channels, out_channels) = format
-            .channels(&filter, group)
-            .with_context(|| format!("filter: shape={filter:?}, the number of channels overflows"))?;
+        let (in_channels, out_channels) = format.channels(&filter, group).with_context(|| {
+            format!("group: group={group}, the number of channels of a filter {filter:?} overflows")
+        })?;
         let rank = kernel.len();
         if let Some(declared) = &self.kernel_shape {
             ensure!(*declared == kernel, "kernel_shape: kernel_shape={declared:?}, the filter's is {kernel:?}");
@@ -149,11 +149,11 @@ impl Node {
             );
         }
         for DeclaredPads { name, values } in &self.declared_pads {
-            if let Some(pads) = values {
-                ensure!(
-                    pads.len() == rank,
-                    "{name}: {name}={pads:?}, {rank} values are needed on each side, one per spatial axis"
-                );
+            if values.as_ref().is_some_and(|pads| pads.len() != rank) {
+                // ONNX's one attribute holds both sides
+                let sides = self.declared_pads.iter().filter(|side| side.name == *name);
+                let pads: TVec<i64> = sides.flat_map(|side| side.values.iter().flatten().copied()).collect();
+                bail!("{name}: {name}={pads:?}, {rank} values are needed on each side, one per spatial axis");
             }
         }
         spec.padding = match &self.padding {
