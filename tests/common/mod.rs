@@ -3,6 +3,7 @@
 
 pub mod case;
 pub mod oracle;
+pub mod probe;
 pub mod proto;
 pub mod random;
 pub mod run;

@@ -278,6 +278,11 @@ impl Expected {
         Expected { dt, answer }
     }
 
+    /// An answer in float64, to be held against results of this type.
+    pub fn floats(dt: DatumType, answer: Answer<f64>) -> Expected {
+        Expected { dt, answer: Kind::Float(answer) }
+    }
+
     pub fn shape(&self) -> &[usize] {
         match &self.answer {
             Kind::Float(answer) => answer.y.shape(),

@@ -1,0 +1,182 @@
+//! One ConvTranspose of the standard domain, its answer by the definition.
+
+use super::oracle::{Expected, Rule, convolve};
+use super::proto::{Dim, Model, Node, sizes};
+use super::random::Random;
+use super::run::{Stage, guarded, load, load_stock, refused, run};
+use tract_core::internal::*;
+use tract_deconv::spec::Direction;
+use tract_onnx::pb::ModelProto;
+
+/// The node's name, which every error must hold.
+pub const NAME: &str = "upsample7";
+
+/// A node under test, with random operands.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    pub opset: i64,
+    pub node: Node,
+    pub x: Tensor,
+    /// As declared, where that is not the shape of `x`.
+    pub x_dims: Option<Vec<Dim>>,
+    pub w: Tensor,
+    pub b: Option<Tensor>,
+    /// Filter and bias are graph inputs.
+    pub run_time_weights: bool,
+    group: usize,
+}
+
+/// How an axis is cropped and how large it comes out, and what it is walked with.
+pub fn axis(stride: usize, dilation: usize, pad_begin: i64, output: usize) -> Rule {
+    Rule { stride, dilation, pad_begin, output }
+}
+
+impl Probe {
+    /// `x` and `w` of these shapes, f32.
+    pub fn new(x: &[usize], w: &[usize]) -> Probe {
+        Probe::typed(DatumType::F32, x, w)
+    }
+
+    pub fn typed(dt: DatumType, x: &[usize], w: &[usize]) -> Probe {
+        let mut random = Random(x.iter().chain(w).fold(7u64, |seed, d| seed.wrapping_mul(31) + *d as u64));
+        Probe {
+            opset: 11,
+            node: Node::new("ConvTranspose").named(NAME).inputs(&["x", "w"]).output("y"),
+            x: random.tensor(dt, x),
+            x_dims: None,
+            w: random.tensor(dt, w),
+            b: None,
+            run_time_weights: false,
+            group: 1,
+        }
+    }
+
+    pub fn opset(mut self, opset: i64) -> Probe {
+        self.opset = opset;
+        self
+    }
+
+    /// Changes the node.
+    pub fn node(mut self, change: impl FnOnce(Node) -> Node) -> Probe {
+        self.node = change(self.node);
+        self
+    }
+
+    pub fn ints(self, name: &str, values: &[i64]) -> Probe {
+        self.node(|node| node.ints(name, values))
+    }
+
+    pub fn int(self, name: &str, value: i64) -> Probe {
+        self.node(|node| node.int(name, value))
+    }
+
+    pub fn string(self, name: &str, value: &str) -> Probe {
+        self.node(|node| node.string(name, value))
+    }
+
+    pub fn group(mut self, group: usize) -> Probe {
+        self.group = group;
+        self.int("group", group as i64)
+    }
+
+    /// A bias of so many values.
+    pub fn bias(mut self, len: usize) -> Probe {
+        self.b = Some(Random(len as u64).tensor(self.x.datum_type(), &[len]));
+        self.node(|node| node.input("b"))
+    }
+
+    /// Declares the input's dimensions, with symbols.
+    pub fn dims(mut self, dims: &[Dim]) -> Probe {
+        self.x_dims = Some(dims.to_vec());
+        self
+    }
+
+    pub fn run_time_weights(mut self) -> Probe {
+        self.run_time_weights = true;
+        self
+    }
+
+    /// Another input of the same type.
+    pub fn with_x(mut self, shape: &[usize]) -> Probe {
+        self.x = Random(shape.iter().sum::<usize>() as u64).tensor(self.x.datum_type(), shape);
+        self
+    }
+
+    pub fn proto(&self) -> ModelProto {
+        let dims = self.x_dims.clone().unwrap_or_else(|| sizes(self.x.shape()));
+        let mut model = Model::opset(self.opset).input("x", self.x.datum_type(), &dims);
+        for (name, tensor) in [("w", Some(&self.w)), ("b", self.b.as_ref())] {
+            let Some(tensor) = tensor else { continue };
+            model = if self.run_time_weights {
+                model.input(name, tensor.datum_type(), &sizes(tensor.shape()))
+            } else {
+                model.initializer(name, tensor)
+            };
+        }
+        model.node(self.node.clone()).output("y").build()
+    }
+
+    /// In the order of the graph's inputs.
+    pub fn inputs(&self) -> Vec<Tensor> {
+        let weights = [Some(&self.w), self.b.as_ref()].into_iter().flatten().filter(|_| self.run_time_weights);
+        [&self.x].into_iter().chain(weights).cloned().collect()
+    }
+
+    /// The definition's answer for these axes.
+    pub fn expected(&self, rules: &[Rule]) -> Expected {
+        let f64s = |tensor: &Tensor| {
+            let tensor = tensor.cast_to::<f64>().expect("a float type");
+            tensor.to_plain_array_view::<f64>().expect("f64").to_owned()
+        };
+        let w = f64s(&self.w);
+        let mut shape = w.shape().to_vec();
+        shape[0] /= self.group;
+        shape.insert(0, self.group);
+        let w = w.into_shape_with_order(shape).expect("same length");
+        let b = self.b.as_ref().map(|b| f64s(b).into_iter().collect::<Vec<f64>>());
+        let answer = convolve(Direction::Transposed, &f64s(&self.x), &w, b.as_deref(), rules);
+        Expected::floats(self.x.datum_type(), answer)
+    }
+
+    /// The plugin gives the definition's answer, at every stage.
+    #[track_caller]
+    pub fn gives(&self, rules: &[Rule]) {
+        let expected = self.expected(rules);
+        for stage in Stage::ALL {
+            let got = guarded(|| run(stage.of(load(&self.proto())?)?, &self.inputs()));
+            let got = got.unwrap_or_else(|e| panic!("{stage:?}: {e}"));
+            expected.check(&got[0]).unwrap_or_else(|e| panic!("{stage:?}: {e}"));
+        }
+    }
+
+    /// So do the plugin and stock tract.
+    #[track_caller]
+    pub fn gives_as_stock(&self, rules: &[Rule]) {
+        self.gives(rules);
+        let expected = self.expected(rules);
+        let stock = guarded(|| run(load_stock(&self.proto())?.into_optimized()?, &self.inputs()));
+        let stock = stock.unwrap_or_else(|e| panic!("stock tract: {e}"));
+        expected.check(&stock[0]).unwrap_or_else(|e| panic!("stock tract: {e}"));
+    }
+
+    /// Stock tract does not give the definition's answer: it errs, panics, or is wrong.
+    #[track_caller]
+    pub fn stock_fails(&self, rules: &[Rule]) {
+        let expected = self.expected(rules);
+        let stock = guarded(|| run(load_stock(&self.proto())?.into_optimized()?, &self.inputs()));
+        if let Ok(y) = stock {
+            assert!(expected.check(&y[0]).is_err(), "stock tract is right here, the table says it is not");
+        }
+    }
+
+    /// Load, optimisation or run gives an error that holds the node's name and all of these.
+    #[track_caller]
+    pub fn refused(&self, holds: &[&str]) {
+        for stage in Stage::ALL {
+            for word in [NAME].iter().chain(holds) {
+                let result = guarded(|| run(stage.of(load(&self.proto())?)?, &self.inputs()));
+                refused(result, &[word]).unwrap_or_else(|e| panic!("{stage:?}: {e}"));
+            }
+        }
+    }
+}
