@@ -1,15 +1,16 @@
-//! A bounded cache of plans, one per concrete shape.
+//! What ops remember between runs: plans by shape, and the filter packed last.
 
+use crate::filter::{FilterLayout, PackedFilter};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::DeconvSpec;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use tract_core::internal::*;
 
 /// The plans of one op, most recently used first; at most [`PlanCache::CAPACITY`], the oldest is dropped.
 ///
-/// Clones share their plans. A cache says nothing of what an op computes, so all caches are equal.
+/// Clones share their plans.
 #[derive(Clone, Default)]
 pub(crate) struct PlanCache(Arc<Mutex<Vec<Arc<Entry>>>>);
 
@@ -70,28 +71,74 @@ impl PlanCache {
         self.lock().first().map(|entry| CachedPlan(Arc::clone(entry)))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for PlanCache {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "PlanCache")
+/// The packed form of a filter that comes in again and again, as in a model that is run without being optimised (the
+/// branches of a condition always are). A filter seen for the first time is not kept, so computed ones never are.
+#[derive(Clone, Default)]
+pub(crate) struct FilterCache(Arc<Mutex<Option<Seen>>>);
+
+struct Seen {
+    source: Weak<Tensor>,
+    packed: Option<Arc<PackedFilter>>,
+}
+
+impl FilterCache {
+    /// The packed form of `source`, made by `pack` if it is not there.
+    pub fn get(
+        &self,
+        source: &Arc<Tensor>,
+        layout: &FilterLayout,
+        pack: impl FnOnce() -> TractResult<PackedFilter>,
+    ) -> TractResult<Arc<PackedFilter>> {
+        // a weak reference keeps the address from being used again, and the tensor from being changed in place
+        let again = match &*self.lock() {
+            Some(seen) if seen.source.as_ptr() == Arc::as_ptr(source) => {
+                if let Some(packed) = seen.packed.as_ref().filter(|packed| packed.layout() == layout) {
+                    return Ok(Arc::clone(packed));
+                }
+                true
+            }
+            _ => false,
+        };
+        let packed = Arc::new(pack()?);
+        let kept = again.then(|| Arc::clone(&packed));
+        *self.lock() = Some(Seen { source: Arc::downgrade(source), packed: kept });
+        Ok(packed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl PartialEq for PlanCache {
-    fn eq(&self, _other: &PlanCache) -> bool {
-        true
-    }
-}
+/// A cache says nothing of what an op computes: ops are equal whatever theirs hold.
+macro_rules! inert {
+    ($cache:ident) => {
+        impl fmt::Debug for $cache {
+            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                write!(f, stringify!($cache))
+            }
+        }
 
-impl Eq for PlanCache {}
+        impl PartialEq for $cache {
+            fn eq(&self, _other: &$cache) -> bool {
+                true
+            }
+        }
 
-impl Hash for PlanCache {
-    fn hash<H: Hasher>(&self, _state: &mut H) {}
+        impl Eq for $cache {}
+
+        impl Hash for $cache {
+            fn hash<H: Hasher>(&self, _state: &mut H) {}
+        }
+    };
 }
+inert!(PlanCache);
+inert!(FilterCache);
 
 #[cfg(test)]
 mod tests {
@@ -137,6 +184,22 @@ mod tests {
         let other_type = cache.get(&spec, &[1, 1, 3], None, f64::datum_type(), &options)?;
         assert_eq!(other_type.datum_type, f64::datum_type());
         assert_eq!(cache.lock().len(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn a_filter_is_kept_from_its_second_run_on() -> TractResult<()> {
+        let (cache, spec) = (FilterCache::default(), spec());
+        let (one, other) = (rctensor3(&[[[1f32, 2.]]]), rctensor3(&[[[3f32, 4.]]]));
+        let get = |filter: &Arc<Tensor>| {
+            cache.get(filter, &FilterLayout::Plain, || PackedFilter::pack(&spec, &FilterLayout::Plain, filter))
+        };
+        let first = get(&one)?;
+        let second = get(&one)?;
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &get(&one)?));
+        assert_eq!(get(&other)?.data::<f32>()?, [3., 4.]);
+        assert!(!Arc::ptr_eq(&second, &get(&one)?));
         Ok(())
     }
 }

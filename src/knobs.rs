@@ -51,3 +51,32 @@ pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
 fn set(knob: &tract_core::knobs::Knob<Option<String>>) -> Option<String> {
     knob.get().map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tract_core::knobs::KnobScope;
+
+    #[test]
+    fn knobs_fill_what_options_leave_open() -> TractResult<()> {
+        let scope = KnobScope::new([("TRACT_DECONV_STRATEGY", "Reference"), ("TRACT_DECONV_ISA", "portable")])?;
+        let open = scope.enter(|| complete(&PlanOptions::default()))?;
+        assert_eq!((open.strategy, open.isa), (Some(Strategy::Reference), Some(Isa::Portable)));
+        let taken = PlanOptions { isa: Some(Isa::Avx2), ..PlanOptions::default() };
+        assert_eq!(scope.enter(|| complete(&taken))?.isa, Some(Isa::Avx2));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_value_is_an_error() -> TractResult<()> {
+        for (knob, expected) in [
+            ("TRACT_DECONV_STRATEGY", "strategy=fastest, the known ones are"),
+            ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, neon, avx2, avx512"),
+        ] {
+            let scope = KnobScope::new([(knob, "fastest")])?;
+            let error = format!("{:#}", scope.enter(|| complete(&PlanOptions::default())).expect_err(expected));
+            assert!(error.contains(expected) && error.contains(knob), "{error}");
+        }
+        Ok(())
+    }
+}

@@ -1,27 +1,96 @@
-//! Transposed convolution for ONNX models in tract.
+//! Right and fast transposed convolution for ONNX models in [tract](https://docs.rs/tract-onnx).
+//!
+//! One line added to a tract program, and every ConvTranspose of a model is computed by this crate:
+//!
+//! ```
+//! use tract_deconv::WithDeconv;
+//! use tract_onnx::prelude::*;
+//!
+//! # fn main() -> TractResult<()> {
+//! let model = tract_onnx::onnx()
+//!     .with_deconv()
+//!     .model_for_path("models/upscale4/model.onnx")?
+//!     .into_optimized()?
+//!     .into_runnable()?;
+//! let picture = Tensor::zero::<f32>(&[1, 3, 5, 7])?;
+//! let larger = model.run(tvec!(picture.into()))?;
+//! assert_eq!(larger[0].shape(), [1, 3, 20, 28]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What loads
+//!
+//! | operator | domain in the file | element types |
+//! |---|---|---|
+//! | ONNX ConvTranspose (opsets 1, 11, 22) | none, `ai.onnx` | f16, f32, f64; bf16 through [`load`](load()) |
+//! | OpenVINO GroupConvolutionBackpropData-1, ConvolutionBackpropData-1 | `org.openvinotoolkit`, `ai.intel.openvino`, none | f16, f32, f64, integers of 8 to 64 bits |
+//! | OpenVINO GroupConvolution-1, Convolution-1 (forward) | the same | the same |
+//! | oneDNN Graph ConvTranspose-1 | `onednn`, or any other that is not ONNX's where the node has one of its attributes | f16, f32; bf16 through [`load`](load()) |
+//!
+//! All of them run on 1 to 3 spatial axes, the transposed ones on 4 too, with any stride, dilation, padding rule, output
+//! padding, output shape and grouping that their texts allow, and on symbolic dimensions. Weights and bias may be constant,
+//! inputs of the graph, or results of other nodes. Where a text is ambiguous, the operator's own runtime decides.
+//! The domains of the last three rows, and integer lists written as `"2,2"`, are this crate's convention: no standard puts
+//! these operators in ONNX files. Nodes of any other domain are handed to tract's own builders.
+//!
+//! What a text forbids is an error when the model is loaded, or when a shape that breaks it comes in: it names the node,
+//! the attribute, its value and the rule. Integer arithmetic is exact as long as the result fits the type, and wraps
+//! where it does not; it never saturates and never goes through floats.
+//!
+//! # How it runs
+//!
+//! A node becomes a [`DeconvSpec`], the one description that all dialects share, in a [`GroupedDeconv`]. Optimising the
+//! model packs constant weights, once for all the nodes that share them, and drops the original. For each concrete shape a
+//! [`Plan`] is made: an inert value that says which [`Strategy`] runs on which instruction set, and why the better-ranked
+//! ones declined; [`explain`](explain()) shows it. An op keeps its 16 most recent plans.
+//!
+//! NCX and NXC data are both read where they lie. tract can move the channel axis through the op, so that transposes around
+//! it cancel.
+//!
+//! # Other doors
+//!
+//! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transform `deconv` of [`rewrite`].
+//! - Models with bf16 tensors: [`load`](load()).
+//! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set.
+//! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
+#[forbid(unsafe_code)]
 mod cache;
+#[forbid(unsafe_code)]
 mod describe;
 mod element;
+#[forbid(unsafe_code)]
 pub mod explain;
+#[forbid(unsafe_code)]
 pub mod filter;
+#[forbid(unsafe_code)]
 mod frontend;
+#[forbid(unsafe_code)]
 pub mod geometry;
 pub mod kernel;
-mod knobs;
+#[forbid(unsafe_code)]
+pub mod knobs;
+#[forbid(unsafe_code)]
 pub mod load;
 mod machine;
+#[forbid(unsafe_code)]
 pub mod op;
+#[forbid(unsafe_code)]
 pub mod plan;
+#[forbid(unsafe_code)]
 pub mod rewrite;
+#[forbid(unsafe_code)]
 pub mod spec;
+#[forbid(unsafe_code)]
 mod strategy;
 #[cfg(test)]
 mod testing;
 
 pub use explain::{Explanation, explain};
 pub use frontend::WithDeconv;
-pub use op::GroupedDeconv;
-pub use plan::{Plan, Strategy};
-pub use spec::DeconvSpec;
+pub use load::load;
+pub use op::{Dialect, GroupedDeconv, OptGroupedDeconv};
+pub use plan::{Plan, PlanOptions, Strategy};
+pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};

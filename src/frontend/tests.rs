@@ -3,8 +3,9 @@
 use crate::op::{GroupedDeconv, OptGroupedDeconv};
 use crate::testing::*;
 use tract_hir::internal::*;
+use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType;
-use tract_onnx::pb::{AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 
 #[test]
 fn a_node_runs() -> TractResult<()> {
@@ -436,5 +437,70 @@ fn dialects_live_in_one_graph() -> TractResult<()> {
     assert_eq!(dialects, ["onnx", "openvino", "onednn"]);
     // 2 -> 0 2 -> 0 0 2, read as one cell of three channels
     assert_eq!(run(&proto, &[tensor3(&[[[2f32]]])])?, tensor3(&[[[4f32]]]));
+    Ok(())
+}
+
+#[test]
+fn transposes_around_a_node_cancel() -> TractResult<()> {
+    let step = |name: &str, op: &str, inputs: &[&str], output: &str, attributes: &[AttributeProto]| NodeProto {
+        name: name.into(),
+        output: vec![output.into()],
+        ..node("", op, inputs, attributes)
+    };
+    let proto = model(
+        vec![info("x", DataType::Float, &["N", "3", "4", "2"])],
+        vec![counting("w", &[2, 5, 3, 2]), counting("b", &[5])],
+        vec![
+            step("in", "Transpose", &["x"], "ncx", &[ints("perm", &[0, 3, 1, 2])]),
+            step("deconv", "ConvTranspose", &["ncx", "w", "b"], "z", &[ints("strides", &[2, 1])]),
+            step("out", "Transpose", &["z"], "y", &[ints("perm", &[0, 2, 3, 1])]),
+        ],
+    );
+    let model = load(&proto)?;
+    assert!(model.nodes().iter().all(|n| !n.op_is::<AxisOp>()), "{model}");
+    let op = model.node_by_name("deconv")?.op_as::<GroupedDeconv>().unwrap();
+    assert_eq!(op.spec.data_format, crate::DataFormat::Nxc);
+    let x = Tensor::from_shape(&[1, 3, 4, 2], &(0..24).map(|v| v as f32).collect::<Vec<_>>())?;
+    let stock = tract_onnx::onnx().model_for_proto_model(&proto)?.into_optimized()?.into_runnable()?;
+    let expected = stock.run(tvec!(x.clone().into_tvalue()))?.remove(0);
+    expected.close_enough(&run(&proto, &[x])?, true)
+}
+
+#[test]
+fn batch_zero_gives_nothing() -> TractResult<()> {
+    let proto = model(
+        vec![info("x", DataType::Float, &["N", "1", "3"])],
+        vec![counting("w", &[1, 1, 3])],
+        vec![node("", "ConvTranspose", &["x", "w"], &[])],
+    );
+    assert_eq!(run(&proto, &[Tensor::zero::<f32>(&[0, 1, 3])?])?.shape(), [0, 1, 5]);
+    Ok(())
+}
+
+#[test]
+fn nodes_in_branches_run() -> TractResult<()> {
+    let branch = |name: &str, stride: i64| {
+        let deconv = node("", "ConvTranspose", &["x", "w"], &[ints("strides", &[stride]), ints("output_shape", &[4])]);
+        AttributeProto {
+            r#type: AttributeType::Graph as i32,
+            g: Some(GraphProto {
+                node: vec![NodeProto { name: name.into(), output: vec![name.into()], ..deconv }],
+                output: vec![ValueInfoProto { name: name.into(), ..ValueInfoProto::default() }],
+                ..GraphProto::default()
+            }),
+            ..attribute(name)
+        }
+    };
+    let proto = model(
+        vec![info("c", DataType::Bool, &[]), info("x", DataType::Float, &["1", "1", "3"])],
+        vec![counting("w", &[1, 1, 3])],
+        vec![node("", "If", &["c"], &[branch("then_branch", 1), branch("else_branch", 2)])],
+    );
+    assert_eq!(run(&proto, &[tensor0(true), x3()])?, tensor3(&[[[0f32, 1., 4., 4.]]]));
+    assert_eq!(run(&proto, &[tensor0(false), x3()])?, tensor3(&[[[0f32, 1., 2., 2.]]]));
+    let names: Vec<String> =
+        crate::explain(&load(&proto)?, &SymbolValues::default())?.into_iter().map(|e| e.name).collect();
+    // the name before the first slash is what tract calls every condition
+    assert_eq!(names, ["If/then/then_branch", "If/else/else_branch"]);
     Ok(())
 }

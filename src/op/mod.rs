@@ -1,0 +1,238 @@
+//! The tract ops: as imported, and as optimised models run it.
+
+mod packed;
+mod shared;
+
+pub use packed::{Bias, OptGroupedDeconv};
+pub(crate) use shared::integers;
+
+use crate::cache::{FilterCache, PlanCache};
+use crate::filter::PackedFilter;
+use crate::knobs;
+use crate::plan::PlanOptions;
+use crate::spec::{DataFormat, DeconvSpec};
+use shared::{Run, tensor};
+use std::fmt;
+use tract_core::internal::*;
+
+/// Where a node came from. A label only: the spec holds everything that is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// ONNX ConvTranspose.
+    Onnx,
+    /// OpenVINO's \[Group\]ConvolutionBackpropData-1, GroupConvolution-1 and Convolution-1.
+    OpenVino,
+    /// oneDNN Graph's ConvTranspose-1.
+    OneDnn,
+    /// tract's own `Deconv`, rewritten.
+    Tract,
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Dialect::Onnx => "onnx",
+            Dialect::OpenVino => "openvino",
+            Dialect::OneDnn => "onednn",
+            Dialect::Tract => "tract",
+        })
+    }
+}
+
+/// A grouped (transposed or forward) convolution.
+///
+/// Inputs: the data in the spec's data format, the filter in its filter format, then the bias of shape `[out channels]`
+/// where [`GroupedDeconv::has_bias`], then the spatial output shape as a vector of integers where the spec reads it at run
+/// time. One output, in the data's type and the spec's data format.
+///
+/// Optimising a model replaces the op by [`OptGroupedDeconv`] where the filter is constant. Otherwise the filter is packed
+/// when it comes in; a tensor that comes in again is packed no more than twice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GroupedDeconv {
+    /// What is computed.
+    pub spec: DeconvSpec,
+    /// Where the node came from.
+    pub dialect: Dialect,
+    /// Whether there is a bias input.
+    pub has_bias: bool,
+    /// What may be forced on the planner.
+    pub options: PlanOptions,
+    /// Whether what follows may be folded into the op.
+    pub fusion: bool,
+    plans: PlanCache,
+    filters: FilterCache,
+}
+
+impl GroupedDeconv {
+    /// The op for a spec.
+    ///
+    /// # Errors
+    /// What [`DeconvSpec::validate`] refuses.
+    pub fn new(spec: DeconvSpec, dialect: Dialect, has_bias: bool, options: PlanOptions) -> TractResult<GroupedDeconv> {
+        spec.validate()?;
+        Ok(GroupedDeconv {
+            spec,
+            dialect,
+            has_bias,
+            options,
+            fusion: true,
+            plans: PlanCache::default(),
+            filters: FilterCache::default(),
+        })
+    }
+
+    fn bias_slot(&self) -> Option<usize> {
+        self.has_bias.then_some(2)
+    }
+
+    fn output_shape_slot(&self) -> Option<usize> {
+        self.spec.has_output_shape_input().then_some(2 + self.has_bias as usize)
+    }
+}
+
+impl Op for GroupedDeconv {
+    fn name(&self) -> StaticName {
+        "GroupedDeconv".into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        Ok(vec![shared::info(&self.spec, self.dialect)])
+    }
+
+    fn mints_runtime_symbols(&self) -> bool {
+        self.spec.has_output_shape_input()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for GroupedDeconv {
+    fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        ensure!(inputs.len() >= 2, "inputs: count={}, data and filter are needed", inputs.len());
+        Run {
+            spec: &self.spec,
+            plans: &self.plans,
+            options: &self.options,
+            input: &inputs[0],
+            bias: tensor(&inputs, self.bias_slot())?,
+            output_shape: tensor(&inputs, self.output_shape_slot())?,
+        }
+        .eval(ctx.symbols, |plan| {
+            let (filter, layout) = (inputs[1].clone().into_arc_tensor(), plan.filter_layout());
+            self.filters.get(&filter, &layout, || PackedFilter::pack(&self.spec, &layout, &filter))
+        })
+    }
+
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        if shared::has_symbolic_output_shape(&self.spec) {
+            return Ok(None);
+        }
+        self.eval(&EvalContext::out_of_plan(), inputs).map(Some)
+    }
+}
+
+impl TypedOp for GroupedDeconv {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let expected = 2 + self.has_bias as usize + self.spec.has_output_shape_input() as usize;
+        ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
+        let (input, filter) = (inputs[0], inputs[1]);
+        ensure!(
+            filter.datum_type == input.datum_type,
+            "filter: datum_type={:?}, the input's is {:?}",
+            filter.datum_type,
+            input.datum_type
+        );
+        let shape = self.spec.filter_shape();
+        ensure!(
+            filter.rank() == shape.len()
+                && filter.shape.iter().zip(&shape).all(|(dim, size)| dim.to_usize().map_or(true, |dim| dim == *size)),
+            "filter: shape={:?}, {shape:?} is needed",
+            filter.shape
+        );
+        if let Some(slot) = self.bias_slot() {
+            shared::check_bias_fact(&self.spec, input, inputs[slot])?;
+        }
+        if let Some(slot) = self.output_shape_slot() {
+            shared::check_output_shape_fact(&self.spec, inputs[slot])?;
+        }
+        shared::output_fact(&self.spec, input)
+    }
+
+    fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {
+        shared::axes_mapping(&self.spec, inputs, outputs)
+    }
+
+    // Moving the channels between the two places that data formats know only changes the format.
+    fn change_axes(
+        &self,
+        _model: &TypedModel,
+        _node: &TypedNode,
+        io: InOut,
+        change: &AxisOp,
+    ) -> TractResult<Option<AxisChangeConsequence>> {
+        let last = self.spec.rank() + 1;
+        let (to_other, other) = match self.spec.data_format {
+            DataFormat::Ncx => (AxisOp::Move(1, last), DataFormat::Nxc),
+            DataFormat::Nxc => (AxisOp::Move(last, 1), DataFormat::Ncx),
+        };
+        if !matches!(io, InOut::In(0) | InOut::Out(0)) || *change != to_other {
+            return Ok(None);
+        }
+        let op = GroupedDeconv {
+            spec: DeconvSpec { data_format: other, ..self.spec.clone() },
+            plans: PlanCache::default(),
+            filters: FilterCache::default(),
+            ..self.clone()
+        };
+        Ok(Some(AxisChangeConsequence {
+            substitute_op: Some(Box::new(op)),
+            wire_changes: tvec!((InOut::In(0), change.clone()), (InOut::Out(0), change.clone())),
+        }))
+    }
+
+    fn cost(&self, inputs: &[&TypedFact]) -> TractResult<TVec<(Cost, TDim)>> {
+        shared::cost(&self.spec, inputs[0])
+    }
+
+    fn set_symbols(
+        &self,
+        _source: &TypedModel,
+        node: &TypedNode,
+        target: &mut TypedModel,
+        mapping: &HashMap<OutletId, OutletId>,
+        subs: &HashMap<Symbol, TDim>,
+    ) -> TractResult<TVec<OutletId>> {
+        let inputs = node.inputs.iter().map(|i| mapping[i]).collect::<TVec<_>>();
+        let op =
+            GroupedDeconv { spec: shared::substitute(&self.spec, subs)?, plans: PlanCache::default(), ..self.clone() };
+        target.wire_node(&node.name, op, &inputs)
+    }
+
+    fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        let facts = model.node_input_facts(node.id)?;
+        let options = knobs::complete(&self.options)?;
+        let Some(filter) = &facts[1].konst else {
+            if options == self.options {
+                return Ok(None);
+            }
+            let op = GroupedDeconv { options, plans: PlanCache::default(), ..self.clone() };
+            return TypedModelPatch::replace_single_op(model, node, &node.inputs, op).map(Some);
+        };
+        let mut inputs = tvec!(node.inputs[0]);
+        let bias = match self.bias_slot() {
+            None => Bias::None,
+            Some(slot) => match &facts[slot].konst {
+                Some(bias) => Bias::Const(Arc::clone(bias)),
+                None => {
+                    inputs.push(node.inputs[slot]);
+                    Bias::Input
+                }
+            },
+        };
+        inputs.extend(self.output_shape_slot().map(|slot| node.inputs[slot]));
+        let op = OptGroupedDeconv::new(self, model, facts[0], filter, bias, options)?;
+        TypedModelPatch::replace_single_op(model, node, &inputs, op).map(Some)
+    }
+
+    as_op!();
+}

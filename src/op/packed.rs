@@ -1,0 +1,212 @@
+//! The op of optimised models.
+
+use super::shared::{self, Run, tensor};
+use super::{Dialect, GroupedDeconv};
+use crate::cache::PlanCache;
+use crate::filter::{FilterLayout, PackedFilter};
+use crate::plan::{Plan, PlanOptions};
+use crate::spec::{DeconvSpec, Padding};
+use std::hash::{Hash, Hasher};
+use std::sync::Weak;
+use tract_core::internal::*;
+
+/// [`GroupedDeconv`] with its constant filter packed: what an optimised model runs.
+///
+/// Inputs: the data, then the bias where it is not constant, then the output shape where it is read at run time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OptGroupedDeconv {
+    /// What is computed.
+    pub spec: DeconvSpec,
+    /// Where the node came from.
+    pub dialect: Dialect,
+    /// Element type of data, filter, bias and output.
+    pub datum_type: DatumType,
+    /// Where the bias is.
+    pub bias: Bias,
+    /// What may be forced on the planner, with the packed filter's layout.
+    pub options: PlanOptions,
+    filter: Arc<PackedFilter>,
+    source: Source,
+    plans: PlanCache,
+}
+
+/// Where the bias of an optimised op is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Bias {
+    /// Nowhere.
+    None,
+    /// In the op.
+    Const(Arc<Tensor>),
+    /// The op's second input.
+    Input,
+}
+
+/// The tensor that a filter was packed from, which is not kept alive: nodes that share an initialiser share the packed
+/// filter. It says nothing of what is computed, so all sources are equal.
+#[derive(Clone, Debug)]
+struct Source(Weak<Tensor>);
+
+impl PartialEq for Source {
+    fn eq(&self, _other: &Source) -> bool {
+        true
+    }
+}
+
+impl Eq for Source {}
+
+impl Hash for Source {
+    fn hash<H: Hasher>(&self, _state: &mut H) {}
+}
+
+impl OptGroupedDeconv {
+    /// Packs a constant filter, or takes the packed one of a node of `model` that has the same.
+    pub(super) fn new(
+        op: &GroupedDeconv,
+        model: &TypedModel,
+        data: &TypedFact,
+        filter: &Arc<Tensor>,
+        bias: Bias,
+        options: PlanOptions,
+    ) -> TractResult<OptGroupedDeconv> {
+        let (spec, datum_type, plans) = (&op.spec, data.datum_type, PlanCache::default());
+        let layout = match shared::known_shape(spec, data) {
+            Some(shape) => plans.get(spec, shape, None, datum_type, &options)?.filter_layout(),
+            None => Plan::shape_free_layout(spec, datum_type, &options),
+        };
+        let twin = model
+            .nodes()
+            .iter()
+            .filter_map(|node| node.op_as::<OptGroupedDeconv>())
+            .find(|twin| twin.packs_like(spec, &layout, filter));
+        let packed = match twin {
+            Some(twin) => Arc::clone(&twin.filter),
+            None => Arc::new(PackedFilter::pack(spec, &layout, filter)?),
+        };
+        Ok(OptGroupedDeconv {
+            spec: spec.clone(),
+            dialect: op.dialect,
+            datum_type,
+            bias,
+            options: PlanOptions { layout: Some(layout), ..options },
+            filter: packed,
+            source: Source(Arc::downgrade(filter)),
+            plans,
+        })
+    }
+
+    /// The packed filter's layout.
+    pub fn filter_layout(&self) -> &FilterLayout {
+        self.filter.layout()
+    }
+
+    fn bias_slot(&self) -> Option<usize> {
+        (self.bias == Bias::Input).then_some(1)
+    }
+
+    fn output_shape_slot(&self) -> Option<usize> {
+        self.spec.has_output_shape_input().then(|| 1 + (self.bias == Bias::Input) as usize)
+    }
+
+    /// Whether both ops read one packed filter.
+    pub fn shares_filter_with(&self, other: &OptGroupedDeconv) -> bool {
+        Arc::ptr_eq(&self.filter, &other.filter)
+    }
+
+    /// Whether a filter packed for this op serves another one.
+    fn packs_like(&self, spec: &DeconvSpec, layout: &FilterLayout, source: &Arc<Tensor>) -> bool {
+        let as_filter = |spec: &DeconvSpec| DeconvSpec { padding: Padding::zero(spec.rank()), ..spec.clone() };
+        self.source.0.as_ptr() == Arc::as_ptr(source)
+            && self.filter.layout() == layout
+            && as_filter(&self.spec) == as_filter(spec)
+    }
+}
+
+impl Op for OptGroupedDeconv {
+    fn name(&self) -> StaticName {
+        "OptGroupedDeconv".into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        let mut lines = vec![shared::info(&self.spec, self.dialect)];
+        lines.extend(self.plans.latest().map(|plan| plan.to_string()));
+        Ok(lines)
+    }
+
+    fn mints_runtime_symbols(&self) -> bool {
+        self.spec.has_output_shape_input()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for OptGroupedDeconv {
+    fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        ensure!(!inputs.is_empty(), "inputs: count=0, the data is needed");
+        Run {
+            spec: &self.spec,
+            plans: &self.plans,
+            options: &self.options,
+            input: &inputs[0],
+            bias: match &self.bias {
+                Bias::Const(bias) => Some(bias),
+                Bias::None | Bias::Input => tensor(&inputs, self.bias_slot())?,
+            },
+            output_shape: tensor(&inputs, self.output_shape_slot())?,
+        }
+        .eval(ctx.symbols, |_| Ok(Arc::clone(&self.filter)))
+    }
+
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        if shared::has_symbolic_output_shape(&self.spec) {
+            return Ok(None);
+        }
+        self.eval(&EvalContext::out_of_plan(), inputs).map(Some)
+    }
+}
+
+impl TypedOp for OptGroupedDeconv {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let expected = 1 + (self.bias == Bias::Input) as usize + self.spec.has_output_shape_input() as usize;
+        ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
+        ensure!(
+            inputs[0].datum_type == self.datum_type,
+            "input: datum_type={:?}, the filter's is {:?}",
+            inputs[0].datum_type,
+            self.datum_type
+        );
+        if let Some(slot) = self.bias_slot() {
+            shared::check_bias_fact(&self.spec, inputs[0], inputs[slot])?;
+        }
+        if let Some(slot) = self.output_shape_slot() {
+            shared::check_output_shape_fact(&self.spec, inputs[slot])?;
+        }
+        shared::output_fact(&self.spec, inputs[0])
+    }
+
+    fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {
+        shared::axes_mapping(&self.spec, inputs, outputs)
+    }
+
+    fn cost(&self, inputs: &[&TypedFact]) -> TractResult<TVec<(Cost, TDim)>> {
+        shared::cost(&self.spec, inputs[0])
+    }
+
+    fn set_symbols(
+        &self,
+        _source: &TypedModel,
+        node: &TypedNode,
+        target: &mut TypedModel,
+        mapping: &HashMap<OutletId, OutletId>,
+        subs: &HashMap<Symbol, TDim>,
+    ) -> TractResult<TVec<OutletId>> {
+        let inputs = node.inputs.iter().map(|i| mapping[i]).collect::<TVec<_>>();
+        let op = OptGroupedDeconv {
+            spec: shared::substitute(&self.spec, subs)?,
+            plans: PlanCache::default(),
+            ..self.clone()
+        };
+        target.wire_node(&node.name, op, &inputs)
+    }
+
+    as_op!();
+}

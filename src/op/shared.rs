@@ -1,0 +1,198 @@
+//! What both ops share: running, facts, axes, symbols, cost.
+
+use super::Dialect;
+use crate::cache::PlanCache;
+use crate::describe::list;
+use crate::filter::PackedFilter;
+use crate::plan::{Plan, PlanOptions};
+use crate::spec::{DeconvSpec, Direction, OutputShape, Padding};
+use tract_core::internal::*;
+
+/// What both ops run.
+pub(super) struct Run<'a> {
+    pub spec: &'a DeconvSpec,
+    pub plans: &'a PlanCache,
+    pub options: &'a PlanOptions,
+    pub input: &'a Tensor,
+    pub bias: Option<&'a Tensor>,
+    pub output_shape: Option<&'a Tensor>,
+}
+
+impl Run<'_> {
+    /// `filter` gives the filter packed for a plan.
+    pub fn eval(
+        self,
+        symbols: &SymbolValues,
+        filter: impl FnOnce(&Plan) -> TractResult<Arc<PackedFilter>>,
+    ) -> TractResult<TVec<TValue>> {
+        let requested = requested(self.spec, symbols, self.output_shape)?;
+        let plan = self.plans.get(
+            self.spec,
+            self.input.shape(),
+            requested.as_deref(),
+            self.input.datum_type(),
+            self.options,
+        )?;
+        let filter = filter(&plan)?;
+        Ok(tvec!(plan.run(self.spec, self.input, &filter, self.bias)?.into_tvalue()))
+    }
+}
+
+/// The output's spatial size where neither the spec nor the input's shape tells it.
+fn requested(spec: &DeconvSpec, symbols: &SymbolValues, tensor: Option<&Tensor>) -> TractResult<Option<TVec<i64>>> {
+    let Padding::OutputShape { shape, .. } = &spec.padding else { return Ok(None) };
+    match (shape, tensor) {
+        (OutputShape::Dims(dims), _) if dims.iter().all(|d| d.as_i64().is_some()) => Ok(None),
+        (OutputShape::Dims(dims), _) => {
+            dims.iter().map(|dim| dim.eval_to_i64(symbols)).collect::<TractResult<_>>().map(Some)
+        }
+        (OutputShape::Input(_), None) => bail!("output_shape: the input that holds it is missing"),
+        (OutputShape::Input(dims), Some(tensor)) => {
+            let values = integers(tensor)?;
+            let values = values
+                .iter()
+                .map(|dim| dim.eval_to_i64(symbols))
+                .collect::<TractResult<TVec<i64>>>()
+                .context("output_shape")?;
+            ensure!(
+                values.len() == dims.len(),
+                "output_shape: output_shape={values:?}, {} values are needed, one per spatial axis",
+                dims.len()
+            );
+            for (dim, value) in dims.iter().zip(&values) {
+                ensure!(
+                    dim.as_i64().is_none_or(|dim| dim == *value),
+                    "output_shape: output_shape={values:?}, the model declares [{}]",
+                    list(dims, ", ")
+                );
+            }
+            Ok(Some(values))
+        }
+    }
+}
+
+/// The values of an integer vector, of any integer type or over symbols.
+///
+/// # Errors
+/// Another type, or a tensor that is not a vector.
+pub(crate) fn integers(tensor: &Tensor) -> TractResult<TVec<TDim>> {
+    let datum_type = tensor.datum_type();
+    ensure!(
+        datum_type.is_integer() || datum_type == TDim::datum_type(),
+        "output_shape: datum_type={datum_type:?}, an integer type is needed"
+    );
+    ensure!(tensor.rank() == 1, "output_shape: shape={:?}, a vector is needed", tensor.shape());
+    if datum_type == TDim::datum_type() {
+        Ok(tensor.try_as_plain_ram()?.as_slice::<TDim>()?.into())
+    } else {
+        let values = tensor.cast_to::<i64>()?;
+        Ok(values.try_as_plain_ram()?.as_slice::<i64>()?.iter().map(|v| v.to_dim()).collect())
+    }
+}
+
+pub(super) fn tensor(inputs: &[TValue], slot: Option<usize>) -> TractResult<Option<&Tensor>> {
+    slot.map(|slot| inputs.get(slot).map(|value| &**value).context("inputs: one is missing")).transpose()
+}
+
+pub(super) fn has_symbolic_output_shape(spec: &DeconvSpec) -> bool {
+    matches!(&spec.padding, Padding::OutputShape { shape: OutputShape::Dims(dims), .. }
+        if dims.iter().any(|d| d.as_i64().is_none()))
+}
+
+/// The data's shape, where nothing else is needed for a plan.
+pub(super) fn known_shape<'a>(spec: &DeconvSpec, input: &'a TypedFact) -> Option<&'a [usize]> {
+    input.shape.as_concrete().filter(|_| !has_symbolic_output_shape(spec) && !spec.has_output_shape_input())
+}
+
+pub(super) fn substitute(spec: &DeconvSpec, subs: &HashMap<Symbol, TDim>) -> TractResult<DeconvSpec> {
+    let mut spec = spec.clone();
+    if let Padding::OutputShape { shape: OutputShape::Dims(dims) | OutputShape::Input(dims), .. } = &mut spec.padding {
+        for dim in dims {
+            *dim = dim.substitute_all(subs)?;
+        }
+    }
+    spec.validate()?;
+    Ok(spec)
+}
+
+pub(super) fn output_fact(spec: &DeconvSpec, input: &TypedFact) -> TractResult<TVec<TypedFact>> {
+    Ok(tvec!(input.datum_type.fact(spec.output_shape(&input.shape)?)))
+}
+
+pub(super) fn check_output_shape_fact(spec: &DeconvSpec, fact: &TypedFact) -> TractResult<()> {
+    let datum_type = fact.datum_type;
+    ensure!(
+        datum_type.is_integer() || datum_type == TDim::datum_type(),
+        "output_shape: datum_type={datum_type:?}, an integer type is needed"
+    );
+    ensure!(
+        fact.rank() == 1 && fact.shape[0].to_usize().map_or(true, |len| len == spec.rank()),
+        "output_shape: shape={:?}, {} values are needed, one per spatial axis",
+        fact.shape,
+        spec.rank()
+    );
+    Ok(())
+}
+
+pub(super) fn check_bias_fact(spec: &DeconvSpec, input: &TypedFact, fact: &TypedFact) -> TractResult<()> {
+    ensure!(
+        fact.datum_type == input.datum_type,
+        "bias: datum_type={:?}, the input's is {:?}",
+        fact.datum_type,
+        input.datum_type
+    );
+    ensure!(
+        fact.rank() == 1 && fact.shape[0].to_usize().map_or(true, |len| len == spec.out_channels),
+        "bias: shape={:?}, one value per output channel, {} of them, is needed",
+        fact.shape,
+        spec.out_channels
+    );
+    Ok(())
+}
+
+pub(super) fn axes_mapping(
+    spec: &DeconvSpec,
+    inputs: &[&TypedFact],
+    outputs: &[&TypedFact],
+) -> TractResult<AxesMapping> {
+    let c_axis = spec.data_format.c_axis(spec.rank() + 2);
+    let mut axes = AxesMapping::disconnected(inputs, outputs)?
+        .renaming((InOut::In(0), c_axis), 'I')?
+        .renaming((InOut::Out(0), c_axis), 'O')?
+        .renaming((InOut::In(0), 0), 'N')?
+        .linking('N', (InOut::Out(0), 0))?;
+    for (ax, repr) in (0..spec.rank()).zip("HWXY".chars()) {
+        let padded = match &spec.padding {
+            Padding::Explicit { begin, end } => begin[ax] != 0 || end[ax] != 0,
+            Padding::SameForward { .. } => false,
+            Padding::OutputShape { .. } => true,
+        };
+        if spec.kernel[ax] == 1 && spec.strides[ax] == 1 && spec.output_padding[ax] == 0 && !padded {
+            let axis = spec.data_format.x_axis() + ax;
+            axes = axes.renaming((InOut::In(0), axis), repr)?.linking(repr, (InOut::Out(0), axis))?;
+        }
+    }
+    Ok(axes)
+}
+
+pub(super) fn cost(spec: &DeconvSpec, input: &TypedFact) -> TractResult<TVec<(Cost, TDim)>> {
+    let weights: usize = spec.filter_shape().iter().product();
+    let multiply_adds = match known_shape(spec, input) {
+        Some(shape) => i64::try_from(spec.problem(shape, None)?.multiply_adds()).unwrap_or(i64::MAX).to_dim(),
+        None => {
+            // every tap at every input (transposed) or output (forward) position, those that miss the other side included
+            let positions = match spec.direction {
+                Direction::Transposed => input.shape.to_tvec(),
+                Direction::Forward => spec.output_shape(&input.shape)?,
+            };
+            let x0 = spec.data_format.x_axis();
+            let positions: TDim = positions[x0..x0 + spec.rank()].iter().product();
+            positions * &input.shape[0] * weights
+        }
+    };
+    Ok(tvec!((Cost::FMA(input.datum_type), multiply_adds), (Cost::Params(input.datum_type), weights.to_dim())))
+}
+
+pub(super) fn info(spec: &DeconvSpec, dialect: Dialect) -> String {
+    format!("{dialect}: {spec}")
+}
