@@ -18,6 +18,18 @@ pub enum FilterLayout {
         /// Output channels of the last panel where `mr` does not divide them.
         tail_mr: usize,
     },
+    /// `[group][panel of products][input channel][product of the panel]`, a product being an (output channel, kernel position) pair.
+    Columns {
+        /// Products of a panel.
+        mr: usize,
+        /// Products of the last panel where `mr` does not divide them.
+        tail_mr: usize,
+    },
+    /// `[group][panel of products][input channel][product of the panel]` with panels of whole vectors.
+    Vectors {
+        /// Products of a panel.
+        width: usize,
+    },
 }
 
 /// A filter in some layout, in the element type that sums are computed in (except for [`FilterLayout::Plain`]).
@@ -47,6 +59,8 @@ impl PackedFilter {
         let plain = plain.as_slice::<E>()?;
         let data = match layout {
             FilterLayout::Plain => Arc::clone(filter),
+            FilterLayout::Columns { mr, tail_mr } => Arc::new(tensor1(&products(spec, *mr, *tail_mr, plain))),
+            FilterLayout::Vectors { width } => Arc::new(tensor1(&products(spec, *width, *width, plain))),
             FilterLayout::Phases { mr, tail_mr } => Arc::new(tensor1(&phases(spec, *mr, *tail_mr, plain))),
         };
         Ok(PackedFilter { layout: layout.clone(), data })
@@ -114,6 +128,30 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E])
                         packed.extend(std::iter::repeat_n(zero, height - present));
                     }
                 }
+            }
+        }
+    }
+    packed
+}
+
+fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> Vec<E::Compute> {
+    let strides = spec.filter_strides();
+    let zero = <E::Compute as crate::element::Compute>::ZERO;
+    let taps: Vec<usize> = (0..spec.rank())
+        .map(|ax| (0..spec.kernel[ax]).map(move |k| (ax, k)))
+        .multi_cartesian_product()
+        .map(|tap| tap.into_iter().map(|(ax, k)| k * strides.kernel[ax]).sum())
+        .collect();
+    let offsets: Vec<usize> =
+        (0..spec.group_out()).flat_map(|co| taps.iter().map(move |tap| co * strides.output + tap)).collect();
+    let mut packed = vec![];
+    for g in 0..spec.group {
+        for (first, height) in panel_heights(offsets.len(), mr, tail_mr) {
+            let present = &offsets[first..(first + height).min(offsets.len())];
+            for ci in 0..spec.group_in() {
+                let base = g * strides.group + ci * strides.input;
+                packed.extend(present.iter().map(|at| plain[base + at].widen()));
+                packed.extend(std::iter::repeat_n(zero, height - present.len()));
             }
         }
     }

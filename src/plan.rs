@@ -8,7 +8,9 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{self, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Problem};
+use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::DepthwisePlan;
+use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::phases::PhasesPlan;
 use crate::strategy::{Operands, reference};
 use std::fmt;
@@ -19,6 +21,10 @@ use tract_core::internal::*;
 pub enum Strategy {
     /// One input channel a group: sums of shifted rows.
     Depthwise,
+    /// One input position: the weights are streamed once.
+    MatVec,
+    /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
+    Col2im,
     /// Each phase as a small dense convolution, lanes are positions.
     Phases,
     /// The definition, one output element at a time.
@@ -27,12 +33,15 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 3] = [Strategy::Depthwise, Strategy::Phases, Strategy::Reference];
+    pub const ALL: [Strategy; 5] =
+        [Strategy::Depthwise, Strategy::MatVec, Strategy::Col2im, Strategy::Phases, Strategy::Reference];
 
     /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Depthwise => "depthwise",
+            Strategy::MatVec => "matvec",
+            Strategy::Col2im => "col2im",
             Strategy::Phases => "phases",
             Strategy::Reference => "reference",
         }
@@ -61,6 +70,8 @@ impl Strategy {
     ) -> Result<Decision, String> {
         match self {
             Strategy::Depthwise => DepthwisePlan::propose(problem, layout).map(Decision::Depthwise),
+            Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout).map(Decision::MatVec),
+            Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
             Strategy::Phases => PhasesPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Phases),
             Strategy::Reference => match layout {
                 None | Some(FilterLayout::Plain) => Ok(Decision::Reference),
@@ -81,6 +92,10 @@ impl fmt::Display for Strategy {
 pub enum Decision {
     /// See [`Strategy::Depthwise`].
     Depthwise(DepthwisePlan),
+    /// See [`Strategy::MatVec`].
+    MatVec(MatVecPlan),
+    /// See [`Strategy::Col2im`].
+    Col2im(Col2imPlan),
     /// See [`Strategy::Phases`].
     Phases(PhasesPlan),
     /// See [`Strategy::Reference`].
@@ -138,7 +153,18 @@ impl Plan {
                 declined.push((strategy, "another one is forced".to_string()));
                 continue;
             }
-            match strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), Machine::current()) {
+            let machine = Machine::current();
+            match strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), machine) {
+                Ok(Decision::Col2im(plan)) if options.strategy.is_none() && options.layout.is_none() => {
+                    let phases = PhasesPlan::propose(&problem, datum_type, isa, None, machine);
+                    match phases {
+                        Ok(phases) if phases.cost <= plan.cost => {
+                            let reason = format!("its estimated cost is {}, that of phases {}", plan.cost, phases.cost);
+                            declined.push((strategy, reason));
+                        }
+                        _ => return Ok(Plan { problem, datum_type, decision: Decision::Col2im(plan), isa, declined }),
+                    }
+                }
                 Ok(decision) => return Ok(Plan { problem, datum_type, decision, isa, declined }),
                 Err(reason) => declined.push((strategy, reason)),
             }
@@ -151,6 +177,8 @@ impl Plan {
     pub fn strategy(&self) -> Strategy {
         match self.decision {
             Decision::Depthwise(_) => Strategy::Depthwise,
+            Decision::MatVec(_) => Strategy::MatVec,
+            Decision::Col2im(_) => Strategy::Col2im,
             Decision::Phases(_) => Strategy::Phases,
             Decision::Reference => Strategy::Reference,
         }
@@ -160,6 +188,8 @@ impl Plan {
     pub fn filter_layout(&self) -> FilterLayout {
         match &self.decision {
             Decision::Depthwise(_) => DepthwisePlan::layout(),
+            Decision::MatVec(plan) => plan.filter_layout(),
+            Decision::Col2im(plan) => plan.filter_layout(),
             Decision::Phases(plan) => plan.filter_layout(),
             Decision::Reference => FilterLayout::Plain,
         }
@@ -192,6 +222,8 @@ impl Plan {
             let target = view.as_slice_mut::<E>()?;
             match &self.decision {
                 Decision::Depthwise(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
+                Decision::MatVec(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
+                Decision::Col2im(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
             }
@@ -206,6 +238,13 @@ impl fmt::Display for Plan {
             Decision::Depthwise(p) => {
                 let runs = if p.flat { "blocks of rows" } else { "rows" };
                 write!(f, "depthwise on {} {:?}, {runs} at a time", self.isa, self.datum_type)
+            }
+            Decision::MatVec(p) => {
+                write!(f, "matvec on {} {:?}, {} columns at a time", self.isa, self.datum_type, p.width)
+            }
+            Decision::Col2im(p) => {
+                let rows = p.chunk_rows;
+                write!(f, "col2im {}x{} on {} {:?}, {rows} input rows at a time", p.mr, p.nv, self.isa, self.datum_type)
             }
             Decision::Phases(p) => {
                 write!(f, "phases {}x{} on {} {:?}", p.mr, p.nv, self.isa, self.datum_type)?;

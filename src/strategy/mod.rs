@@ -1,6 +1,8 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
+pub mod col2im;
 pub mod depthwise;
+pub mod matvec;
 pub mod phases;
 mod pieces;
 pub(crate) mod reference;

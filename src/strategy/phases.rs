@@ -17,7 +17,7 @@ use tract_core::internal::*;
 
 /// Longest single accumulation chain, in (channel, tap) pairs: longer sums are made in parts, which keeps the rounding error
 /// near that of the other runtimes (one chain of 1024 was measured at 2.6 times their error).
-const LONGEST_CHAIN: usize = 256;
+pub(super) const LONGEST_CHAIN: usize = 256;
 
 /// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
 const MOST_PHASES: usize = 4096;
@@ -147,7 +147,8 @@ impl PhasesPlan {
                 if forced.is_some_and(|f| f != (mr, tail_mr)) {
                     continue;
                 }
-                let tile_cost = |m: usize, n: usize| (m * n).max(m + n).max(8) + 1;
+                let resident = widest * problem.group_in * nv * lanes * element <= L1_SHARE;
+                let tile_cost = |m: usize, n: usize| tile_cost(m, n, lanes * element, resident);
                 let vectors = flat.div_ceil(lanes);
                 let (whole, rest) = (vectors / nv, vectors % nv);
                 let row_cost = |m: usize| whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 };
@@ -160,7 +161,7 @@ impl PhasesPlan {
                         nv,
                         apart,
                         direct: in_place,
-                        tile_major: widest * problem.group_in * nv * lanes * element <= L1_SHARE,
+                        tile_major: resident,
                         block_rows,
                         block_columns,
                         cost,
@@ -231,8 +232,15 @@ impl PhasesPlan {
     }
 }
 
+/// Estimated slots of one (channel, tap) of an `m` × `n` tile, a slot being a vector multiply-add. Bounds: the multiply-adds; a load for each operand; eight
+/// accumulators to hide the latency; 20 bytes a slot from L2, where the input is not `resident` in L1 (measured on Zen 4).
+pub(super) fn tile_cost(m: usize, n: usize, vector_bytes: usize, resident: bool) -> usize {
+    let streamed = if resident { 0 } else { n * vector_bytes / 20 };
+    (m * n).max(m + n).max(8).max(streamed) + 1
+}
+
 /// Lanes and the `(mr, nv)` of every position tile.
-fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
+pub(super) fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
     fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, Vec<(usize, usize)>) {
         (kernels.lanes, kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect())
     }

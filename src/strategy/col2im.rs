@@ -1,0 +1,320 @@
+//! Few output channels and many taps: one matrix product makes what every tap adds, output rows gather it.
+//!
+//! The products of a few input rows, one per (output channel, tap), live in a ring that stays in L2, so that there is no column buffer of
+//! the input's size. Nothing is shifted before the product, so the input is read in place.
+
+use super::phases::axes_of;
+use super::pieces::{Cut, Task, tasks};
+use super::{Aligned, Operands, Scratch, blocks_of, group_parts, parallel, threads};
+use crate::element::{Compute, Element};
+use crate::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::geometry::AxisPhases;
+use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start};
+use crate::machine::Machine;
+use crate::spec::{DataFormat, Direction, Problem};
+use crate::strategy::phases::LONGEST_CHAIN;
+use std::ops::Range;
+use tract_core::internal::*;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Col2imPlan {
+    /// Products (output channel × tap) of a register tile.
+    pub mr: usize,
+    /// Products of the last panel's tile.
+    pub tail_mr: usize,
+    /// Vectors of positions of a register tile.
+    pub nv: usize,
+    /// Input rows of one matrix product.
+    pub chunk_rows: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+}
+
+impl Col2imPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<Col2imPlan, String> {
+        if problem.direction == Direction::Forward {
+            return Err("a forward convolution has nothing to gather".to_string());
+        }
+        if problem.axes.len() != 2 {
+            return Err(format!("{} spatial axes, not two", problem.axes.len()));
+        }
+        if let Some(reason) = super::phases::too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Columns { mr, tail_mr }) => Some((*mr, *tail_mr)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let products = problem.group_out * taps;
+        if products > 1024 {
+            return Err(format!("{products} products a position outgrow the ring"));
+        }
+        let (lanes, tiles) = super::phases::shapes(datum_type, isa);
+        let axes = axes_of(problem);
+        let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
+        let element = size_of_compute(datum_type);
+        let mut best: Option<Col2imPlan> = None;
+        for (mr, nv) in tiles {
+            let tail = products % mr;
+            let tail_mr =
+                super::phases::shapes(datum_type, isa).1.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+            if forced.is_some_and(|f| f != (mr, tail_mr)) {
+                continue;
+            }
+            // enough rows to fill a tile, as far as the ring stays in half of L2
+            let fits = (machine.l2 / 2 / element / products / x.input).max(1);
+            let chunk_rows = (nv * lanes).div_ceil(x.input).clamp(1, fits.min(y.input));
+            let vectors = (chunk_rows * x.input).div_ceil(lanes);
+            let tile_cost = |m: usize, n: usize| super::phases::tile_cost(m, n, lanes * element, false);
+            let row_cost = |m: usize| {
+                vectors / nv * tile_cost(m, nv) + if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { 0 }
+            };
+            let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
+            // a product's vector is stored, read and added once: three slots
+            let gathered = products * vectors * 3;
+            let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
+            let cost = (panels * problem.group_in + gathered) as u64 * chunks as u64;
+            if best.as_ref().is_none_or(|b| cost < b.cost) {
+                best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let (y, x) = (&self.axes[0], &self.axes[1]);
+        let threads = threads();
+        let groups = group_parts(problem, threads);
+        // each block makes the products of its halo again, so there are only as many as the threads need
+        let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
+        let cut = Cut {
+            groups,
+            channels: vec![0..problem.group_out],
+            rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
+            columns: vec![0..x.grid],
+        };
+        let mut tasks = tasks(problem, &self.axes, &cut, output);
+        parallel(&mut tasks, problem.multiply_adds(), |task| {
+            E::Compute::with_scratch(|scratch| {
+                task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+            })
+        })
+    }
+}
+
+/// Bytes of an element of the type that sums are made in.
+fn size_of_compute(datum_type: DatumType) -> usize {
+    if matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
+}
+
+struct Panel<T: 'static> {
+    first: usize,
+    weights: usize,
+    tiles: Vec<&'static PositionTile<T>>,
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a Col2imPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    panels: Vec<Panel<E::Compute>>,
+    /// Products, padded to whole panels.
+    products: usize,
+    weights: &'a [E::Compute],
+    operands: &'a Operands<'a, E>,
+    zeros: Vec<E::Compute>,
+    /// Strides of the input: image, channel, row, column.
+    strides: [usize; 4],
+}
+
+/// The products of the last few input rows.
+struct Ring<'a, T> {
+    data: &'a mut [T],
+    /// Elements between products.
+    pitch: usize,
+    /// Elements of a slot of `chunk_rows` rows.
+    slot: usize,
+    slots: usize,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a Col2imPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &'a Operands<'a, E>,
+    ) -> TractResult<Self> {
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let mut at = 0;
+        let panels = panel_heights(problem.group_out * taps, plan.mr, plan.tail_mr)
+            .map(|(first, height)| {
+                let weights = at;
+                at += height * problem.group_in;
+                let tiles = (1..=plan.nv)
+                    .map(|nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing"))
+                    .collect::<TractResult<Vec<_>>>()?;
+                Ok(Panel { first, weights, tiles })
+            })
+            .collect::<TractResult<Vec<_>>>()?;
+        let input = super::strides_of(&problem.input_shape());
+        let (c, x) = (problem.data_format.c_axis(4), problem.data_format.x_axis());
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            products: at / problem.group_in,
+            panels,
+            weights: filter.data::<E::Compute>()?,
+            operands,
+            zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
+            strides: [input[0], input[c], input[x], input[x + 1]],
+        })
+    }
+
+    /// One group of a block of grid rows.
+    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+        let (y, x) = (&self.plan.axes[0], &self.plan.axes[1]);
+        let lanes = self.kernels.lanes;
+        let chunk_rows = self.plan.chunk_rows;
+        let shifts = y.shifts();
+        let (lowest, highest) = (shifts[0], shifts[shifts.len() - 1]);
+        let span = (highest - lowest) as usize + 1;
+        let slot = (chunk_rows * x.input).next_multiple_of(lanes);
+        let slots = (span + chunk_rows - 1).div_ceil(chunk_rows) + 1;
+        let pitch = slots * slot;
+        let data = scratch.tile.of(self.products * pitch);
+        let mut ring = Ring { data, pitch, slot, slots };
+        // chunks of input rows are numbered from the first row that the block reads
+        let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
+        let mut made = first_row;
+        let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step];
+        for u in task.rows.clone() {
+            let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
+            while made < needed {
+                let chunk = made..(made + chunk_rows).min(y.input);
+                self.multiply(task.n, g, chunk.clone(), (made - first_row) / chunk_rows, &mut ring, &mut scratch.block);
+                made = chunk.end;
+            }
+            for (ry, phase) in y.phases.iter().enumerate() {
+                let cell = u * y.out_step + ry;
+                if cell >= y.output {
+                    break;
+                }
+                for channel in 0..self.problem.group_out {
+                    let bias = self
+                        .operands
+                        .bias
+                        .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
+                    for (row, columns) in rows.iter_mut().zip(&x.phases) {
+                        row.clear();
+                        row.resize(x.grid, bias);
+                        for tap_y in &phase.taps {
+                            let Ok(i) = usize::try_from(u as i64 + tap_y.shift) else { continue };
+                            if i >= y.input {
+                                continue;
+                            }
+                            let at = i - first_row;
+                            let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * x.input;
+                            for tap_x in &columns.taps {
+                                let inside = x.inside(tap_x.shift);
+                                let product = (channel * self.problem.axes[0].kernel + tap_y.k)
+                                    * self.problem.axes[1].kernel
+                                    + tap_x.k;
+                                let from =
+                                    product * ring.pitch + offset + (inside.start as i64 + tap_x.shift).max(0) as usize;
+                                self.kernels.add(&ring.data[from..from + inside.len()], &mut row[inside]);
+                            }
+                        }
+                    }
+                    let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
+                    let slot = task.channel(self.problem, g, channel);
+                    task.pieces.write(self.kernels, slot, 0, cell, 0, &columns, &mut scratch.row);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The products of a chunk of input rows, into a slot of the ring.
+    fn multiply(
+        &self,
+        n: usize,
+        g: usize,
+        rows: Range<usize>,
+        chunk: usize,
+        ring: &mut Ring<E::Compute>,
+        block: &mut Aligned<E::Compute>,
+    ) {
+        let width = self.problem.axes[1].input;
+        let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
+        let count = rows.len() * width;
+        let padded = count.next_multiple_of(lanes);
+        let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
+        let reach = first + (channels - 1) * self.strides[1] + padded;
+        let in_place = self.problem.data_format == DataFormat::Ncx && reach <= self.operands.input.len();
+        let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
+            Some(data) => Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0] },
+            None => {
+                let data = block.of(channels * padded);
+                for (ci, to) in data.chunks_mut(padded).enumerate() {
+                    let from = &self.operands.input[first + ci * self.strides[1]..];
+                    if self.strides[3] == 1 {
+                        E::widen_slice(&from[..count], &mut to[..count]);
+                    } else {
+                        to.iter_mut()
+                            .zip(from.iter().step_by(self.strides[3]))
+                            .take(count)
+                            .for_each(|(to, from)| *to = from.widen());
+                    }
+                    to[count..].fill(E::Compute::ZERO);
+                }
+                Source { data, base: 0, channel_stride: padded, channels, taps: &[0] }
+            }
+        };
+        let origin = source.base;
+        let weights = &self.weights[g * self.products * channels..];
+        let slot = chunk % ring.slots * ring.slot;
+        let per_tile = self.plan.nv * lanes;
+        for panel in &self.panels {
+            for at in (0..padded).step_by(per_tile) {
+                let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
+                let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
+                let mut start = Start::Bias(&self.zeros);
+                for from in (0..channels).step_by(LONGEST_CHAIN) {
+                    source.base = origin + at + from * source.channel_stride;
+                    let part = Source { channels: LONGEST_CHAIN.min(channels - from), ..source };
+                    tile.run(&weights[panel.weights + from * tile.mr..], &part, start, out, ring.pitch);
+                    start = Start::Add;
+                }
+            }
+        }
+    }
+}

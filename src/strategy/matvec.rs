@@ -1,0 +1,149 @@
+//! One input position: a product that streams the weights once, in the order they are stored.
+//!
+//! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
+
+use super::{Operands, parallel, strides_of};
+use crate::element::{Compute, Element};
+use crate::filter::{FilterLayout, PackedFilter};
+use crate::kernel::{Dispatch, Isa, Source, Start};
+use crate::spec::{Direction, Problem};
+use crate::strategy::phases::LONGEST_CHAIN;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
+
+/// Vectors of columns of a register tile.
+const VECTORS: usize = 4;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatVecPlan {
+    /// Columns of a panel.
+    pub width: usize,
+}
+
+impl MatVecPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+    ) -> Result<MatVecPlan, String> {
+        if problem.direction == Direction::Forward {
+            return Err("a forward convolution".to_string());
+        }
+        if problem.axes.iter().any(|a| a.input != 1) {
+            return Err("more than one input position".to_string());
+        }
+        let width = VECTORS * super::phases::shapes(datum_type, isa).0;
+        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
+            return Err(format!("the filter is packed for {layout:?}"));
+        }
+        Ok(MatVecPlan { width })
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Vectors { width: self.width }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let weights = filter.data::<E::Compute>()?;
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let columns = problem.group_out * taps;
+        let (width, channels, batch) = (self.width, problem.group_in, problem.batch);
+        let panels = columns.div_ceil(width);
+        let mut input = vec![E::Compute::ZERO; operands.input.len()];
+        E::widen_slice(operands.input, &mut input);
+        // [group][panel][image][column]
+        let mut sums = vec![E::Compute::ZERO; problem.group * panels * batch * width];
+        let per_image = problem.group * channels;
+        let mut tasks: Vec<(usize, &mut [E::Compute])> = sums.chunks_mut((batch * width).max(1)).enumerate().collect();
+        parallel(&mut tasks, problem.multiply_adds(), |(index, sums)| {
+            let g = *index / panels;
+            let panel = &weights[*index * channels * width..(*index + 1) * channels * width];
+            let mut n = 0;
+            while n < batch {
+                let tile = kernels
+                    .channel_tiles
+                    .iter()
+                    .filter(|t| t.nv == VECTORS && t.positions <= batch - n)
+                    .max_by_key(|t| t.positions)
+                    .context("kernel: a tile of the plan is missing")?;
+                let positions: TVec<usize> = (0..tile.positions).map(|p| p * per_image).collect();
+                for from in (0..channels).step_by(LONGEST_CHAIN) {
+                    let source = Source {
+                        data: &input,
+                        base: n * per_image + g * channels + from,
+                        channel_stride: 1,
+                        channels: LONGEST_CHAIN.min(channels - from),
+                        taps: &[0],
+                    };
+                    tile.run(&panel[from * width..], &source, &positions, Start::Add, &mut sums[n * width..], width);
+                }
+                n += tile.positions;
+            }
+            Ok(())
+        })?;
+        self.scatter(problem, operands, &sums, taps, output)
+    }
+
+    /// Puts every column where its kernel position lands; cells that none reaches hold the bias.
+    fn scatter<E: Element>(
+        &self,
+        problem: &Problem,
+        operands: &Operands<E>,
+        sums: &[E::Compute],
+        taps: usize,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let strides = strides_of(&problem.output_shape());
+        let (c, x) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
+        let panels = (problem.group_out * taps).div_ceil(self.width);
+        // for each kernel position, the offset of its cell in a channel's plane
+        let cells: Vec<Option<usize>> = problem
+            .axes
+            .iter()
+            .map(|a| 0..a.kernel)
+            .multi_cartesian_product()
+            .map(|kernel| {
+                kernel.iter().zip(&problem.axes).zip(&strides[x..]).try_fold(0, |offset, ((k, axis), stride)| {
+                    let cell = *k as i64 * axis.dilation as i64 - axis.pad_begin;
+                    (0..axis.output as i64).contains(&cell).then(|| offset + cell as usize * stride)
+                })
+            })
+            .collect();
+        let plane: usize = problem.axes.iter().map(|a| a.output).product();
+        let cell_stride = strides[x + problem.axes.len() - 1];
+        let filled = cells.iter().flatten().count() == plane;
+        for n in 0..problem.batch {
+            for channel in 0..problem.group * problem.group_out {
+                let (g, co) = (channel / problem.group_out, channel % problem.group_out);
+                let bias = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
+                let output = &mut output[n * strides[0] + channel * strides[c]..];
+                if !filled {
+                    output.iter_mut().step_by(cell_stride).take(plane).for_each(|cell| *cell = E::narrow(bias));
+                }
+                let column = |k: usize| {
+                    let at = co * taps + k;
+                    sums[((g * panels + at / self.width) * problem.batch + n) * self.width + at % self.width]
+                };
+                for (k, cell) in cells.iter().enumerate() {
+                    if let Some(cell) = cell {
+                        output[*cell] = E::narrow(bias.plus(column(k)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
