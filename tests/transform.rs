@@ -1,0 +1,147 @@
+//! The transform `deconv`: tract's own deconvolutions in any typed model become ours, with the same numbers.
+
+mod common;
+
+use common::case::{self, Case, Dialect, Expect, Wiring};
+use common::oracle::FromTensor;
+use common::probe::{Probe, axis};
+use common::proto::Dim;
+use common::run::{Failure, Stage, guarded, load_stock, run};
+use std::io::Write;
+use tract_core::internal::*;
+use tract_core::ops::cnn::Deconv;
+use tract_core::transform::get_transform;
+use tract_deconv::GroupedDeconv;
+
+fn transformed(mut model: TypedModel) -> TractResult<TypedModel> {
+    get_transform("deconv")?.context("the transform is registered")?.transform(&mut model)?;
+    Ok(model)
+}
+
+fn count<O: tract_core::ops::Op>(model: &TypedModel) -> usize {
+    model.nodes.iter().filter(|node| node.op_is::<O>()).count()
+}
+
+fn probes() -> Vec<Probe> {
+    let plain = || Probe::new(&[2, 4, 5, 6], &[4, 2, 3, 3]);
+    vec![
+        plain(),
+        plain().bias(2),
+        plain().ints("strides", &[2, 3]).ints("pads", &[1, 0, 2, 1]).bias(2),
+        plain().group(2).bias(4).ints("dilations", &[2, 1]),
+        Probe::new(&[1, 6, 7], &[6, 1, 4]).group(6).ints("strides", &[2]),
+        Probe::new(&[1, 2, 3, 2, 4], &[2, 3, 2, 2, 2]).ints("strides", &[2, 2, 2]).bias(3),
+        plain().ints("strides", &[2, 2]).string("auto_pad", "SAME_UPPER"),
+        plain().ints("strides", &[2, 2]).string("auto_pad", "SAME_LOWER"),
+        // of any size, as tract takes it
+        plain().ints("strides", &[2, 2]).ints("output_padding", &[5, 3]).bias(2),
+        plain().run_time_weights().bias(2),
+        Probe::typed(DatumType::F64, &[2, 4, 5], &[4, 2, 3]).bias(2),
+    ]
+}
+
+#[test]
+fn the_plugins_op_with_the_same_numbers() -> TractResult<()> {
+    for probe in probes() {
+        for before in [Stage::Typed, Stage::Decluttered] {
+            let stock = before.of(load_stock(&probe.proto())?)?;
+            assert_eq!((count::<Deconv>(&stock), count::<GroupedDeconv>(&stock)), (1, 0), "{probe:?}");
+            let ours = transformed(stock.clone())?;
+            assert_eq!((count::<Deconv>(&ours), count::<GroupedDeconv>(&ours)), (0, 1), "{probe:?}");
+            let want = run(stock, &probe.inputs())?.remove(0);
+            for after in Stage::ALL {
+                let got = run(after.of(ours.clone())?, &probe.inputs())?.remove(0);
+                want.close_enough(&got, true).with_context(|| format!("{before:?}, {after:?}: {probe:?}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn symbols_stay() -> TractResult<()> {
+    let dims: [Dim; 4] = ["N".into(), 4.into(), "H".into(), "W".into()];
+    let probe = Probe::new(&[2, 4, 5, 6], &[4, 3, 3, 3]).ints("strides", &[2, 2]).bias(3).dims(&dims);
+    let stock = load_stock(&probe.proto())?;
+    let fact = stock.output_fact(0)?.clone();
+    let ours = transformed(stock)?;
+    assert_eq!(ours.output_fact(0)?.shape, fact.shape);
+    for stage in Stage::ALL {
+        let got = run(stage.of(ours.clone())?, &probe.inputs())?.remove(0);
+        let expected = probe.expected(&[axis(2, 1, 0, 11), axis(2, 1, 0, 13)]);
+        expected.check(&got).map_err(|e| format_err!("{stage:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_model_without_deconvolutions_is_left_alone() -> TractResult<()> {
+    use common::proto::{Model, Node, sizes};
+    let node = Node::new("Relu").inputs(&["x"]).output("y");
+    let proto = Model::opset(11).input("x", f32::datum_type(), &sizes(&[2, 3])).node(node).output("y").build();
+    let stock = load_stock(&proto)?;
+    let before = stock.to_string();
+    assert_eq!(transformed(stock)?.to_string(), before);
+    Ok(())
+}
+
+/// Whatever stock tract computes for the ONNX cases of the conformance folder, right or wrong, stays the same.
+#[test]
+fn the_conformance_cases_keep_stock_numbers() {
+    let Some(folder) = case::folder() else {
+        let _ = writeln!(std::io::stderr(), "transform: the conformance folder is absent, its cases are skipped");
+        return;
+    };
+    let mut files: Vec<_> = std::fs::read_dir(folder).expect("a readable folder").flatten().map(|e| e.path()).collect();
+    files.sort();
+    let (mut same, mut refused_by_stock, mut failures) = (0, 0, vec![]);
+    for (ix, case) in files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|e| e == "json"))
+        .flat_map(|file| Case::read(file).expect("a file of cases"))
+        .filter(|case| case.dialect == Dialect::Onnx)
+        .enumerate()
+    {
+        let (proto, inputs) = case.model(Wiring::ALL[ix % Wiring::ALL.len()], 1);
+        let stock = guarded(|| {
+            let model = load_stock(&proto)?;
+            Ok((model.clone(), run(model, &inputs)?.remove(0)))
+        });
+        let Ok((stock, want)) = stock else {
+            refused_by_stock += 1;
+            continue;
+        };
+        let ours = guarded(|| {
+            let model = transformed(stock)?;
+            ensure!(count::<Deconv>(&model) == 0, "a Deconv is left");
+            Ok(run(model.into_optimized()?, &inputs)?.remove(0))
+        });
+        if matches!(case.expect, Expect::Reject { .. }) {
+            // stock tract takes ill-formed nodes; ours may refuse them, but not panic
+            if let Err(Failure::Panic(e)) = ours {
+                failures.push(format!("{}: {e}", case.id));
+            }
+            continue;
+        }
+        match ours {
+            Ok(got) if near(&got, &want, case.tolerance) => same += 1,
+            Ok(got) => failures.push(format!("{}: {got:?} for {want:?}", case.id)),
+            Err(Failure::Error(e)) | Err(Failure::Panic(e)) => failures.push(format!("{}: {e}", case.id)),
+        }
+    }
+    let _ = writeln!(
+        std::io::stderr(),
+        "transform: {same} onnx cases keep stock tract's numbers, {refused_by_stock} don't run there"
+    );
+    assert!(failures.is_empty(), "{} cases changed:\n{}", failures.len(), failures.join("\n"));
+    assert!(same > 200, "only {same} cases ran");
+}
+
+/// Cases without a tolerance are small integers, exact in every type.
+fn near(got: &Tensor, want: &Tensor, tolerance: Option<f64>) -> bool {
+    let values = |tensor: &Tensor| f64::from_tensor(tensor);
+    let (tolerance, got_values, want_values) = (tolerance.unwrap_or(0.0), values(got), values(want));
+    got.datum_type() == want.datum_type()
+        && got.shape() == want.shape()
+        && got_values.iter().zip(&want_values).all(|(g, w)| (g - w).abs() <= tolerance * (1.0 + w.abs()))
+}
