@@ -1,0 +1,107 @@
+//! What loading and running keep in memory: no column buffer, no bias as large as the output, one copy of the weights.
+//!
+//! A counting allocator stands for the whole process, so everything is one test.
+
+mod common;
+
+use common::probe::Probe;
+use common::run::load;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tract_core::internal::*;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: forwards to the system's allocator, and counts beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What a piece of work leaves allocated, and its highest point, above what was there before.
+fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
+    let before = LIVE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let result = work();
+    let above = |counter: &AtomicUsize| counter.load(Ordering::Relaxed).saturating_sub(before);
+    (result, above(&LIVE), above(&PEAK))
+}
+
+const MIB: usize = 1 << 20;
+
+/// What a strategy may use besides its output (half of the largest L2 that plans are made for, and some), and what a loaded
+/// model may weigh besides its weights.
+const SLACK: usize = 10 * MIB;
+
+#[test]
+fn loading_and_running() -> TractResult<()> {
+    for (what, x, w, group, strides) in [
+        // column buffer: 16·16·16·64·64 f32, 64 MiB; output 1.2 MiB
+        ("dense k16 s2", [1, 32, 64, 64], [32, 16, 16, 16], 1, [2, 2]),
+        // 4·3·3 · 32·128·128, 72 MiB; output 8 MiB
+        ("grouped k6 s2", [1, 32, 128, 128], [32, 2, 6, 6], 16, [2, 2]),
+        // output 51 MiB, a bias of its size as much again
+        ("k2 s2 @640²", [1, 8, 640, 640], [8, 8, 2, 2], 1, [2, 2]),
+        // weights 32 MiB
+        ("wide", [1, 1024, 2, 2], [1024, 512, 4, 4], 1, [2, 2]),
+    ] {
+        for bias in [false, true] {
+            let mut probe = Probe::new(&x, &w).ints("strides", &strides);
+            if group > 1 {
+                probe = probe.group(group);
+            }
+            if bias {
+                probe = probe.bias(w[1] * group);
+            }
+            let weights = probe.w.len() * 4;
+            let output: usize = w[1]
+                * group
+                * 4
+                * (0..2).map(|ax| strides[ax] as usize * (x[2 + ax] - 1) + w[2 + ax]).product::<usize>();
+            let (model, kept, _) = measured(|| load(&probe.proto())?.into_optimized());
+            let model = model?;
+            let plan = model.into_runnable()?;
+            let inputs = tvec!(probe.x.clone().into_tvalue());
+            let (first, after, peak) = measured(|| plan.run(inputs.clone()));
+            let first = first?;
+            let (second, _, again) = measured(|| plan.run(inputs));
+            ensure!(second?[0] == first[0], "{what}: the second run differs from the first");
+            let mib = |bytes: usize| bytes as f64 / MIB as f64;
+            let _ = writeln!(
+                std::io::stderr(),
+                "memory: {what}, bias {bias}: weights {:.1} MiB, model {:.1}; output {:.1}, run {:.1} at most, then {:.1}",
+                mib(weights),
+                mib(kept),
+                mib(output),
+                mib(peak),
+                mib(again)
+            );
+            // packed weights may be padded to whole tiles
+            ensure!(
+                kept <= weights + weights / 4 + SLACK,
+                "{what}: the model keeps {kept} bytes for {weights} of weights"
+            );
+            ensure!(peak <= output + SLACK, "{what}: a run takes {peak} bytes for an output of {output}");
+            ensure!(again <= output + SLACK, "{what}: the next run takes {again} bytes for an output of {output}");
+            ensure!(after <= output + SLACK, "{what}: {after} bytes are kept after a run with an output of {output}");
+        }
+    }
+    Ok(())
+}
