@@ -245,6 +245,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                             let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * x.input;
                             for tap_x in &columns.taps {
                                 let inside = x.inside(tap_x.shift);
+                                if inside.is_empty() {
+                                    continue;
+                                }
                                 let product = (channel * self.problem.axes[0].kernel + tap_y.k)
                                     * self.problem.axes[1].kernel
                                     + tap_x.k;

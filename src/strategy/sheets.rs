@@ -198,7 +198,7 @@ impl Sheets {
         sheet[..(begin * pitch) as usize].fill(E::Compute::ZERO);
         sheet[(end * pitch) as usize..].fill(E::Compute::ZERO);
         let inside = &mut sheet[(begin * pitch) as usize..(end * pitch) as usize];
-        if shift.abs() >= pitch {
+        if inside.is_empty() || shift.abs() >= pitch {
             return inside.fill(E::Compute::ZERO);
         }
         // cell c of `inside` comes from c + from of the source's plane
