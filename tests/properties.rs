@@ -65,7 +65,8 @@ fn line(direction: Direction, scale: Scale) -> impl Strategy<Value = Line> {
         prop_oneof![3 => 1usize..8, 1 => prop::sample::select(&TILES[..]), if scale.long > 7 { 4 } else { 1 } => long];
     let kernel = prop_oneof![6 => 1usize..=5, 1 => 6usize..=17];
     let stride = prop_oneof![8 => 1usize..=4, 1 => 5usize..=9];
-    let pads = prop_oneof![3 => 0i64..=3, 2 => -3i64..=12];
+    // up to crops beyond all that the kernel reaches
+    let pads = prop_oneof![6 => 0i64..=3, 4 => -3i64..=12, 1 => 13i64..=40];
     (input, kernel, stride, 1usize..=4, (pads.clone(), pads), 0usize..=9, 1usize..60).prop_map(
         move |(input, kernel, stride, dilation, (begin, end), output_padding, output)| {
             let output_padding = if direction == Direction::Transposed { output_padding % (stride + 3) } else { 0 };

@@ -1,0 +1,518 @@
+//! The three dialects beside each other: the same layer in every spelling, one graph with all of them, and what each refuses.
+
+mod common;
+
+use common::oracle::{Answer, Expected, FromTensor, Rule, channels_last, channels_second, convolve};
+use common::proto::{Model, Node, sizes};
+use common::random::Random;
+use common::run::{Stage, guarded, load, refused, run};
+use proptest::prelude::*;
+use tract_core::internal::tract_ndarray::ArrayD;
+use tract_core::internal::*;
+use tract_deconv::spec::Direction;
+use tract_onnx::pb::ModelProto;
+
+const NAME: &str = "upsample7";
+
+/// A transposed layer that every dialect can say: explicit pads, no output padding beyond ONNX's limit.
+#[derive(Clone, Debug)]
+struct Layer {
+    batch: usize,
+    group: usize,
+    /// In one group.
+    channels: (usize, usize),
+    /// Per axis: input, kernel, stride, dilation, pads begin and end, output padding.
+    axes: Vec<(usize, usize, usize, usize, i64, i64, usize)>,
+    bias: bool,
+    seed: u64,
+}
+
+impl Layer {
+    fn list(&self, of: impl Fn(&(usize, usize, usize, usize, i64, i64, usize)) -> i64) -> Vec<i64> {
+        self.axes.iter().map(of).collect()
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let rule = |&(x, k, stride, dilation, begin, end, op): &(usize, usize, usize, usize, i64, i64, usize)| {
+            let full = stride * (x - 1) + (k - 1) * dilation + 1 + op;
+            Rule { stride, dilation, pad_begin: begin, output: (full as i64 - begin - end) as usize }
+        };
+        self.axes.iter().map(rule).collect()
+    }
+
+    /// `[N, C, X..]`
+    fn x(&self) -> Tensor {
+        let shape = [vec![self.batch, self.group * self.channels.0], self.axes.iter().map(|a| a.0).collect()].concat();
+        Random(self.seed).tensor(DatumType::F32, &shape)
+    }
+
+    /// `[G, Ci, Co, K..]`
+    fn w(&self) -> Tensor {
+        let (ci, co) = self.channels;
+        let shape = [vec![self.group, ci, co], self.axes.iter().map(|a| a.1).collect()].concat();
+        Random(self.seed + 1).tensor(DatumType::F32, &shape)
+    }
+
+    fn b(&self) -> Option<Tensor> {
+        self.bias.then(|| Random(self.seed + 2).tensor(DatumType::F32, &[self.group * self.channels.1]))
+    }
+
+    fn answer(&self, with_bias: bool) -> Answer<f64> {
+        let bias = self.b().filter(|_| with_bias).map(|b| f64::from_tensor(&b).into_iter().collect::<Vec<_>>());
+        let (x, w) = (f64::from_tensor(&self.x()), f64::from_tensor(&self.w()));
+        convolve(Direction::Transposed, &x, &w, bias.as_deref(), &self.rules())
+    }
+
+    /// `[G·Ci, Co, K..]`
+    fn merged_filter(&self) -> Tensor {
+        let w = self.w();
+        let shape = [&[w.shape()[0] * w.shape()[1]], &w.shape()[2..]].concat();
+        w.into_shape(&shape).expect("same length")
+    }
+
+    fn with_operands(&self, node: Node, x: &Tensor, w: &Tensor, bias: bool) -> (ModelProto, Tensor) {
+        let mut node = node.named(NAME).inputs(&["x", "w"]).output("y");
+        let mut model = Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", w);
+        if let Some(b) = self.b().filter(|_| bias) {
+            node = node.input("b");
+            model = model.initializer("b", &b);
+        }
+        (model.node(node).output("y").build(), x.clone())
+    }
+
+    fn onnx(&self) -> (ModelProto, Tensor) {
+        let pads = [self.list(|a| a.4), self.list(|a| a.5)].concat();
+        let node = Node::new("ConvTranspose").ints("pads", &pads).int("group", self.group as i64);
+        let node = node.ints("strides", &self.list(|a| a.2 as i64)).ints("dilations", &self.list(|a| a.3 as i64));
+        let node = node.ints("output_padding", &self.list(|a| a.6 as i64));
+        self.with_operands(node, &self.x(), &self.merged_filter(), true)
+    }
+
+    fn openvino(&self, commas: bool) -> (ModelProto, Tensor) {
+        let mut node = Node::new("GroupConvolutionBackpropData").domain("org.openvinotoolkit");
+        for (name, values) in [
+            ("strides", self.list(|a| a.2 as i64)),
+            ("dilations", self.list(|a| a.3 as i64)),
+            ("pads_begin", self.list(|a| a.4)),
+            ("pads_end", self.list(|a| a.5)),
+            ("output_padding", self.list(|a| a.6 as i64)),
+        ] {
+            node = if commas { node.comma_string(name, &values) } else { node.ints(name, &values) };
+        }
+        self.with_operands(node, &self.x(), &self.w(), false)
+    }
+
+    fn onednn(&self, data_format: &str, filter_format: &str) -> (ModelProto, Tensor) {
+        let node = Node::new("ConvTranspose").domain("onednn").int("groups", self.group as i64);
+        let node = node.ints("strides", &self.list(|a| a.2 as i64)).ints("dilations", &self.list(|a| a.3 as i64));
+        let node = node.ints("pads_begin", &self.list(|a| a.4)).ints("pads_end", &self.list(|a| a.5));
+        let node = node.ints("output_padding", &self.list(|a| a.6 as i64));
+        let node = node.string("data_format", data_format).string("filter_format", filter_format);
+        // I and O first, kernel last: IOX
+        let w = self.merged_filter().into_plain_array::<f32>().expect("f32");
+        let rank = self.axes.len();
+        let kernel = 2..rank + 2;
+        let order: Vec<usize> = match filter_format {
+            "IOX" => [0, 1].into_iter().chain(kernel).collect(),
+            "OIX" => [1, 0].into_iter().chain(kernel).collect(),
+            "XIO" => kernel.chain([0, 1]).collect(),
+            _ => kernel.chain([1, 0]).collect(),
+        };
+        let w: Tensor = w.permuted_axes(order).as_standard_layout().into_owned().into();
+        let x = self.x();
+        let x = if data_format == "NXC" { channels_last(x.into_plain_array::<f32>().expect("f32")).into() } else { x };
+        self.with_operands(node, &x, &w, true)
+    }
+}
+
+fn layer() -> impl Strategy<Value = Layer> {
+    let axis = (1usize..=4, 1usize..=3, 1usize..=3, 1usize..=3, 0i64..=3, 0i64..=3, 0usize..=2);
+    let axis = axis.prop_map(|(x, k, s, d, begin, end, op)| {
+        let op = op % s.max(d);
+        let full = (s * (x - 1) + (k - 1) * d + 1 + op) as i64;
+        let begin = begin.min(full - 1);
+        (x, k, s, d, begin, end.min(full - 1 - begin), op)
+    });
+    let axes = (1usize..=4).prop_flat_map(move |rank| prop::collection::vec(axis.clone(), rank));
+    (1usize..=2, 1usize..=3, (1usize..=3, 1usize..=3), axes, any::<bool>(), 0..u64::MAX - 2)
+        .prop_map(|(batch, group, channels, axes, bias, seed)| Layer { batch, group, channels, axes, bias, seed })
+}
+
+/// Loads, runs decluttered and optimised, and compares.
+fn check(what: &str, (proto, x): (ModelProto, Tensor), expected: &Expected) -> Result<(), TestCaseError> {
+    for stage in [Stage::Decluttered, Stage::Optimised] {
+        let got = guarded(|| run(stage.of(load(&proto)?)?, std::slice::from_ref(&x)));
+        let verdict = got.map_err(|e| e.to_string()).and_then(|got| expected.check(&got[0]));
+        verdict.map_err(|e| TestCaseError::fail(format!("{what}, {stage:?}: {e}")))?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_same_layer_in_every_spelling(layer in layer()) {
+        let expected = |with_bias| Expected::floats(DatumType::F32, layer.answer(with_bias));
+        check("onnx", layer.onnx(), &expected(true))?;
+        for commas in [false, true] {
+            check("openvino", layer.openvino(commas), &expected(false))?;
+        }
+        for filter_format in ["XIO", "OIX", "XOI", "IOX"] {
+            let what = |data_format: &str| format!("onednn {data_format} {filter_format}");
+            check(&what("NCX"), layer.onednn("NCX", filter_format), &expected(true))?;
+            let answer = layer.answer(true);
+            let answer = Answer {
+                y: channels_last(answer.y),
+                magnitude: channels_last(answer.magnitude),
+                terms: answer.terms,
+            };
+            let expected = Expected::floats(DatumType::F32, answer);
+            check(&what("NXC"), layer.onednn("NXC", filter_format), &expected)?;
+        }
+    }
+}
+
+/// Values are small integers, so that the chain is exact.
+#[test]
+fn three_dialects_in_one_graph() -> TractResult<()> {
+    let mut random = Random(11);
+    let small = |random: &mut Random, shape: &[usize]| random.small_integers(DatumType::F32, shape);
+    let x = small(&mut random, &[2, 4, 3, 4]);
+    let onnx = small(&mut random, &[4, 2, 3, 3]);
+    let openvino = small(&mut random, &[2, 1, 3, 2, 2]);
+    let onednn = small(&mut random, &[2, 2, 6, 5]);
+    let backprop = Node::new("GroupConvolutionBackpropData").domain("ai.intel.openvino").named("second");
+    let backprop = backprop.comma_string("strides", &[2, 1]).comma_string("dilations", &[1, 2]);
+    let backprop = backprop.comma_string("pads_begin", &[0, 1]).comma_string("pads_end", &[1, 0]);
+    let third = Node::new("ConvTranspose").domain("onednn").named("third").ints("strides", &[1, 2]);
+    let third = third.ints("dilations", &[1, 1]).ints("pads_begin", &[1, 0]).ints("pads_end", &[0, 1]);
+    let proto = Model::opset(11)
+        .input("x", f32::datum_type(), &["N".into(), 4.into(), "H".into(), "W".into()])
+        .initializer("w1", &onnx)
+        .initializer("w2", &openvino)
+        .initializer("w3", &onednn)
+        .node(Node::new("ConvTranspose").named("first").ints("strides", &[1, 2]).inputs(&["x", "w1"]).output("a"))
+        .node(backprop.inputs(&["a", "w2"]).output("b"))
+        .node(Node::new("Transpose").ints("perm", &[0, 2, 3, 1]).inputs(&["b"]).output("c"))
+        .node(third.inputs(&["c", "w3"]).output("d"))
+        .node(Node::new("Transpose").named("back").ints("perm", &[0, 3, 1, 2]).inputs(&["d"]).output("y"))
+        .output("y")
+        .build();
+
+    let grouped = |w: &Tensor, group: usize| -> ArrayD<f64> {
+        let w = f64::from_tensor(w);
+        let mut shape = w.shape().to_vec();
+        shape[0] /= group;
+        shape.insert(0, group);
+        w.into_shape_with_order(shape).expect("same length")
+    };
+    let rule = |stride, dilation, pad_begin, output| Rule { stride, dilation, pad_begin, output };
+    let direction = Direction::Transposed;
+    let first = [rule(1, 1, 0, 5), rule(2, 1, 0, 9)];
+    let a = convolve(direction, &f64::from_tensor(&x), &grouped(&onnx, 1), None, &first).y;
+    // 2·4 + 2 - 1 and 8 + 3 - 1
+    let second = [rule(2, 1, 0, 9), rule(1, 2, 1, 10)];
+    let b = convolve(direction, &a, &f64::from_tensor(&openvino), None, &second).y;
+    // XIO: [3, 3 - 1] positions of 6 input and 5 output channels
+    let third = f64::from_tensor(&onednn).permuted_axes(vec![2, 3, 0, 1]);
+    let third = third.as_standard_layout().into_owned();
+    let third_rules = [rule(1, 1, 1, 9), rule(2, 1, 0, 19)];
+    let y = convolve(direction, &b, &third.insert_axis(tract_ndarray::Axis(0)), None, &third_rules).y;
+    for stage in Stage::ALL {
+        let got = run(stage.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
+        ensure!(got.shape() == y.shape(), "{stage:?}: {:?} for {:?}", got.shape(), y.shape());
+        ensure!(f64::from_tensor(&got) == y, "{stage:?}: other numbers");
+    }
+    Ok(())
+}
+
+/// A node of an OpenVINO operator with its filter constant.
+fn openvino(op: &str, node: impl FnOnce(Node) -> Node, x: &Tensor, w: &Tensor) -> ModelProto {
+    let node = node(Node::new(op).domain("org.openvinotoolkit").named(NAME)).inputs(&["x", "w"]).output("y");
+    Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", w).node(node).output("y").build()
+}
+
+/// Convolution-1 and GroupConvolution-1, every rule, one to three axes.
+#[test]
+fn forward_operators() {
+    let mut random = Random(5);
+    for rank in 1..=3usize {
+        for (auto_pad, rule) in [
+            ("explicit", |x: usize| (x + 3 - 5) / 2 + 1),
+            ("valid", |x: usize| (x - 5) / 2 + 1),
+            ("same_upper", |x: usize| x.div_ceil(2)),
+            ("same_lower", |x: usize| x.div_ceil(2)),
+        ] as [(&str, fn(usize) -> usize); 4]
+        {
+            for group in [1, 3] {
+                let input: Vec<usize> = (0..rank).map(|ax| 6 + ax).collect();
+                let x = random.tensor(DatumType::F32, &[vec![2, 2 * group], input.clone()].concat());
+                let w = random.tensor(DatumType::F32, &[vec![group, 4, 2], vec![3; rank]].concat());
+                let ones = |value: i64| vec![value; rank];
+                let attributes = |node: Node| {
+                    let node = node.ints("strides", &ones(2)).ints("dilations", &ones(2)).string("auto_pad", auto_pad);
+                    node.ints("pads_begin", &ones(1)).ints("pads_end", &ones(2))
+                };
+                let rules: Vec<Rule> = input
+                    .iter()
+                    .map(|x| {
+                        let output = rule(*x);
+                        let total = ((output - 1) * 2 + 5).saturating_sub(*x);
+                        let pad_begin = match auto_pad {
+                            "explicit" => 1,
+                            "valid" => 0,
+                            "same_upper" => total / 2,
+                            _ => total - total / 2,
+                        } as i64;
+                        Rule { stride: 2, dilation: 2, pad_begin, output }
+                    })
+                    .collect();
+                let mut filter = f64::from_tensor(&w);
+                filter.swap_axes(1, 2);
+                let answer = convolve(Direction::Forward, &f64::from_tensor(&x), &filter, None, &rules);
+                let expected = Expected::floats(DatumType::F32, answer);
+                let grouped = openvino("GroupConvolution", attributes, &x, &w);
+                check("GroupConvolution", (grouped, x.clone()), &expected).expect("the definition's answer");
+                if group == 1 {
+                    let w = w.into_shape(&[vec![4, 2], vec![3; rank]].concat()).expect("same length");
+                    let dense = openvino("Convolution", attributes, &x, &w);
+                    check("Convolution", (dense, x), &expected).expect("the definition's answer");
+                }
+            }
+        }
+    }
+}
+
+/// Sums that do not fit wrap modulo the type's width; nothing saturates, nothing goes through a float.
+#[test]
+fn integers_are_exact_or_wrap() -> TractResult<()> {
+    fn wrapped(dt: DatumType, values: ArrayD<i128>) -> Tensor {
+        macro_rules! narrow {
+            ($t:ty) => {
+                values.mapv(|v| v as $t).into()
+            };
+        }
+        match dt {
+            DatumType::I8 => narrow!(i8),
+            DatumType::U8 => narrow!(u8),
+            DatumType::I16 => narrow!(i16),
+            DatumType::U16 => narrow!(u16),
+            DatumType::I32 => narrow!(i32),
+            DatumType::U32 => narrow!(u32),
+            DatumType::I64 => narrow!(i64),
+            _ => narrow!(u64),
+        }
+    }
+    let mut random = Random(17);
+    for dt in [
+        DatumType::I8,
+        DatumType::U8,
+        DatumType::I16,
+        DatumType::U16,
+        DatumType::I32,
+        DatumType::U32,
+        DatumType::I64,
+        DatumType::U64,
+    ] {
+        let extremes: i128 = if dt.is_unsigned() { -1 } else { 1 << (dt.size_of() * 8 - 1) };
+        for whole_range in [true, false] {
+            let draw = |random: &mut Random, shape: &[usize]| match whole_range {
+                true => random.tensor(dt, shape),
+                false => wrapped(dt, ArrayD::from_elem(shape, extremes)),
+            };
+            let (x, w) = (draw(&mut random, &[2, 4, 3, 5]), draw(&mut random, &[2, 2, 3, 2, 3]));
+            let attributes = |node: Node| node.ints("strides", &[2, 1]).ints("dilations", &[1, 2]);
+            let proto = openvino("GroupConvolutionBackpropData", attributes, &x, &w);
+            let rule = |stride, dilation, output| Rule { stride, dilation, pad_begin: 0, output };
+            let rules = [rule(2, 1, 6), rule(1, 2, 9)];
+            let (x_exact, w_exact) = (i128::from_tensor(&x), i128::from_tensor(&w));
+            let y = convolve(Direction::Transposed, &x_exact, &w_exact, None, &rules).y;
+            let want = wrapped(dt, y);
+            for stage in Stage::ALL {
+                let got = run(stage.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
+                ensure!(*got == want, "{dt:?}, {stage:?}: {got:?} for {want:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Load, optimisation or run gives an error that holds the node's name and these words.
+#[track_caller]
+fn refuses(proto: &ModelProto, x: &Tensor, words: &[&str]) {
+    for stage in Stage::ALL {
+        for word in [NAME].iter().chain(words) {
+            let result = guarded(|| run(stage.of(load(proto)?)?, std::slice::from_ref(x)));
+            refused(result, &[word]).unwrap_or_else(|e| panic!("{stage:?}, {words:?}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn what_openvino_refuses() {
+    let mut random = Random(23);
+    let x = random.tensor(DatumType::F32, &[1, 4, 5, 6]);
+    let w = random.tensor(DatumType::F32, &[2, 2, 3, 3, 3]);
+    let lists: [(&str, &[i64]); 10] = [
+        ("strides", &[0, 1]),
+        ("strides", &[1, -1]),
+        ("strides", &[2]),
+        ("dilations", &[1, 0]),
+        ("dilations", &[1, 1, 1]),
+        ("pads_begin", &[1]),
+        ("pads_end", &[1, 1, 1]),
+        ("output_padding", &[0, -1]),
+        ("output_padding", &[1]),
+        ("output_padding", &[1 << 40, 0]),
+    ];
+    for (name, values) in lists {
+        let joined: Vec<String> = values.iter().map(|v| v.to_string()).collect();
+        let ints = openvino("GroupConvolutionBackpropData", |node| node.ints(name, values), &x, &w);
+        refuses(&ints, &x, &[name, &joined[0]]);
+        let commas = openvino("GroupConvolutionBackpropData", |node| node.comma_string(name, values), &x, &w);
+        refuses(&commas, &x, &[name, &joined[0]]);
+    }
+    for text in ["2;2", "2,x", "2,,2", "2.0,2.0", "99999999999999999999,1"] {
+        let proto = openvino("GroupConvolutionBackpropData", |node| node.string("strides", text), &x, &w);
+        refuses(&proto, &x, &["strides", text]);
+    }
+    let proto = openvino("GroupConvolutionBackpropData", |node| node.int("strides", 2), &x, &w);
+    refuses(&proto, &x, &["strides"]);
+    let proto = openvino("GroupConvolutionBackpropData", |node| node.string("auto_pad", "same"), &x, &w);
+    refuses(&proto, &x, &["auto_pad", "same"]);
+    let pads = |node: Node| node.ints("pads_begin", &[9, 9]).ints("pads_end", &[9, 9]);
+    refuses(&openvino("GroupConvolutionBackpropData", pads, &x, &w), &x, &["output size"]);
+    // channels, ranks
+    let three = random.tensor(DatumType::F32, &[3, 2, 3, 3, 3]);
+    refuses(&openvino("GroupConvolutionBackpropData", |n| n, &x, &three), &x, &["channels"]);
+    refuses(&openvino("ConvolutionBackpropData", |n| n, &x, &w), &x, &["rank"]);
+    let four = random.tensor(DatumType::F32, &[4, 3, 3, 3]);
+    refuses(&openvino("GroupConvolutionBackpropData", |n| n, &x, &four), &x, &["rank"]);
+    refuses(&openvino("GroupConvolution", |n| n, &x, &four), &x, &["rank"]);
+    let large = random.tensor(DatumType::F32, &[2, 3, 2, 9, 9]);
+    refuses(&openvino("GroupConvolution", |n| n, &x, &large), &x, &["kernel"]);
+    let spatial = random.tensor(DatumType::F32, &[1, 2, 2, 2, 2, 2]);
+    let six = random.tensor(DatumType::F32, &[2, 2, 1, 1, 1, 1]);
+    refuses(&openvino("Convolution", |n| n, &spatial, &six), &spatial, &["rank"]);
+}
+
+#[test]
+fn what_openvino_refuses_of_an_output_shape() {
+    let mut random = Random(29);
+    let x = random.tensor(DatumType::F32, &[1, 4, 5, 6]);
+    let w = random.tensor(DatumType::F32, &[2, 2, 3, 3, 3]);
+    let lengths: [&[i64]; 5] = [&[9], &[9, 9, 9], &[0, 9], &[9, -1], &[1 << 40, 9]];
+    for constant in [true, false] {
+        for values in lengths {
+            let node = Node::new("GroupConvolutionBackpropData").named(NAME).inputs(&["x", "w", "size"]).output("y");
+            let mut model = Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", &w);
+            let size = tensor1(values);
+            let mut inputs = vec![x.clone()];
+            if constant {
+                model = model.initializer("size", &size);
+            } else {
+                model = model.input("size", size.datum_type(), &sizes(size.shape()));
+                inputs.push(size);
+            }
+            let proto = model.node(node).output("y").build();
+            for stage in Stage::ALL {
+                let result = guarded(|| run(stage.of(load(&proto)?)?, &inputs));
+                refused(result, &["output_shape"]).unwrap_or_else(|e| panic!("{stage:?}, {values:?}: {e}"));
+            }
+        }
+    }
+    // not integers
+    let node = Node::new("GroupConvolutionBackpropData").named(NAME).inputs(&["x", "w", "size"]).output("y");
+    let model = Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", &w);
+    let model = model.initializer("size", &tensor1(&[9f32, 9.])).node(node).output("y");
+    refuses(&model.build(), &x, &["output_shape"]);
+}
+
+#[test]
+fn what_onednn_refuses() {
+    let mut random = Random(31);
+    let x = random.tensor(DatumType::F32, &[1, 5, 6, 4]);
+    let w = random.tensor(DatumType::F32, &[3, 3, 4, 2]);
+    let proto = |node: &dyn Fn(Node) -> Node, x: &Tensor, w: &Tensor| {
+        let node = node(Node::new("ConvTranspose").domain("onednn").named(NAME)).inputs(&["x", "w"]).output("y");
+        let model = Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", w);
+        model.node(node).output("y").build()
+    };
+    let lists: [(&str, &[i64]); 9] = [
+        ("strides", &[0, 1]),
+        ("strides", &[2]),
+        ("dilations", &[1, 0]),
+        ("dilations", &[1, 1, 1]),
+        ("pads_begin", &[-1, 0]),
+        ("pads_begin", &[1]),
+        ("pads_end", &[0, -2]),
+        ("output_padding", &[0, -1]),
+        ("output_shape", &[9, 9]),
+    ];
+    for (name, values) in lists {
+        refuses(&proto(&|node| node.ints(name, values), &x, &w), &x, &[name]);
+    }
+    for (name, value) in [
+        ("auto_pad", "same"),
+        ("data_format", "NCHW"),
+        ("filter_format", "OIHW"),
+        ("weights_format", "IXO"),
+        ("strides", "2,2"),
+        ("groups", "2"),
+    ] {
+        refuses(&proto(&|node| node.string(name, value), &x, &w), &x, &[name]);
+    }
+    for groups in [0, -2, 3] {
+        refuses(&proto(&|node| node.int("groups", groups), &x, &w), &x, &["group", &groups.to_string()]);
+    }
+    let contradiction = |node: Node| node.string("filter_format", "XIO").string("weights_format", "OIX");
+    refuses(&proto(&contradiction, &x, &w), &x, &["weights_format"]);
+    refuses(&proto(&|node| node.ints("pads_begin", &[9, 9]), &x, &w), &x, &["output size"]);
+    for dt in [DatumType::F64, DatumType::I8, DatumType::I32] {
+        let (x, w) = (random.tensor(dt, x.shape()), random.tensor(dt, w.shape()));
+        refuses(&proto(&|node| node, &x, &w), &x, &["type"]);
+    }
+    // a fourth input, for an output shape that the operator does not have
+    let node = Node::new("ConvTranspose").domain("onednn").named(NAME).inputs(&["x", "w", "", "size"]).output("y");
+    let model = Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", &w);
+    let model = model.initializer("size", &tensor1(&[7i64, 8])).node(node).output("y");
+    refuses(&model.build(), &x, &["inputs"]);
+}
+
+/// Up to four spatial axes where the text does not forbid them, negative pads where it allows them.
+#[test]
+fn what_openvino_and_onednn_allow() {
+    let mut random = Random(37);
+    let (x, w) = (random.tensor(DatumType::F32, &[1, 4, 5]), random.tensor(DatumType::F32, &[2, 2, 3, 3]));
+    let negative = |node: Node| node.ints("pads_begin", &[-2]).ints("pads_end", &[-1]).ints("strides", &[2]);
+    let proto = openvino("GroupConvolutionBackpropData", negative, &x, &w);
+    let rules = [Rule { stride: 2, dilation: 1, pad_begin: -2, output: 14 }];
+    let answer = convolve(Direction::Transposed, &f64::from_tensor(&x), &f64::from_tensor(&w), None, &rules);
+    check("negative pads", (proto, x.clone()), &Expected::floats(DatumType::F32, answer))
+        .expect("the definition's answer");
+
+    // any output padding
+    let padded = |node: Node| node.ints("output_padding", &[7]);
+    let proto = openvino("GroupConvolutionBackpropData", padded, &x, &w);
+    let rules = [Rule { stride: 1, dilation: 1, pad_begin: 0, output: 14 }];
+    let answer = convolve(Direction::Transposed, &f64::from_tensor(&x), &f64::from_tensor(&w), None, &rules);
+    check("output padding", (proto, x), &Expected::floats(DatumType::F32, answer)).expect("the definition's answer");
+
+    // a domain that nobody knows, but an attribute that only oneDNN has
+    let x = random.tensor(DatumType::F32, &[2, 4, 5, 3]);
+    let w = random.tensor(DatumType::F32, &[2, 3, 3, 2]);
+    let node = Node::new("ConvTranspose").domain("com.example").named(NAME).string("data_format", "NXC");
+    let node = node.inputs(&["x", "w"]).output("y");
+    let model = Model::opset(11).input("x", x.datum_type(), &sizes(x.shape())).initializer("w", &w);
+    let filter = f64::from_tensor(&w).permuted_axes(vec![2, 3, 0, 1]).as_standard_layout().into_owned();
+    let rules = [
+        Rule { stride: 1, dilation: 1, pad_begin: 0, output: 5 },
+        Rule { stride: 1, dilation: 1, pad_begin: 0, output: 7 },
+    ];
+    let filter = filter.insert_axis(tract_ndarray::Axis(0));
+    let answer = convolve(Direction::Transposed, &channels_second(f64::from_tensor(&x)), &filter, None, &rules);
+    let answer = Answer { y: channels_last(answer.y), magnitude: channels_last(answer.magnitude), terms: answer.terms };
+    let proto = model.node(node).output("y").build();
+    check("another domain", (proto, x), &Expected::floats(DatumType::F32, answer)).expect("the definition's answer");
+}
