@@ -164,10 +164,13 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
         ),
     );
     let batch = prop_oneof![1 => Just(0usize), 12 => Just(1), 4 => 2usize..=3];
-    let rest = (0usize..10, prop::sample::select(types), any::<bool>(), any::<u64>());
+    let rest = (0usize..10, prop::sample::select(types), any::<bool>(), any::<u64>(), prop::bool::weighted(0.08));
     (lines, channels(), layouts, batch, rest).prop_map(
         move |(mut lines, (mut group, mut ci, mut co), (data_format, filter_format), mut batch, rest)| {
-            let (kind, dt, bias, seed) = rest;
+            let (kind, dt, bias, seed, one_cell) = rest;
+            if one_cell {
+                lines.iter_mut().for_each(|line| *line = Line { input: 1, ..*line }.legal(direction));
+            }
             while cost(direction, &lines) > scale.budget / (batch * group * ci * co).max(1) {
                 let most = [batch, group, ci, co].into_iter().max().unwrap_or(1);
                 let axis = lines.iter_mut().max_by_key(|l| l.largest_output(direction)).expect("one axis at least");
