@@ -11,10 +11,24 @@ const HUGE_FROM: usize = 32 << 20;
 /// # Errors
 /// When the size overflows or the memory can't be had.
 pub(crate) fn uninitialized_output(dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
+    let bytes = shape
+        .iter()
+        .try_fold(dt.size_of(), |bytes, dim| bytes.checked_mul(*dim))
+        .with_context(|| format!("output size: shape={shape:?}, the number of bytes overflows"))?;
+    if bytes >= HUGE_FROM {
+        // tract panics where memory can't be had; at this size the trial is a mapping that is never touched
+        let mut trial: Vec<u8> = vec![];
+        ensure!(
+            trial.try_reserve_exact(bytes).is_ok(),
+            "output size: shape={shape:?}, {bytes} bytes can not be allocated"
+        );
+        // or else the compiler may drop the allocation
+        std::hint::black_box(trial.as_mut_ptr());
+    }
     // SAFETY: every strategy writes each element of its output (the property suite poisons outputs to show it), and
     // any bit pattern is a valid value of the number types that reach this.
     let mut tensor = unsafe { Tensor::uninitialized_dt(dt, shape)? };
-    if tensor.len() * dt.size_of() >= HUGE_FROM {
+    if bytes >= HUGE_FROM {
         advise_huge_pages(tensor.try_as_plain_ram_mut()?.as_bytes_mut());
     }
     Ok(tensor)
