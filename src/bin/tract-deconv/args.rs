@@ -1,0 +1,159 @@
+//! The command line, as clap sees it.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Run, time and explain ONNX models whose transposed convolutions are computed by the tract-deconv plugin.
+///
+/// MODEL is an .onnx file, or a folder with a model.onnx. An io.npz beside the model (arrays in__NAME and out__NAME)
+/// gives the inputs unless --input does.
+#[derive(Parser)]
+#[command(
+    name = "tract-deconv",
+    version,
+    after_help = "Exit code: 0 success, 1 failure, 2 usage. RUST_LOG=debug shows the plans as they are made.\n\
+                  TRACT_DECONV_STRATEGY=NAME forces a strategy (`explain` prints the names)."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a model once, and compare with known outputs
+    #[command(
+        after_help = "Example: tract-deconv run models/upscale4 --check models/upscale4/io.npz --output mine.npz"
+    )]
+    Run(RunArgs),
+    /// Time a model with stock tract and with the plugin, alternating
+    #[command(
+        after_help = "Example: tract-deconv bench models/dcgan_small --seconds 10 --json dcgan.json --plot dcgan.svg"
+    )]
+    Bench(BenchArgs),
+    /// Say how each deconvolution of a model will be computed, and why
+    #[command(after_help = "Example: tract-deconv explain models/unet_symbolic --set N=1 --set H=64 --set W=64")]
+    Explain(ExplainArgs),
+    /// One engine, once: what `bench` starts in a process of its own
+    #[command(hide = true)]
+    Measure(MeasureArgs),
+}
+
+#[derive(Args)]
+pub struct ModelArgs {
+    /// An .onnx file, or a folder with a model.onnx
+    pub model: PathBuf,
+    /// Fix a symbolic dimension before the model is optimised (repeat for more)
+    #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
+    pub set: Vec<(String, i64)>,
+    /// Inputs: an npz with in__NAME (or NAME) arrays, or NAME=x.npy (repeat for more)
+    #[arg(long = "input", value_name = "IO.NPZ|NAME=X.NPY")]
+    pub input: Vec<String>,
+    /// Seed of the random inputs that stand in for missing ones
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Threads of tract's executor, more than one needs the feature `multithread`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Write inputs and outputs as in__NAME and out__NAME arrays
+    #[arg(long, value_name = "OUT.NPZ")]
+    pub output: Option<PathBuf>,
+    /// Compare with the out__NAME arrays of an npz; its in__NAME arrays are the inputs unless --input is given
+    #[arg(long, value_name = "IO.NPZ")]
+    pub check: Option<PathBuf>,
+    /// Largest error allowed, as a fraction of the output's largest magnitude [default: 1e-4, f16: 1e-2]
+    ///
+    /// An output that is below 0.01 everywhere is measured as if it reached 0.01. Integers and booleans must be equal,
+    /// whatever the tolerance.
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub tolerance: Option<f64>,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// How long to time, over both engines
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Largest difference allowed between answers, as a fraction of the output's largest magnitude [default: 1e-4, f16: 1e-2]
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub tolerance: Option<f64>,
+    /// Write every figure, and all samples
+    #[arg(long, value_name = "F.JSON")]
+    pub json: Option<PathBuf>,
+    /// Draw the distribution of both engines' latencies
+    #[arg(long, value_name = "F.SVG")]
+    pub plot: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// An .onnx file, or a folder with a model.onnx
+    pub model: PathBuf,
+    /// Give a symbolic dimension a value (repeat for more)
+    #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
+    pub set: Vec<(String, i64)>,
+}
+
+#[derive(Args)]
+pub struct MeasureArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[arg(long)]
+    pub engine: Engine,
+}
+
+/// Who computes the deconvolutions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    Stock,
+    Plugin,
+}
+
+impl Engine {
+    /// Its name in flags and files.
+    pub fn key(self) -> &'static str {
+        match self {
+            Engine::Stock => "stock",
+            Engine::Plugin => "plugin",
+        }
+    }
+
+    /// Its name in text.
+    pub fn title(self) -> &'static str {
+        match self {
+            Engine::Stock => "stock tract",
+            Engine::Plugin => "plugin",
+        }
+    }
+}
+
+fn symbol(text: &str) -> Result<(String, i64), String> {
+    let (name, value) = text.split_once('=').ok_or("expected SYMBOL=N")?;
+    let value = value.parse::<i64>().map_err(|e| format!("{name}: {e}"))?;
+    if name.is_empty() || !(0..=i64::from(i32::MAX)).contains(&value) {
+        return Err(format!("expected a name and a value within 0..={}", i32::MAX));
+    }
+    Ok((name.to_string(), value))
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
+        _ => Err("expected a finite number, zero or more".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x <= 86_400.0 => Ok(x),
+        _ => Err("expected seconds, more than 0 and at most 86400".into()),
+    }
+}

@@ -1,0 +1,137 @@
+//! `tract-deconv bench`: stock tract against the plugin, on one model, in one process, in turn.
+
+use crate::args::{BenchArgs, Engine};
+use crate::compare::{Difference, compare};
+use crate::failure::{chain, say};
+use crate::figures::{Contender, Figures};
+use crate::inputs::{Inputs, resolve};
+use crate::latency::alternate;
+use crate::measure::footprints;
+use crate::model::{ModelFile, Ready, parse, prepare, prepare_open_or_fixed, run, set_threads};
+use crate::nodes::Profile;
+use crate::run::against;
+use crate::{plot, report};
+use std::path::Path;
+use tract_core::internal::*;
+use tract_deconv::kernel::Isa;
+
+/// Part of the time limit spent on profiling each engine's nodes.
+const PROFILE: f64 = 0.1;
+
+pub fn main(args: &BenchArgs) -> TractResult<()> {
+    for path in [&args.json, &args.plot].into_iter().flatten() {
+        check_writable(path)?;
+    }
+    set_threads(&args.model)?;
+    let file = ModelFile::find(&args.model.model)?;
+    let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
+    let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
+    say(format!("model {}", file.onnx.display()))?;
+    for note in &inputs.notes {
+        say(note)?;
+    }
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    say(format!("threads {} of {cores} cores, kernels {}", args.model.threads, Isa::best()))?;
+
+    let mut notes = vec![];
+    if cfg!(debug_assertions) {
+        notes.push("this is a debug build: build with --release for figures that mean something".to_string());
+    }
+    let mut set = args.model.set.clone();
+    let mut contenders = contenders(args, &file, &mut set, &inputs, &mut notes)?;
+    for note in &notes {
+        say(format!("note: {note}"))?;
+    }
+    let engines: Vec<Engine> = contenders.iter().map(|c| c.engine).collect();
+    if cfg!(target_os = "linux") {
+        for (contender, footprint) in contenders.iter_mut().zip(footprints(&engines, &args.model, &set)?) {
+            contender.footprint = Some(footprint);
+        }
+    } else {
+        say("load, optimise and memory figures are measured on Linux only")?;
+    }
+    let runnables: Vec<_> = contenders.iter().map(|c| &c.ready.runnable).collect();
+    let samples = alternate(&runnables, &inputs.tensors, args.seconds)?;
+    for (contender, samples) in contenders.iter_mut().zip(samples) {
+        contender.samples = samples;
+        contender.profile = Some(Profile::take(&contender.ready, &inputs.tensors, args.seconds * PROFILE)?);
+    }
+    let figures = Figures::new(set, notes, contenders);
+    say(format!("\n{}", figures.latencies()))?;
+    say(format!("\n{}", figures.deconvolutions()))?;
+    say(format!("\n{}\n", figures.operators()))?;
+
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&figures.json(args, &file, &inputs))?;
+        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
+        say(format!("written: {}", path.display()))?;
+    }
+    if let Some(path) = &args.plot {
+        let engines: Vec<_> = figures.contenders.iter().map(|c| (c.engine, c.samples.clone())).collect();
+        let threads =
+            if args.model.threads == 1 { "1 thread".into() } else { format!("{} threads", args.model.threads) };
+        let title = format!("{}, {threads}", args.model.model.display());
+        plot::draw(path, &title, &engines)?;
+        say(format!("written: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Finds out before the timing, not after it, that a file can't be written.
+fn check_writable(path: &Path) -> TractResult<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir() && !path.is_dir(), "{}: can't be written, there is no such folder", path.display());
+    Ok(())
+}
+
+/// Loads both engines and compares their answers. The plugin must work; stock tract may not, which is noted.
+fn contenders(
+    args: &BenchArgs,
+    file: &ModelFile,
+    set: &mut Vec<(String, i64)>,
+    inputs: &Inputs,
+    notes: &mut Vec<String>,
+) -> TractResult<Vec<Contender>> {
+    let start = |engine: Engine, ready: Ready| -> TractResult<(Contender, Vec<Arc<Tensor>>)> {
+        let outputs = run(&ready.runnable, &inputs.tensors)?;
+        Ok((Contender { engine, ready, samples: vec![], footprint: None, profile: None }, outputs))
+    };
+    let (ready, fixed) = prepare_open_or_fixed(file, set, &inputs.symbols, &inputs.tensors)?;
+    notes.extend(fixed);
+    let (plugin, ours) = start(Engine::Plugin, ready)?;
+    let names = plugin.ready.output_names();
+    let reference =
+        inputs.archive.as_ref().filter(|(_, arrays)| arrays.iter().any(|(name, _)| name.starts_with("out__")));
+    let mut confirmed = false;
+    if let Some((path, arrays)) = reference {
+        let differences = against(arrays, &names, &ours, args.tolerance)?;
+        let worst = report::worst(&differences);
+        ensure!(differences.iter().all(Difference::passes), "the plugin's answer differs from {path}: {worst}");
+        notes.push(format!("the plugin agrees with {path}, worst {worst}"));
+        confirmed = true;
+    }
+    let stock = prepare(Engine::Stock, file, set, &inputs.tensors).and_then(|ready| start(Engine::Stock, ready));
+    let (stock, theirs) = match stock {
+        Ok(stock) => stock,
+        Err(why) => {
+            let open =
+                if set.len() < args.model.set.len() + inputs.symbols.len() { " with open dimensions" } else { "" };
+            notes.push(format!("stock tract can't do this model{open}, the plugin is timed alone: {}", chain(&why)));
+            return Ok(vec![plugin]);
+        }
+    };
+    let differences: Vec<Difference> = names
+        .iter()
+        .zip(ours.iter().zip(&theirs))
+        .map(|(name, (ours, theirs))| compare(name, ours, theirs, args.tolerance))
+        .collect::<TractResult<_>>()?;
+    let worst = report::worst(&differences);
+    if differences.iter().all(Difference::passes) {
+        notes.push(format!("the plugin agrees with stock tract, worst {worst}"));
+    } else if confirmed {
+        notes.push(format!("stock tract's answer is wrong, {worst}; it is timed all the same"));
+    } else {
+        bail!("the engines' answers differ, nothing was timed: {worst}");
+    }
+    Ok(vec![stock, plugin])
+}

@@ -1,0 +1,70 @@
+//! `tract-deconv explain`: what each deconvolution is, costs, and will be computed by.
+
+use crate::args::{Engine, ExplainArgs};
+use crate::failure::{guarded, say};
+use crate::inputs::{named, symbol_values};
+use crate::model::{ModelFile, Parsed, fixed_note, parse};
+use crate::report::{bytes, count};
+use std::fmt::Write;
+use tract_core::internal::*;
+use tract_core::ops::cnn::Deconv;
+use tract_deconv::{Explanation, GroupedDeconv};
+use tract_hir::infer::InferenceModelExt;
+
+pub fn main(args: &ExplainArgs) -> TractResult<()> {
+    let file = ModelFile::find(&args.model)?;
+    let Parsed { model, inputs, .. } = parse(Engine::Plugin, &file, &args.set)?;
+    let (symbols, note) = symbol_values(&inputs, &file)?;
+    if let Some(note) = note {
+        say(note)?;
+    }
+    // while the model lives, which knows the symbols' names
+    let values = named(&inputs, &symbols);
+    // as it runs: the order in which a filter is packed is settled when the model is optimised
+    let open = guarded(|| tract_deconv::explain(&model.into_optimized()?, &symbols));
+    let explanations = open
+        .or_else(|why| {
+            let fixed = parse(Engine::Plugin, &file, &[args.set.as_slice(), &values].concat())?;
+            let explain = || tract_deconv::explain(&fixed.model.into_optimized()?, &SymbolValues::default());
+            let explanations = guarded(explain).map_err(|_| why)?;
+            say(fixed_note(&values))?;
+            Ok::<_, TractError>(explanations)
+        })
+        .with_context(|| format!("explaining {}", file.onnx.display()))?;
+    if explanations.is_empty() {
+        return say(format!("{} has no deconvolution", file.onnx.display()));
+    }
+    for explanation in &explanations {
+        say(text(explanation))?;
+    }
+    Ok(())
+}
+
+fn text(of: &Explanation) -> String {
+    let shape = |dims: &[TDim]| dims.iter().map(|dim| dim.to_string()).collect::<Vec<_>>().join("×");
+    let mut text = format!("{} ({})", of.name, of.dialect);
+    let mut line = |label: &str, value: String| {
+        // writing to a string does not fail
+        let _ = write!(text, "\n  {label:<9} {value}");
+    };
+    line("spec", of.spec.to_string());
+    line("shapes", format!("{} → {} {:?}", shape(&of.input), shape(&of.output), of.datum_type));
+    match &of.concrete {
+        None => line("strategy", "chosen at run time, once per shape".into()),
+        Some(known) => {
+            let (input, filter, output) = (known.input_bytes, known.filter_bytes, known.output_bytes);
+            line("work", format!("{} multiply-adds", count(known.multiply_adds)));
+            line("bytes", format!("{} in, {} of filter, {} out", bytes(input), bytes(filter), bytes(output)));
+            line("strategy", known.plan.to_string());
+            for (strategy, reason) in &known.plan.declined {
+                line("declined", format!("{strategy}: {reason}"));
+            }
+        }
+    }
+    text
+}
+
+/// Whether a node is a deconvolution, tract's or ours, before code generation.
+pub fn is_deconvolution(node: &TypedNode) -> bool {
+    node.op_is::<Deconv>() || node.op_is::<GroupedDeconv>()
+}

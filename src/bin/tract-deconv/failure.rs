@@ -1,0 +1,109 @@
+//! How things end badly: usage errors, the printed chain, panics of the libraries below, closed pipes.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+use tract_core::internal::*;
+
+/// A mistake in the command line that only shows once the model is known. Exit code 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// A usage error with a formatted message.
+macro_rules! usage {
+    ($($arg:tt)*) => { anyhow::Error::new($crate::failure::Usage(format!($($arg)*))) };
+}
+pub(crate) use usage;
+
+/// The exit code an error asks for.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.chain().any(|cause| cause.is::<Usage>()) { 2 } else { 1 }
+}
+
+/// The causes, outermost first, without those that only repeat what stands before them.
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut lines: Vec<String> = vec![];
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let text = text.trim();
+        if text.is_empty() || lines.iter().any(|line| line.contains(text)) {
+            continue;
+        }
+        if let Some(last) = lines.last_mut().filter(|last| text.starts_with(last.as_str())) {
+            *last = text.to_string();
+        } else {
+            lines.push(text.to_string());
+        }
+    }
+    lines.join("\n  because: ")
+}
+
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Keeps panics from printing on their own; [`guarded`] turns them into errors.
+pub fn hold_panics() {
+    panic::set_hook(Box::new(|info| {
+        let payload = info.payload();
+        let message = payload
+            .downcast_ref::<&str>()
+            .map(|s| s.to_string())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".into());
+        let place = info.location().map(|l| {
+            let file = l.file().rsplit_once("/src/").map_or(l.file(), |(_, file)| file);
+            format!(" ({file}:{})", l.line())
+        });
+        if let Ok(mut slot) = PANIC.lock() {
+            *slot = Some(format!("{message}{}", place.unwrap_or_default()));
+        }
+    }));
+}
+
+/// Runs what may panic (tract does on some models that it cannot load) and makes an error of it.
+pub fn guarded<T>(work: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let message = PANIC.lock().ok().and_then(|mut slot| slot.take());
+        Err(format_err!("panicked: {}", message.unwrap_or_else(|| "no message".into())))
+    })
+}
+
+/// Prints to the standard output. A reader that has gone away (`| head`) is no failure: the work and its exit code stand.
+pub fn say(text: impl fmt::Display) -> TractResult<()> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("writing to the standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_causes_are_printed_once() {
+        let error =
+            format_err!("strides: strides=[0]").context("node up: strides: strides=[0]").context("loading m.onnx");
+        assert_eq!(chain(&error), "loading m.onnx\n  because: node up: strides: strides=[0]");
+    }
+
+    #[test]
+    fn a_cause_that_says_more_replaces_the_shorter_one() {
+        let error = format_err!("wrong shape: [1, 2]").context("wrong shape").context("running");
+        assert_eq!(chain(&error), "running\n  because: wrong shape: [1, 2]");
+    }
+
+    #[test]
+    fn usage_errors_keep_their_exit_code_under_context() {
+        assert_eq!(exit_code(&usage!("set: symbol=Q").context("loading")), 2);
+        assert_eq!(exit_code(&format_err!("other")), 1);
+    }
+}

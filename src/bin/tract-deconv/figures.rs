@@ -1,0 +1,191 @@
+//! What a benchmark found, as tables and as JSON.
+
+use crate::args::{BenchArgs, Engine};
+use crate::explain;
+use crate::inputs::Inputs;
+use crate::latency::Summary;
+use crate::measure::Footprint;
+use crate::model::{ModelFile, Ready};
+use crate::nodes::Profile;
+use crate::report::{self, bytes, ms};
+use comfy_table::Table;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tract_deconv::kernel::Isa;
+
+/// Deconvolutions and operators listed.
+const ROWS: usize = 10;
+
+/// One engine, through all the stages.
+pub struct Contender {
+    pub engine: Engine,
+    pub ready: Ready,
+    pub samples: Vec<f64>,
+    pub footprint: Option<Footprint>,
+    pub profile: Option<Profile>,
+}
+
+/// Everything that was found.
+pub struct Figures {
+    /// Symbols that were fixed.
+    pub set: Vec<(String, i64)>,
+    pub notes: Vec<String>,
+    /// Stock tract, where it can do the model, and the plugin.
+    pub contenders: Vec<Contender>,
+    /// One per contender.
+    summaries: Vec<Summary>,
+    /// Names of the deconvolutions, of either engine.
+    names: Vec<String>,
+}
+
+impl Figures {
+    pub fn new(set: Vec<(String, i64)>, notes: Vec<String>, contenders: Vec<Contender>) -> Figures {
+        let summaries = contenders.iter().filter_map(|c| Summary::of(&c.samples)).collect();
+        let names = names(&contenders);
+        Figures { set, notes, contenders, summaries, names }
+    }
+
+    fn titles(&self, first: &'static str) -> Vec<&'static str> {
+        [first].into_iter().chain(self.contenders.iter().map(|c| c.engine.title())).collect()
+    }
+
+    fn profiles(&self) -> Vec<&Profile> {
+        self.contenders.iter().filter_map(|c| c.profile.as_ref()).collect()
+    }
+
+    fn speed_up(&self) -> Option<f64> {
+        match &*self.summaries {
+            [stock, plugin] => Some(stock.median / plugin.median),
+            _ => None,
+        }
+    }
+
+    /// Latency, load time and memory of each engine.
+    pub fn latencies(&self) -> Table {
+        let mut table = report::table(&self.titles("one run"), 1);
+        let mut row = |name: &str, of: &dyn Fn(&Summary) -> String| {
+            table.add_row([name.to_string()].into_iter().chain(self.summaries.iter().map(of)));
+        };
+        row("median", &|s| ms(s.median));
+        row("p95", &|s| ms(s.p95));
+        row("fastest", &|s| ms(s.min));
+        row("spread (quartiles / median)", &|s| format!("{:.1} %", s.spread() * 100.0));
+        row("runs", &|s| s.runs.to_string());
+        if let Some(ratio) = self.speed_up() {
+            table.add_row(["speed-up".to_string(), String::new(), format!("{ratio:.2}×")]);
+        }
+        let mut row = |name: &str, of: &dyn Fn(&Footprint) -> String| {
+            let cells = self.contenders.iter().map(|c| c.footprint.as_ref().map_or("-".into(), of));
+            table.add_row([name.to_string()].into_iter().chain(cells));
+        };
+        row("load", &|f| ms(f.load_ms));
+        row("optimise", &|f| ms(f.optimise_ms));
+        row("first run", &|f| ms(f.first_run_ms));
+        row("peak memory of a process", &|f| f.peak_memory.map_or("-".into(), bytes));
+        table
+    }
+
+    /// The slowest deconvolutions, with their share of the run. The plugin's times hold what was fused into them.
+    pub fn deconvolutions(&self) -> Table {
+        let names = &self.names;
+        let mut table = report::table(&self.titles("deconvolution"), 1);
+        let profiles = self.profiles();
+        let times: Vec<Vec<Option<f64>>> = profiles.iter().map(|p| p.of(names)).collect();
+        let slowest = |ix: usize| times.iter().filter_map(|t| t[ix]).fold(0.0, f64::max);
+        let mut order: Vec<usize> = (0..names.len()).collect();
+        order.sort_by(|a, b| slowest(*b).total_cmp(&slowest(*a)));
+        for ix in order.iter().take(ROWS) {
+            let cells = profiles.iter().zip(&times).map(|(p, t)| share(t[*ix], p.total()));
+            table.add_row([names[*ix].clone()].into_iter().chain(cells));
+        }
+        if names.len() > ROWS {
+            table.add_row([format!("{} more", names.len() - ROWS)]);
+        }
+        let sums = profiles.iter().zip(&times).map(|(p, t)| share(Some(t.iter().flatten().sum()), p.total()));
+        table.add_row([format!("all {}", names.len())].into_iter().chain(sums));
+        table
+    }
+
+    /// Where the whole run's time goes, by operator.
+    pub fn operators(&self) -> Table {
+        let mut table = report::table(&self.titles("operator"), 1);
+        let profiles = self.profiles();
+        let operators: Vec<Vec<(String, f64)>> = profiles.iter().map(|p| p.operators(&self.names)).collect();
+        let time = |engine: usize, op: &str| operators[engine].iter().find(|(name, _)| name == op).map(|(_, ms)| *ms);
+        let mut rows: Vec<(String, f64)> = vec![];
+        for (op, ms) in operators.iter().flatten() {
+            match rows.iter_mut().find(|(known, _)| known == op) {
+                Some((_, most)) => *most = most.max(*ms),
+                None => rows.push((op.clone(), *ms)),
+            }
+        }
+        rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (op, _) in rows.iter().take(ROWS) {
+            let cells = profiles.iter().enumerate().map(|(engine, p)| share(time(engine, op), p.total()));
+            table.add_row([op.clone()].into_iter().chain(cells));
+        }
+        if let Some(rest) = rows.get(ROWS..).filter(|rest| !rest.is_empty()) {
+            let cells = profiles
+                .iter()
+                .enumerate()
+                .map(|(engine, p)| share(Some(rest.iter().filter_map(|(op, _)| time(engine, op)).sum()), p.total()));
+            table.add_row([format!("{} more", rest.len())].into_iter().chain(cells));
+        }
+        table
+    }
+
+    /// Every figure, and all samples. Times are in milliseconds.
+    pub fn json(&self, args: &BenchArgs, file: &ModelFile, inputs: &Inputs) -> Value {
+        let engines = self.contenders.iter().zip(&self.summaries).map(|(c, s)| {
+            let of = c.profile.as_ref().map(|p| p.of(&self.names)).unwrap_or_default();
+            let nodes: Vec<Value> =
+                self.names.iter().zip(of).map(|(name, ms)| json!({ "name": name, "ms": ms })).collect();
+            let operators = c.profile.as_ref().map(|p| p.operators(&self.names)).unwrap_or_default();
+            let value = json!({
+                "latency_ms": {
+                    "runs": s.runs, "min": s.min, "p25": s.p25, "median": s.median, "p75": s.p75, "p95": s.p95,
+                    "spread": s.spread(),
+                },
+                "process": c.footprint.as_ref().map(Footprint::json),
+                "deconvolutions": nodes,
+                "operators_ms": operators.into_iter().collect::<BTreeMap<String, f64>>(),
+                "profiled_total_ms": c.profile.as_ref().map(Profile::total),
+                "samples_ms": c.samples,
+            });
+            (c.engine.key().to_string(), value)
+        });
+        let set = self.set.iter().map(|(name, value)| json!({ "symbol": name, "value": value }));
+        let inputs =
+            inputs.tensors.iter().map(|t| json!({ "shape": t.shape(), "type": format!("{:?}", t.datum_type()) }));
+        json!({
+            "program": concat!("tract-deconv ", env!("CARGO_PKG_VERSION")),
+            "model": file.onnx.display().to_string(),
+            "set": set.collect::<Vec<_>>(),
+            "inputs": inputs.collect::<Vec<_>>(),
+            "threads": args.model.threads,
+            "kernels": Isa::best().to_string(),
+            "seconds": args.seconds,
+            "notes": self.notes,
+            "speed_up": self.speed_up(),
+            "engines": engines.collect::<serde_json::Map<String, Value>>(),
+        })
+    }
+}
+
+fn names(contenders: &[Contender]) -> Vec<String> {
+    let mut names: Vec<String> = vec![];
+    // the plugin's first: it may have fused what stock tract names otherwise
+    for contender in contenders.iter().rev() {
+        let nodes = contender.ready.typed.nodes().iter();
+        for node in nodes.filter(|node| explain::is_deconvolution(node)) {
+            if !names.contains(&node.name) {
+                names.push(node.name.clone());
+            }
+        }
+    }
+    names
+}
+
+fn share(time: Option<f64>, total: f64) -> String {
+    time.map_or("-".into(), |time| format!("{} {:>3.0} %", ms(time), 100.0 * time / total))
+}

@@ -1,0 +1,129 @@
+//! Timing two engines in turn, and what a list of times says.
+
+use crate::model::execute;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, stderr, stdout};
+use std::time::{Duration, Instant};
+use tract_core::internal::*;
+
+/// Rounds that are run whatever the time limit.
+const FEWEST_ROUNDS: usize = 5;
+/// Rounds after which the time limit does not matter any more.
+const MOST_ROUNDS: usize = 100_000;
+/// Part of the time limit that is spent before anything is recorded.
+const WARM_UP: f64 = 0.1;
+
+/// Times in milliseconds of each engine, one per round.
+pub fn alternate(
+    engines: &[&Arc<TypedRunnableModel>],
+    inputs: &[Arc<Tensor>],
+    seconds: f64,
+) -> TractResult<Vec<Vec<f64>>> {
+    let bar = progress((seconds * (1.0 + WARM_UP) * 1e3) as u64);
+    let begin = Instant::now();
+    let mut samples = vec![vec![]; engines.len()];
+    rounds(engines, inputs, seconds * WARM_UP, 1, &begin, &bar, &mut vec![vec![]; engines.len()])?;
+    rounds(engines, inputs, seconds, FEWEST_ROUNDS, &begin, &bar, &mut samples)?;
+    bar.finish_and_clear();
+    Ok(samples)
+}
+
+fn rounds(
+    engines: &[&Arc<TypedRunnableModel>],
+    inputs: &[Arc<Tensor>],
+    seconds: f64,
+    fewest: usize,
+    begin: &Instant,
+    bar: &ProgressBar,
+    samples: &mut [Vec<f64>],
+) -> TractResult<()> {
+    let limit = Duration::from_secs_f64(seconds);
+    let start = Instant::now();
+    for round in 0..MOST_ROUNDS {
+        if round >= fewest && start.elapsed() >= limit {
+            break;
+        }
+        for turn in 0..engines.len() {
+            // the engine that begins changes every round, so that neither always follows the other
+            let engine = (turn + round) % engines.len();
+            let from = Instant::now();
+            let outputs = execute(engines[engine], inputs)?;
+            samples[engine].push(from.elapsed().as_secs_f64() * 1e3);
+            drop(outputs);
+        }
+        bar.set_position(begin.elapsed().as_millis() as u64);
+    }
+    Ok(())
+}
+
+/// A bar on a terminal, nothing in a pipe.
+fn progress(milliseconds: u64) -> ProgressBar {
+    if !(stdout().is_terminal() && stderr().is_terminal()) {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(milliseconds);
+    if let Ok(style) = ProgressStyle::with_template("timing {wide_bar} {percent}%") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// What one engine's times say, in milliseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    pub runs: usize,
+    pub min: f64,
+    pub p25: f64,
+    pub median: f64,
+    pub p75: f64,
+    pub p95: f64,
+}
+
+impl Summary {
+    /// `None` without samples.
+    pub fn of(samples: &[f64]) -> Option<Summary> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |p: f64| quantile(&sorted, p);
+        Some(Summary {
+            runs: sorted.len(),
+            min: *sorted.first()?,
+            p25: at(0.25)?,
+            median: at(0.5)?,
+            p75: at(0.75)?,
+            p95: at(0.95)?,
+        })
+    }
+
+    /// Distance of the quartiles over the median.
+    pub fn spread(&self) -> f64 {
+        (self.p75 - self.p25) / self.median
+    }
+}
+
+/// By linear interpolation between the two nearest ranks.
+pub fn quantile(sorted: &[f64], p: f64) -> Option<f64> {
+    let place = p * sorted.len().checked_sub(1)? as f64;
+    let (low, high) = (place.floor() as usize, place.ceil() as usize);
+    Some(sorted[low] + (sorted[high] - sorted[low]) * place.fract())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_interpolate() {
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), Some(2.5));
+        assert_eq!(quantile(&[5.0], 0.95), Some(5.0));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn a_summary_is_in_order() {
+        let summary = Summary::of(&[3.0, 1.0, 2.0, 10.0, 4.0]).unwrap();
+        assert_eq!((summary.runs, summary.min, summary.median), (5, 1.0, 3.0));
+        assert!((summary.p95 - 8.8).abs() < 1e-12);
+        assert!((summary.spread() - 2.0 / 3.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,155 @@
+//! One engine in a process of its own: load and optimise time, memory high-water mark.
+//!
+//! Peak memory can only be told apart per engine in fresh processes, so `bench` starts this program again as
+//! `tract-deconv measure --engine E MODEL …` and reads one line of JSON from it. The high-water mark is the kernel's
+//! `VmHWM` (peak resident set), so this part exists on Linux only.
+
+use crate::args::{Engine, MeasureArgs, ModelArgs};
+use crate::failure::say;
+use crate::inputs::resolve;
+use crate::model::{ModelFile, parse, prepare, run, set_threads};
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+use tract_core::internal::*;
+
+/// Runs of the model before the high-water mark is read.
+const RUNS: usize = 3;
+/// Processes per engine; times are their median, memory is their maximum.
+const PROCESSES: usize = 3;
+
+/// What the processes of one engine found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Footprint {
+    pub load_ms: f64,
+    pub optimise_ms: f64,
+    pub first_run_ms: f64,
+    /// Peak resident set in bytes, where the system tells it.
+    pub peak_memory: Option<u64>,
+    /// Resident set before anything was loaded.
+    pub base_memory: Option<u64>,
+}
+
+impl Footprint {
+    pub fn json(&self) -> Value {
+        json!({
+            "load_ms": self.load_ms,
+            "optimise_ms": self.optimise_ms,
+            "first_run_ms": self.first_run_ms,
+            "peak_memory_bytes": self.peak_memory,
+            "base_memory_bytes": self.base_memory,
+        })
+    }
+}
+
+/// The child's side.
+pub fn main(args: &MeasureArgs) -> TractResult<()> {
+    set_threads(&args.model)?;
+    let file = ModelFile::find(&args.model.model)?;
+    let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
+    let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
+    let base_memory = peak_memory();
+    let ready = prepare(args.engine, &file, &args.model.set, &inputs.tensors)?;
+    let start = std::time::Instant::now();
+    run(&ready.runnable, &inputs.tensors)?;
+    let first_run = start.elapsed();
+    for _ in 1..RUNS {
+        run(&ready.runnable, &inputs.tensors)?;
+    }
+    let footprint = Footprint {
+        load_ms: ready.load.as_secs_f64() * 1e3,
+        optimise_ms: ready.optimise.as_secs_f64() * 1e3,
+        first_run_ms: first_run.as_secs_f64() * 1e3,
+        peak_memory: peak_memory(),
+        base_memory,
+    };
+    say(footprint.json())
+}
+
+/// The parent's side: the engines in turn, [`PROCESSES`] times each. `set` stands for the `--set` of `args`.
+pub fn footprints(engines: &[Engine], args: &ModelArgs, set: &[(String, i64)]) -> TractResult<Vec<Footprint>> {
+    let mut found: Vec<Vec<Footprint>> = vec![vec![]; engines.len()];
+    for _ in 0..PROCESSES {
+        for (engine, found) in engines.iter().zip(&mut found) {
+            found.push(child(*engine, args, set)?);
+        }
+    }
+    Ok(found.iter().map(|processes| summarise(processes)).collect())
+}
+
+fn summarise(processes: &[Footprint]) -> Footprint {
+    let median = |of: fn(&Footprint) -> f64| {
+        let mut values: Vec<f64> = processes.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    Footprint {
+        load_ms: median(|f| f.load_ms),
+        optimise_ms: median(|f| f.optimise_ms),
+        first_run_ms: median(|f| f.first_run_ms),
+        peak_memory: processes.iter().filter_map(|f| f.peak_memory).max(),
+        base_memory: processes.iter().filter_map(|f| f.base_memory).max(),
+    }
+}
+
+fn child(engine: Engine, args: &ModelArgs, set: &[(String, i64)]) -> TractResult<Footprint> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(["measure", "--engine", engine.key(), "--seed", &args.seed.to_string()]);
+    command.args(["--threads", &args.threads.to_string()]);
+    for (symbol, value) in set {
+        command.arg("--set").arg(format!("{symbol}={value}"));
+    }
+    for input in &args.input {
+        command.arg(format!("--input={input}"));
+    }
+    command.arg("--").arg(&args.model);
+    let output = command.stdin(Stdio::null()).output().context("starting a process for one engine")?;
+    ensure!(
+        output.status.success(),
+        "the process that measures {} ended with {}: {}",
+        engine.title(),
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_default();
+    let json: Value = serde_json::from_str(line).context("reading what the measuring process printed")?;
+    let number = |key: &str| json[key].as_f64().with_context(|| format!("the measuring process gave no {key}"));
+    Ok(Footprint {
+        load_ms: number("load_ms")?,
+        optimise_ms: number("optimise_ms")?,
+        first_run_ms: number("first_run_ms")?,
+        peak_memory: json["peak_memory_bytes"].as_u64(),
+        base_memory: json["base_memory_bytes"].as_u64(),
+    })
+}
+
+/// Peak resident set of this process so far, in bytes.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_take_the_median_and_memory_the_maximum() {
+        let of = |load_ms, peak| Footprint {
+            load_ms,
+            optimise_ms: 1.0,
+            first_run_ms: 1.0,
+            peak_memory: Some(peak),
+            base_memory: None,
+        };
+        let all = summarise(&[of(9.0, 1), of(2.0, 7), of(3.0, 2)]);
+        assert_eq!((all.load_ms, all.peak_memory, all.base_memory), (3.0, Some(7), None));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn linux_tells_the_peak() {
+        assert!(peak_memory().unwrap() > 100_000);
+    }
+}
