@@ -364,6 +364,8 @@ fn a_benchmark_writes_its_figures_and_no_bar() {
     let ended = tract_deconv(["bench", &model, "--seconds", "0.3", "--json", &json, "--plot", &svg]).with(0).says(&[
         "threads 1 of",
         "agrees with stock tract",
+        "optimised with open dimensions",
+        "--set batch=3",
         "median",
         "p95",
         "spread",

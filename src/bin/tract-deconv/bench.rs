@@ -7,7 +7,7 @@ use crate::figures::{Contender, Figures};
 use crate::inputs::{Inputs, resolve};
 use crate::latency::alternate;
 use crate::measure::footprints;
-use crate::model::{ModelFile, Ready, parse, prepare, prepare_open_or_fixed, run, set_threads};
+use crate::model::{ModelFile, Ready, flags, parse, prepare, prepare_open_or_fixed, run, set_threads};
 use crate::nodes::Profile;
 use crate::run::against;
 use crate::{plot, report};
@@ -97,7 +97,14 @@ fn contenders(
         Ok((Contender { engine, ready, samples: vec![], footprint: None, profile: None }, outputs))
     };
     let (ready, fixed) = prepare_open_or_fixed(file, set, &inputs.symbols, &inputs.tensors)?;
-    notes.extend(fixed);
+    match fixed {
+        Some(note) => notes.push(note),
+        None if inputs.symbols.is_empty() => {}
+        None => notes.push(format!(
+            "optimised with open dimensions; to fix them before, as a program may do: {}",
+            flags(&inputs.symbols)
+        )),
+    }
     let (plugin, ours) = start(Engine::Plugin, ready)?;
     let names = plugin.ready.output_names();
     let reference =

@@ -177,10 +177,15 @@ pub fn prepare_open_or_fixed(
     }
 }
 
-/// Says that symbols were fixed, in the form of flags.
+/// Says that symbols were fixed.
 pub fn fixed_note(symbols: &[(String, i64)]) -> String {
+    format!("the model does not load with open dimensions, they are fixed as by {}", flags(symbols))
+}
+
+/// Symbols' values as they are given on the command line.
+pub fn flags(symbols: &[(String, i64)]) -> String {
     let flags: Vec<String> = symbols.iter().map(|(name, value)| format!("--set {name}={value}")).collect();
-    format!("the model does not load with open dimensions, they are fixed as by {}", flags.join(" "))
+    flags.join(" ")
 }
 
 impl Ready {

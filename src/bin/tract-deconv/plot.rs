@@ -7,6 +7,8 @@ use std::path::Path;
 use tract_core::internal::*;
 
 const BINS: usize = 150;
+/// Top of the vertical axis: the peaks reach 1, the legend stands above them.
+const TOP: f64 = 1.3;
 
 /// Draws one histogram per engine over a common axis, each scaled to its own peak, with its median marked.
 pub fn draw(path: &Path, title: &str, engines: &[(Engine, Vec<f64>)]) -> TractResult<()> {
@@ -25,13 +27,14 @@ fn picture(title: &str, engines: &[(Engine, Vec<f64>)]) -> Result<String, Box<dy
             .margin(16)
             .x_label_area_size(40)
             .y_label_area_size(50)
-            .build_cartesian_2d(low..high, 0f64..1.08)?;
+            .build_cartesian_2d(low..high, 0f64..TOP)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
             .max_light_lines(0)
             .x_desc("latency of one run, ms (up to the slower engine's 97th percentile)")
             .y_desc("runs, of the engine's peak")
+            .y_label_formatter(&|y| if *y < 1.01 { format!("{y:.1}") } else { String::new() })
             .x_label_formatter(&|x| format!("{x:.*}", decimals(high - low)))
             .draw()?;
         for (engine, samples) in engines {
