@@ -253,7 +253,12 @@ impl fmt::Display for Plan {
                     (_, true) => "in a copy per column shift",
                     _ => "in padded rows",
                 };
-                write!(f, ", input read {source}, blocks of {}x{} positions", p.block_rows, p.block_columns)
+                let store = if p.rows { "from registers" } else { "through a buffer" };
+                write!(
+                    f,
+                    ", rows stored {store}, input read {source}, blocks of {}x{} positions",
+                    p.block_rows, p.block_columns
+                )
             }
             Decision::Reference => write!(f, "reference {:?}", self.datum_type),
         }

@@ -4,7 +4,7 @@ use super::Isa;
 use super::rows;
 use super::scratch::Scratch;
 use super::taps::{WeightedTap, sum_of_taps};
-use super::tile::{ChannelTile, PositionTile, channel_tile, position_tile};
+use super::tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
 use super::vector::*;
 use crate::element::Compute;
 use std::cell::RefCell;
@@ -19,6 +19,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub lanes: usize,
     /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
     pub position_tiles: &'static [PositionTile<T>],
+    /// For one, two and four phases: by ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
+    pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
@@ -31,6 +33,14 @@ impl<T: Compute> Kernels<T> {
     /// The position tile of exactly `mr` × `nv`.
     pub fn position_tile(&self, mr: usize, nv: usize) -> Option<&'static PositionTile<T>> {
         self.position_tiles.iter().find(|t| t.mr == mr && t.nv == nv)
+    }
+
+    /// The row tiles for a number of phases; none where phases are not interleaved in registers.
+    pub fn row_tiles(&self, phases: usize) -> &'static [RowTile<T>] {
+        match phases {
+            1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
+            _ => &[],
+        }
     }
 
     /// The channel tile of exactly `positions` × `nv`.
@@ -89,7 +99,7 @@ impl<T: Compute> Kernels<T> {
 
 /// A static [`Kernels`] of a vector type; `$feature` is what its functions are compiled for.
 macro_rules! kernels {
-    ($name:ident, $isa:expr, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, channel_tiles $channel_tiles:ident) => {
+    ($name:ident, $isa:expr, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident) => {
         mod $name {
             use super::*;
 
@@ -103,6 +113,17 @@ macro_rules! kernels {
             ) {
                 // SAFETY: entered through a tile only, see `PositionTile::run`.
                 unsafe { position_tile::<$vector, MR, NV>(panel, source, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn row<const S: usize, const MR: usize, const NV: usize>(
+                phases: &[PhaseOperand<$lane>],
+                source: &crate::kernel::tile::Source<$lane>,
+                bias: &[$lane],
+                rows: &mut [&mut [$lane]],
+            ) {
+                // SAFETY: entered through a tile only, see `RowTile::run`.
+                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, rows) }
             }
 
             $(#[$feature])*
@@ -150,6 +171,10 @@ macro_rules! kernels {
                 PositionTile { mr: MR, nv: NV, positions: NV * LANES, entry: position::<MR, NV> }
             }
 
+            const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
+                RowTile { phases: S, mr: MR, nv: NV, positions: NV * LANES, entry: row::<S, MR, NV> }
+            }
+
             const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
                 ChannelTile { positions: P, nv: NV, channels: NV * LANES, entry: channel::<P, NV> }
             }
@@ -158,6 +183,7 @@ macro_rules! kernels {
                 isa: $isa,
                 lanes: LANES,
                 position_tiles: $tiles!(position_of),
+                row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
                 interleave2,
                 interleave4,
@@ -169,6 +195,7 @@ macro_rules! kernels {
 }
 
 macro_rules! table {
+    ($of:ident, $phases:literal, $(($a:literal, $b:literal))*) => { &[$($of::<$phases, $a, $b>()),*] };
     ($of:ident, $(($a:literal, $b:literal))*) => { &[$($of::<$a, $b>()),*] };
 }
 
@@ -198,6 +225,48 @@ macro_rules! tiles_of_16_registers {
     };
 }
 
+macro_rules! row_tiles_of_32_registers {
+    ($of:ident, 1) => {
+        table!(
+            $of,
+            1,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(2, 5)(2, 6)(3, 1)(3, 2)(3, 3)(3, 4)(3, 5)(
+                3, 6
+            )(4, 1)(4, 2)(4, 3)(4, 4)(4, 5)(4, 6)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)
+        )
+    };
+    ($of:ident, 2) => {
+        table!(
+            $of,
+            2,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(3, 4)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2)(
+                8, 1
+            )(12, 1)
+        )
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(3, 1)(3, 2)(4, 1)(6, 1))
+    };
+}
+
+macro_rules! row_tiles_of_16_registers {
+    ($of:ident, 1) => {
+        table!(
+            $of,
+            1,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2)(8, 1)(
+                12, 1
+            )
+        )
+    };
+    ($of:ident, 2) => {
+        table!($of, 2, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(3, 1)(3, 2)(4, 1)(6, 1))
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(1, 3)(2, 1)(3, 1))
+    };
+}
+
 macro_rules! channel_tiles_of_32_registers {
     ($of:ident) => {
         table!(
@@ -215,23 +284,23 @@ macro_rules! channel_tiles_of_16_registers {
     };
 }
 
-kernels!(portable_f32, Isa::Portable, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
-kernels!(portable_f64, Isa::Portable, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
-kernels!(portable_i64, Isa::Portable, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f32, Isa::Portable, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f64, Isa::Portable, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_i64, Isa::Portable, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
 
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f32, Isa::Avx2, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(avx2_f32, Isa::Avx2, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f64, Isa::Avx2, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(avx2_f64, Isa::Avx2, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f32, Isa::Avx512, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(avx512_f32, Isa::Avx512, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f64, Isa::Avx512, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(avx512_f64, Isa::Avx512, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f32, Isa::Neon, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(neon_f32, Isa::Neon, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f64, Isa::Neon, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(neon_f64, Isa::Neon, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 
 /// A thread's scratch memory of one type, lent for the length of a task. Tasks don't nest.
 macro_rules! scratch_of_thread {

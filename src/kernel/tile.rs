@@ -5,7 +5,7 @@
 //! - [`PositionTile`]: lanes are positions; the panel holds weights (scalars), the source is an activation plane.
 //! - [`ChannelTile`]: lanes are output channels; the panel holds weights (vectors), the source gives scalars.
 
-use super::vector::Vector;
+use super::vector::{Vector, interleave};
 use crate::element::Compute;
 
 /// What a tile starts from.
@@ -103,24 +103,7 @@ pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
             }
             Start::Add => [[V::splat(V::Lane::ZERO); NV]; MR],
         };
-        let mut a = panel.as_ptr();
-        let mut channel = source.data.as_ptr().wrapping_add(source.base);
-        if let [tap] = source.taps {
-            channel = channel.wrapping_add(*tap);
-            for _ in 0..source.channels {
-                step::<V, MR, NV>(&mut acc, a, channel);
-                a = a.wrapping_add(MR);
-                channel = channel.wrapping_add(source.channel_stride);
-            }
-        } else {
-            for _ in 0..source.channels {
-                for tap in source.taps {
-                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap));
-                    a = a.wrapping_add(MR);
-                }
-                channel = channel.wrapping_add(source.channel_stride);
-            }
-        }
+        accumulate(&mut acc, panel.as_ptr(), source, source.taps);
         let out = out.as_mut_ptr();
         for m in 0..MR {
             for v in 0..NV {
@@ -129,6 +112,39 @@ pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
                     Start::Bias(_) => acc[m][v].store(to),
                     Start::Add => V::load(to).plus(acc[m][v]).store(to),
                 }
+            }
+        }
+    }
+}
+
+/// Adds all (channel, tap) products of a source, under the given taps, to the accumulators.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `a` has `channels·taps·MR` readable elements, the source all it reaches with `NV·LANES` elements a tap.
+#[inline(always)]
+unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
+    acc: &mut [[V; NV]; MR],
+    mut a: *const V::Lane,
+    source: &Source<V::Lane>,
+    taps: &[usize],
+) {
+    let mut channel = source.data.as_ptr().wrapping_add(source.base);
+    // SAFETY: this function's contract.
+    unsafe {
+        if let [tap] = taps {
+            channel = channel.wrapping_add(*tap);
+            for _ in 0..source.channels {
+                step::<V, MR, NV>(acc, a, channel);
+                a = a.wrapping_add(MR);
+                channel = channel.wrapping_add(source.channel_stride);
+            }
+        } else {
+            for _ in 0..source.channels {
+                for tap in taps {
+                    step::<V, MR, NV>(acc, a, channel.wrapping_add(*tap));
+                    a = a.wrapping_add(MR);
+                }
+                channel = channel.wrapping_add(source.channel_stride);
             }
         }
     }
@@ -151,6 +167,94 @@ unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
             let w = V::splat(*a.add(m));
             for v in 0..NV {
                 acc[m][v] = acc[m][v].mul_add(w, b[v]);
+            }
+        }
+    }
+}
+
+/// The weights and taps of one of the phases that a [`RowTile`] interleaves.
+#[derive(Clone, Copy)]
+pub(crate) struct PhaseOperand<'a, T> {
+    /// `[channel][tap][mr]`.
+    pub panel: &'a [T],
+    /// What to add to the source's index for each tap.
+    pub taps: &'a [usize],
+}
+
+type RowEntry<T> = unsafe fn(phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], rows: &mut [&mut [T]]);
+
+/// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases, interleaved in registers and written straight to
+/// output rows.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct RowTile<T: 'static> {
+    /// Phases.
+    pub phases: usize,
+    /// Output channels.
+    pub mr: usize,
+    /// Vectors of positions.
+    pub nv: usize,
+    /// Positions in all: `nv` × lanes.
+    pub positions: usize,
+    pub(super) entry: RowEntry<T>,
+}
+
+impl<T: Compute> RowTile<T> {
+    /// `rows` are at most `mr` slices of equal length, a multiple of `phases`, at most `phases · positions`: cells beyond are computed and dropped.
+    /// The source's own taps are not used.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what the tile reads, or rows don't fit.
+    #[inline]
+    pub fn run(&self, phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], rows: &mut [&mut [T]]) {
+        assert!(phases.len() == self.phases && bias.len() >= self.mr && rows.len() <= self.mr);
+        for phase in phases {
+            assert!(phase.panel.len() >= source.channels * phase.taps.len() * self.mr);
+            let source = Source { taps: phase.taps, ..*source };
+            assert!(source.data.len() >= source.reach(self.positions));
+        }
+        let len = rows.first().map_or(0, |row| row.len());
+        assert!(len <= self.phases * self.positions && rows.iter().all(|row| row.len() == len));
+        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        unsafe { (self.entry)(phases, source, bias, rows) }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to four, whose panels hold `channels·taps·MR` elements; `source` holds all it reaches with
+/// `NV·LANES` elements a tap of any phase; a bias `MR` values; there are at most `MR` rows, of equal length up to `S·NV·LANES`.
+#[inline(always)]
+pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
+    phases: &[PhaseOperand<V::Lane>],
+    source: &Source<V::Lane>,
+    bias: &[V::Lane],
+    rows: &mut [&mut [V::Lane]],
+) {
+    // SAFETY: panels, source and bias by this function's contract; a vector is stored to a row only where it fits whole.
+    unsafe {
+        let bias: [V; MR] = std::array::from_fn(|m| V::splat(*bias.get_unchecked(m)));
+        let mut acc: [[[V; NV]; MR]; S] = [std::array::from_fn(|m| [bias[m]; NV]); S];
+        for s in 0..S {
+            let phase = phases.get_unchecked(s);
+            accumulate(&mut acc[s], phase.panel.as_ptr(), source, phase.taps);
+        }
+        for (m, row) in rows.iter_mut().enumerate().take(MR) {
+            for v in 0..NV {
+                let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
+                let at = v * V::LANES * S;
+                if at + V::LANES * S <= row.len() {
+                    for (i, lanes) in run.into_iter().enumerate() {
+                        lanes.store(row.as_mut_ptr().add(at + i * V::LANES));
+                    }
+                } else if at < row.len() {
+                    let mut last = [V::Lane::ZERO; 4 * 16];
+                    for (i, lanes) in run.into_iter().enumerate() {
+                        lanes.store(last[i * V::LANES..].as_mut_ptr());
+                    }
+                    let rest = &mut row[at..];
+                    rest.copy_from_slice(&last[..rest.len()]);
+                }
             }
         }
     }

@@ -56,6 +56,10 @@ impl Col2imPlan {
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let phases: usize = problem.axes.iter().map(|a| a.stride).product();
+        if taps <= phases {
+            return Err("taps do not overlap".to_string());
+        }
         let products = problem.group_out * taps;
         if products > 1024 {
             return Err(format!("{products} products a position outgrow the ring"));
@@ -83,8 +87,10 @@ impl Col2imPlan {
             let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
             // a product's vector is stored, read and added once: three slots
             let gathered = products * vectors * 3;
+            // output rows are summed in a buffer, interleaved and stored: as in the buffered phases
+            let stored = vectors * problem.group_out * phases * 9 / 2;
             let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
-            let cost = (panels * problem.group_in + gathered) as u64 * chunks as u64;
+            let cost = (panels * problem.group_in + gathered + stored) as u64 * chunks as u64;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }

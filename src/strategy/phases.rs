@@ -5,11 +5,11 @@
 
 use super::pieces::{Cut, Task, tasks};
 use super::sheets::Sheets;
-use super::{Operands, Scratch, blocks_of, parallel};
+use super::{Aligned, Operands, Scratch, blocks_of, parallel};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::{self, AxisPhases};
-use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start};
+use crate::kernel::{Dispatch, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
@@ -38,6 +38,8 @@ pub struct PhasesPlan {
     pub apart: bool,
     /// Whether the input is read in place.
     pub direct: bool,
+    /// Whether tiles write output rows themselves, phases interleaved in registers.
+    pub rows: bool,
     /// Whether all panels pass over a tile's input before the next tile.
     pub tile_major: bool,
     /// Grid rows of a block.
@@ -108,8 +110,11 @@ impl PhasesPlan {
         let depth = problem.group_in * taps;
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
 
+        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let row_tiles = row_shapes(datum_type, isa, x.out_step);
+        let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
         let in_place = problem.data_format == DataFormat::Ncx
-            && matches!(datum_type, DatumType::F32 | DatumType::F64)
+            && same_element
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         let element = if matches!(datum_type, DatumType::F16 | DatumType::F32) { 4 } else { 8 };
 
@@ -141,19 +146,28 @@ impl PhasesPlan {
                 * x.grid.div_ceil(block_columns);
             // two and a half slots for a vector copied into a sheet
             let copied = if in_place { 0 } else { laid_out.channel_stride * problem.group_in * 5 / 2 / lanes };
-            for (mr, nv) in tiles.iter().copied() {
+            let chain = widest * problem.group_in;
+            let writes_rows = problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN;
+            let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles));
+            let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, &row_tiles));
+            for (mr, nv, rows, family) in buffered.chain(direct) {
                 let tail = problem.group_out % mr;
-                let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+                let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
                 if forced.is_some_and(|f| f != (mr, tail_mr)) {
                     continue;
                 }
-                let resident = widest * problem.group_in * nv * lanes * element <= L1_SHARE;
+                let resident = chain * nv * lanes * element <= L1_SHARE;
                 let tile_cost = |m: usize, n: usize| tile_cost(m, n, lanes * element, resident);
-                let vectors = flat.div_ceil(lanes);
+                // tiles that write rows end where rows end, the others run over
+                let (runs, vectors) =
+                    if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };
                 let (whole, rest) = (vectors / nv, vectors % nv);
-                let row_cost = |m: usize| whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 };
+                let row_cost =
+                    |m: usize| runs * (whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 });
                 let panels = problem.group_out / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
-                let cost = (panels * depth + copied) as u64 * (blocks * problem.group * problem.batch) as u64;
+                // interleaving and storing from registers, or through a buffer
+                let stored = runs * vectors * problem.group_out * phases * if rows { 3 } else { 9 } / 2;
+                let cost = (panels * depth + copied + stored) as u64 * (blocks * problem.group * problem.batch) as u64;
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(PhasesPlan {
                         mr,
@@ -161,6 +175,7 @@ impl PhasesPlan {
                         nv,
                         apart,
                         direct: in_place,
+                        rows,
                         tile_major: resident,
                         block_rows,
                         block_columns,
@@ -251,6 +266,18 @@ pub(super) fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usi
     }
 }
 
+/// The `(mr, nv)` of every tile that interleaves so many phases.
+fn row_shapes(datum_type: DatumType, isa: Isa, phases: usize) -> Vec<(usize, usize)> {
+    fn of<T: Compute>(kernels: &Kernels<T>, phases: usize) -> Vec<(usize, usize)> {
+        kernels.row_tiles(phases).iter().map(|t| (t.mr, t.nv)).collect()
+    }
+    match datum_type {
+        DatumType::F32 => of(f32::kernels(isa), phases),
+        DatumType::F64 => of(f64::kernels(isa), phases),
+        _ => vec![],
+    }
+}
+
 /// One phase of a row of outputs: which taps, and where its weights are.
 struct Phase {
     /// Offsets of the taps in a channel's sheets.
@@ -282,11 +309,19 @@ struct Prepared<'a, E: Element> {
     strides: (usize, usize, Vec<usize>),
 }
 
+/// A thread's scratch memory, without the block.
+struct Buffers<'a, T> {
+    tile: &'a mut Aligned<T>,
+    ragged: &'a mut Aligned<T>,
+    row: &'a mut Vec<T>,
+}
+
 struct Panel<T: 'static> {
     first_channel: usize,
     height: usize,
     weights: usize,
     tiles: Vec<&'static PositionTile<T>>,
+    row_tiles: Vec<&'static RowTile<T>>,
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -320,10 +355,19 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|(first_channel, height)| {
                 let weights = at;
                 at += height * depth;
-                let tiles = (1..=plan.nv)
-                    .map(|nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing"))
-                    .collect::<TractResult<Vec<_>>>()?;
-                Ok(Panel { first_channel, height, weights, tiles })
+                let find = |nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing");
+                let find_row = |nv| {
+                    let of_phases = kernels.row_tiles(columns).iter();
+                    of_phases
+                        .clone()
+                        .find(|t| (t.mr, t.nv) == (height, nv))
+                        .context("kernel: a tile of the plan is missing")
+                };
+                let (tiles, row_tiles) = match plan.rows {
+                    true => (vec![], (1..=plan.nv).map(find_row).collect::<TractResult<_>>()?),
+                    false => ((1..=plan.nv).map(find).collect::<TractResult<_>>()?, vec![]),
+                };
+                Ok(Panel { first_channel, height, weights, tiles, row_tiles })
             })
             .collect::<TractResult<_>>()?;
         let padded: usize = panels.iter().map(|p| p.height).sum();
@@ -397,24 +441,30 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let origin = source.base;
         let flat = (task.rows.len() - 1) * pitch + task.columns.len();
-        let tiles = flat.div_ceil(tile_positions);
+        let per_row = task.columns.len().div_ceil(tile_positions);
+        let tiles = if plan.rows { task.rows.len() * per_row } else { flat.div_ceil(tile_positions) };
         let panels: Vec<usize> =
             (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
+        let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
         let mut visit = |panel: usize, tile: usize| {
-            source.base = origin + tile * tile_positions;
-            let count = tile_positions.min(flat - tile * tile_positions);
-            self.run_tile(
-                task,
-                g,
-                &self.panels[panel],
-                &source,
-                tile * tile_positions,
-                count,
-                pitch,
-                &mut scratch.tile,
-                &mut scratch.ragged,
-                &mut scratch.row,
-            );
+            let panel = &self.panels[panel];
+            if plan.rows {
+                let (row, column) = (tile / per_row, tile % per_row * tile_positions);
+                let count = tile_positions.min(task.columns.len() - column);
+                source.base = origin + row * pitch + column;
+                self.run_row_tile(task, g, panel, &source, (row, column, count), &mut buffers);
+            } else {
+                let position = tile * tile_positions;
+                source.base = origin + position;
+                self.run_tile(
+                    task,
+                    g,
+                    panel,
+                    &source,
+                    (position, tile_positions.min(flat - position), pitch),
+                    &mut buffers,
+                );
+            }
         };
         if plan.tile_major {
             for tile in 0..tiles {
@@ -428,48 +478,89 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
+    /// Reading in place, the last tile may reach past the input's end: then it reads a copy.
+    fn readable<'s>(
+        &self,
+        source: &Source<'s, E::Compute>,
+        positions: usize,
+        count: usize,
+        ragged: &'s mut Aligned<E::Compute>,
+    ) -> Source<'s, E::Compute> {
+        let reach = source.base + (source.channels - 1) * source.channel_stride + positions;
+        if !self.plan.direct || reach <= source.data.len() {
+            return *source;
+        }
+        let copy = ragged.of(source.channels * positions);
+        for (ci, row) in copy.chunks_mut(positions).enumerate() {
+            let from = source.base + ci * source.channel_stride;
+            row[..count].copy_from_slice(&source.data[from..from + count]);
+            row[count..].fill(E::Compute::ZERO);
+        }
+        Source { data: copy, base: 0, channel_stride: positions, ..*source }
+    }
+
+    /// All phases of one panel over `count` positions of one grid row, written straight to the output.
+    fn run_row_tile(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        panel: &Panel<E::Compute>,
+        source: &Source<E::Compute>,
+        (row, column, count): (usize, usize, usize),
+        buffers: &mut Buffers<E::Compute>,
+    ) {
+        let axes = &self.plan.axes;
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let tile = panel.row_tiles[count.div_ceil(self.kernels.lanes) - 1];
+        let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
+        let bias = &self.bias[bias_at..bias_at + panel.height];
+        let weights = &self.weights[g * self.group_weights + panel.weights..];
+        let channels = panel.height.min(task.channels.end - panel.first_channel);
+        let source = self.readable(source, tile.positions, count, buffers.ragged);
+        let first_channel = task.channel(self.problem, g, panel.first_channel);
+        let from = task.columns.start + column;
+        let cells = x.cells(&(from..from + count));
+        for o in 0..task.pieces.outer_phases.len() {
+            let first = task.pieces.outer_phases[o] * self.per_outer;
+            for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
+                let cell = (task.rows.start + row) * y.out_step + ry;
+                if cell >= task.pieces.rows.end {
+                    break;
+                }
+                let mut operands = [PhaseOperand { panel: &[][..], taps: &[] }; 4];
+                for (operand, phase) in operands.iter_mut().zip(phases) {
+                    *operand = PhaseOperand { panel: &weights[phase.weights * panel.height..], taps: &phase.taps };
+                }
+                let rows = task.pieces.channel_rows(first_channel..first_channel + channels, o, cell, cells.clone());
+                if let Some(mut rows) = rows {
+                    tile.run(&operands[..self.columns], &source, bias, &mut rows);
+                }
+            }
+        }
+    }
+
     /// All phases of one panel over `count` flat positions from `position`.
-    #[expect(clippy::too_many_arguments)]
     fn run_tile(
         &self,
         task: &mut Task<E>,
         g: usize,
         panel: &Panel<E::Compute>,
         source: &Source<E::Compute>,
-        position: usize,
-        count: usize,
-        pitch: usize,
-        tile_scratch: &mut super::Aligned<E::Compute>,
-        ragged: &mut super::Aligned<E::Compute>,
-        row_scratch: &mut Vec<E::Compute>,
+        (position, count, pitch): (usize, usize, usize),
+        buffers: &mut Buffers<E::Compute>,
     ) {
         let (problem, plan) = (self.problem, self.plan);
         let axes = &plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let tile = panel.tiles[count.div_ceil(self.kernels.lanes) - 1];
         let stride = tile.positions;
-        let out = tile_scratch.of(self.columns * panel.height * stride);
+        let out = buffers.tile.of(self.columns * panel.height * stride);
         let bias_at = g * (self.bias.len() / problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
         let channels = panel.height.min(task.channels.end - panel.first_channel);
 
-        // reading in place, the last tile may reach past the input: it reads a copy
-        let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions;
-        let copied;
-        let source = if plan.direct && reach > source.data.len() {
-            let copy = ragged.of(source.channels * stride);
-            for (ci, row) in copy.chunks_mut(stride).enumerate() {
-                let from = source.base + ci * source.channel_stride;
-                row[..count].copy_from_slice(&source.data[from..from + count]);
-                row[count..].fill(E::Compute::ZERO);
-            }
-            copied = Source { data: copy, base: 0, channel_stride: stride, ..*source };
-            &copied
-        } else {
-            source
-        };
-
+        let source = &self.readable(source, tile.positions, count, buffers.ragged);
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
@@ -511,7 +602,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 &out[at..at + kept]
                             }));
                             let channel = task.channel(problem, g, panel.first_channel + m);
-                            task.pieces.write(self.kernels, channel, o, cell, first, &rows, row_scratch);
+                            task.pieces.write(self.kernels, channel, o, cell, first, &rows, buffers.row);
                         }
                     }
                     p += run;

@@ -5,6 +5,7 @@ use crate::geometry::AxisPhases;
 use crate::kernel::Kernels;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
+use tract_core::internal::*;
 
 /// How the grid is cut. All lists are in memory order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,5 +241,28 @@ impl<E: Element> Pieces<'_, E> {
                 *to = E::narrow(*from);
             }
         }
+    }
+
+    /// Cells `columns` of row `row` of consecutive channels, as slices of compute elements to be written in place; `None` where the layout or the element
+    /// type forbids.
+    pub fn channel_rows(
+        &mut self,
+        channels: Range<usize>,
+        outer: usize,
+        row: usize,
+        columns: Range<usize>,
+    ) -> Option<TVec<&mut [E::Compute]>> {
+        if self.step != 1 {
+            return None;
+        }
+        let count = self.outer_phases.len();
+        let first = (row - self.rows.start) * self.columns.len();
+        let (begin, end) = (first + columns.start - self.columns.start, first + columns.end - self.columns.start);
+        self.slices[channels.start * count + outer..]
+            .iter_mut()
+            .step_by(count)
+            .take(channels.len())
+            .map(|slice| E::as_compute_mut(&mut slice[begin..end]))
+            .collect()
     }
 }
