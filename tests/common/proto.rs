@@ -120,6 +120,16 @@ impl Model {
         })
     }
 
+    /// One node on an input `x` with a constant filter `w`, giving `y`.
+    pub fn of_node(node: Node, x: &Tensor, w: &Tensor) -> pb::ModelProto {
+        Model::opset(11)
+            .input("x", x.datum_type(), &sizes(x.shape()))
+            .initializer("w", w)
+            .node(node.inputs(&["x", "w"]).output("y"))
+            .output("y")
+            .build()
+    }
+
     fn graph(&mut self) -> &mut pb::GraphProto {
         self.0.graph.get_or_insert_with(Default::default)
     }
