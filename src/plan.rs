@@ -7,7 +7,7 @@ use crate::element::{ELEMENT_TYPES, dispatch_element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{self, Isa};
 use crate::machine::Machine;
-use crate::spec::{DeconvSpec, Problem};
+use crate::spec::{DeconvSpec, Padding, Problem};
 use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::matvec::MatVecPlan;
@@ -195,10 +195,43 @@ impl Plan {
         }
     }
 
-    /// The layout to pack a constant filter in when the input's shape is not known yet: plans made with it in
-    /// [`PlanOptions::layout`] exist for every shape.
-    pub fn shape_free_layout(_spec: &DeconvSpec, _datum_type: DatumType, _options: &PlanOptions) -> FilterLayout {
-        FilterLayout::Plain
+    /// The layout to pack a constant filter in when the input's shape is not known whole: plans made with it in
+    /// [`PlanOptions::layout`] exist for every shape. `input` are the dimensions as far as they are known; the others are planned for as one image
+    /// of a moderate size.
+    pub fn shape_free_layout(
+        spec: &DeconvSpec,
+        input: &[TDim],
+        datum_type: DatumType,
+        options: &PlanOptions,
+    ) -> FilterLayout {
+        let typical = match spec.rank() {
+            1 => 1024,
+            2 => 48,
+            _ => 16,
+        };
+        let (c, x) = (spec.data_format.c_axis(input.len()), spec.data_format.x_axis());
+        let shape: TVec<usize> = input
+            .iter()
+            .enumerate()
+            .map(|(axis, dim)| match dim.as_i64() {
+                Some(dim) => dim.max(0) as usize,
+                None if axis == 0 => 1,
+                None if axis == c => spec.in_channels,
+                None => typical,
+            })
+            .collect();
+        // matvec is for single positions only, which the spatial axes are only known to be where they are all one
+        let single = input[x..x + spec.rank()].iter().all(|dim| dim.as_i64() == Some(1));
+        let requested: Option<TVec<i64>> = match &spec.padding {
+            Padding::OutputShape { shape: requested, .. } if requested.dims().iter().any(|d| d.as_i64().is_none()) => {
+                Some((0..spec.rank()).map(|ax| (shape[x + ax] * spec.strides[ax]).max(1) as i64).collect())
+            }
+            _ => None,
+        };
+        match Plan::new(spec, &shape, requested.as_deref(), datum_type, options) {
+            Ok(plan) if single || plan.strategy() != Strategy::MatVec => plan.filter_layout(),
+            _ => FilterLayout::Plain,
+        }
     }
 
     /// Runs the plan: `input` in the problem's shape, `bias` of one value per output channel.

@@ -13,8 +13,6 @@ use std::cell::RefCell;
 ///
 /// Holding one is proof that the CPU has the instruction set.
 pub(crate) struct Kernels<T: 'static> {
-    /// The instruction set.
-    pub isa: Isa,
     /// Elements of a vector.
     pub lanes: usize,
     /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
@@ -41,11 +39,6 @@ impl<T: Compute> Kernels<T> {
             1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
             _ => &[],
         }
-    }
-
-    /// The channel tile of exactly `positions` × `nv`.
-    pub fn channel_tile(&self, positions: usize, nv: usize) -> Option<&'static ChannelTile<T>> {
-        self.channel_tiles.iter().find(|t| t.positions == positions && t.nv == nv)
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
@@ -99,7 +92,7 @@ impl<T: Compute> Kernels<T> {
 
 /// A static [`Kernels`] of a vector type; `$feature` is what its functions are compiled for.
 macro_rules! kernels {
-    ($name:ident, $isa:expr, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident) => {
+    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident) => {
         mod $name {
             use super::*;
 
@@ -180,7 +173,6 @@ macro_rules! kernels {
             }
 
             pub(super) static KERNELS: Kernels<$lane> = Kernels {
-                isa: $isa,
                 lanes: LANES,
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
@@ -284,23 +276,23 @@ macro_rules! channel_tiles_of_16_registers {
     };
 }
 
-kernels!(portable_f32, Isa::Portable, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
-kernels!(portable_f64, Isa::Portable, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
-kernels!(portable_i64, Isa::Portable, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
 
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f32, Isa::Avx2, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f64, Isa::Avx2, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f32, Isa::Avx512, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f64, Isa::Avx512, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f32, Isa::Neon, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f64, Isa::Neon, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 
 /// A thread's scratch memory of one type, lent for the length of a task. Tasks don't nest.
 macro_rules! scratch_of_thread {

@@ -71,7 +71,7 @@ impl OptGroupedDeconv {
         let (spec, datum_type, plans) = (&op.spec, data.datum_type, PlanCache::default());
         let layout = match shared::known_shape(spec, data) {
             Some(shape) => plans.get(spec, shape, None, datum_type, &options)?.filter_layout(),
-            None => Plan::shape_free_layout(spec, datum_type, &options),
+            None => Plan::shape_free_layout(spec, &data.shape, datum_type, &options),
         };
         let twin = model
             .nodes()

@@ -25,6 +25,12 @@ const MOST_PHASES: usize = 4096;
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
 
+/// Outputs from this size on go to memory: short runs to many rows at once cost more there than a buffer does (1.25 times on htdemucs' 88 MB, Zen 4).
+const LONG_RUNS_FROM: usize = 32 << 20;
+
+/// Bytes of results that are buffered before they are stored.
+const CHUNK_BYTES: usize = 24 * 1024;
+
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhasesPlan {
@@ -40,6 +46,8 @@ pub struct PhasesPlan {
     pub direct: bool,
     /// Whether tiles write output rows themselves, phases interleaved in registers.
     pub rows: bool,
+    /// Tiles whose results are stored together, so that the output is written in long runs.
+    pub chunk_tiles: usize,
     /// Whether all panels pass over a tile's input before the next tile.
     pub tile_major: bool,
     /// Grid rows of a block.
@@ -113,6 +121,7 @@ impl PhasesPlan {
         let phases: usize = axes.iter().map(|a| a.out_step).product();
         let row_tiles = row_shapes(datum_type, isa, x.out_step);
         let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
+        let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
         let in_place = problem.data_format == DataFormat::Ncx
             && same_element
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
@@ -147,7 +156,8 @@ impl PhasesPlan {
             // two and a half slots for a vector copied into a sheet
             let copied = if in_place { 0 } else { laid_out.channel_stride * problem.group_in * 5 / 2 / lanes };
             let chain = widest * problem.group_in;
-            let writes_rows = problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN;
+            let writes_rows =
+                problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, &row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
@@ -176,6 +186,7 @@ impl PhasesPlan {
                         apart,
                         direct: in_place,
                         rows,
+                        chunk_tiles: chunk_tiles(mr, nv * lanes, x, element),
                         tile_major: resident,
                         block_rows,
                         block_columns,
@@ -252,6 +263,12 @@ impl PhasesPlan {
 pub(super) fn tile_cost(m: usize, n: usize, vector_bytes: usize, resident: bool) -> usize {
     let streamed = if resident { 0 } else { n * vector_bytes / 20 };
     (m * n).max(m + n).max(8).max(streamed) + 1
+}
+
+/// As many tiles as a grid row has, as far as their results stay in L1.
+fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
+    let fits = CHUNK_BYTES / (mr * x.out_step * positions * element);
+    x.grid.div_ceil(positions).min(fits).max(1)
 }
 
 /// Lanes and the `(mr, nv)` of every position tile.
@@ -442,7 +459,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let origin = source.base;
         let flat = (task.rows.len() - 1) * pitch + task.columns.len();
         let per_row = task.columns.len().div_ceil(tile_positions);
-        let tiles = if plan.rows { task.rows.len() * per_row } else { flat.div_ceil(tile_positions) };
+        let chunk = plan.chunk_tiles * tile_positions;
+        let visits = if plan.rows { task.rows.len() * per_row } else { flat.div_ceil(chunk) };
         let panels: Vec<usize> =
             (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
@@ -454,25 +472,18 @@ impl<'a, E: Element> Prepared<'a, E> {
                 source.base = origin + row * pitch + column;
                 self.run_row_tile(task, g, panel, &source, (row, column, count), &mut buffers);
             } else {
-                let position = tile * tile_positions;
+                let position = tile * chunk;
                 source.base = origin + position;
-                self.run_tile(
-                    task,
-                    g,
-                    panel,
-                    &source,
-                    (position, tile_positions.min(flat - position), pitch),
-                    &mut buffers,
-                );
+                self.run_chunk(task, g, panel, &source, (position, chunk.min(flat - position), pitch), &mut buffers);
             }
         };
         if plan.tile_major {
-            for tile in 0..tiles {
+            for tile in 0..visits {
                 panels.iter().for_each(|panel| visit(*panel, tile));
             }
         } else {
             for panel in panels {
-                (0..tiles).for_each(|tile| visit(panel, tile));
+                (0..visits).for_each(|tile| visit(panel, tile));
             }
         }
         Ok(())
@@ -539,8 +550,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// All phases of one panel over `count` flat positions from `position`.
-    fn run_tile(
+    /// All phases of one panel over `count` flat positions from `position`, stored through a buffer.
+    fn run_chunk(
         &self,
         task: &mut Task<E>,
         g: usize,
@@ -552,37 +563,24 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (problem, plan) = (self.problem, self.plan);
         let axes = &plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let tile = panel.tiles[count.div_ceil(self.kernels.lanes) - 1];
-        let stride = tile.positions;
+        let stride = count.next_multiple_of(self.kernels.lanes);
         let out = buffers.tile.of(self.columns * panel.height * stride);
         let bias_at = g * (self.bias.len() / problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
         let channels = panel.height.min(task.channels.end - panel.first_channel);
+        let source = &self.readable(source, stride, count, buffers.ragged);
+        let tile_positions = plan.nv * self.kernels.lanes;
 
-        let source = &self.readable(source, tile.positions, count, buffers.ragged);
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
-                for (phase, out) in phases.iter().zip(out.chunks_mut(panel.height * stride)) {
-                    let weights = &weights[phase.weights * panel.height..];
-                    let per_chain = (LONGEST_CHAIN / phase.taps.len().max(1)).max(1);
-                    let mut start = Start::Bias(bias);
-                    let mut from = 0;
-                    while from < source.channels || matches!(start, Start::Bias(_)) {
-                        let channels = per_chain.min(source.channels - from);
-                        let part = Source {
-                            base: source.base + from * source.channel_stride,
-                            channels,
-                            taps: &phase.taps,
-                            ..*source
-                        };
-                        tile.run(&weights[from * phase.taps.len() * panel.height..], &part, start, out, stride);
-                        start = Start::Add;
-                        from += channels;
-                        if phase.taps.is_empty() {
-                            break;
-                        }
+                for at in (0..stride).step_by(tile_positions) {
+                    let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
+                    for (phase, out) in phases.iter().zip(out.chunks_mut(panel.height * stride)) {
+                        let weights = &weights[phase.weights * panel.height..];
+                        let source = Source { base: source.base + at, ..*source };
+                        run_chains(tile, weights, &source, &phase.taps, bias, &mut out[at..], stride);
                     }
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
@@ -597,10 +595,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let first = (task.columns.start + column) * x.out_step;
                         for m in 0..channels {
                             rows.clear();
-                            rows.extend((0..self.columns).map(|rx| {
+                            for rx in 0..self.columns {
                                 let at = (rx * panel.height + m) * stride + p - position;
-                                &out[at..at + kept]
-                            }));
+                                rows.push(&out[at..at + kept]);
+                            }
                             let channel = task.channel(problem, g, panel.first_channel + m);
                             task.pieces.write(self.kernels, channel, o, cell, first, &rows, buffers.row);
                         }
@@ -609,5 +607,29 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
             }
         }
+    }
+}
+
+/// One phase of a tile, its sum made in chains of bounded length.
+fn run_chains<T: Compute>(
+    tile: &PositionTile<T>,
+    weights: &[T],
+    source: &Source<T>,
+    taps: &[usize],
+    bias: &[T],
+    out: &mut [T],
+    stride: usize,
+) {
+    let per_chain = (LONGEST_CHAIN / taps.len().max(1)).max(1);
+    let mut start = Start::Bias(bias);
+    for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
+        let part = Source {
+            base: source.base + from * source.channel_stride,
+            channels: per_chain.min(source.channels - from),
+            taps,
+            ..*source
+        };
+        tile.run(&weights[from * taps.len() * tile.mr..], &part, start, out, stride);
+        start = Start::Add;
     }
 }
