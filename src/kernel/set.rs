@@ -9,6 +9,8 @@ use super::vector::*;
 use crate::element::Compute;
 use std::cell::RefCell;
 
+type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
+
 /// Every kernel of one instruction set for one compute type.
 ///
 /// Holding one is proof that the CPU has the instruction set.
@@ -23,7 +25,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub channel_tiles: &'static [ChannelTile<T>],
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
-    sum_of_taps: [unsafe fn(&[T], &[Vec<WeightedTap<T>>], T, &mut [T]); 4],
+    /// For one, two, four and eight phases.
+    sum_of_taps: [SumOfTaps<T>; 4],
     add: unsafe fn(&[T], &mut [T]),
 }
 

@@ -5,6 +5,9 @@
 //! - [`PositionTile`]: lanes are positions; the panel holds weights (scalars), the source is an activation plane.
 //! - [`ChannelTile`]: lanes are output channels; the panel holds weights (vectors), the source gives scalars.
 
+// index loops over constant ranges are what unrolls into registers
+#![expect(clippy::needless_range_loop)]
+
 use super::vector::{Vector, interleave};
 use crate::element::Compute;
 

@@ -121,9 +121,9 @@ impl Col2imPlan {
         let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
         let cut = Cut {
             groups,
-            channels: vec![0..problem.group_out],
+            channels: blocks_of(problem.group_out, problem.group_out),
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
-            columns: vec![0..x.grid],
+            columns: blocks_of(x.grid, x.grid),
         };
         let mut tasks = tasks(problem, &self.axes, &cut, output);
         parallel(&mut tasks, problem.multiply_adds(), |task| {

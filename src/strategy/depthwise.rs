@@ -68,9 +68,9 @@ impl DepthwisePlan {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let cut = Cut {
             groups: group_parts(problem, threads()),
-            channels: vec![0..problem.group_out],
-            rows: vec![0..y.grid],
-            columns: vec![0..x.grid],
+            channels: blocks_of(problem.group_out, problem.group_out),
+            rows: blocks_of(y.grid, y.grid),
+            columns: blocks_of(x.grid, x.grid),
         };
         let mut tasks = tasks(problem, &self.axes, &cut, output);
         parallel(&mut tasks, problem.multiply_adds(), |task| {
