@@ -354,7 +354,7 @@ mod tests {
         let mut short = bf16(|w, bits| w.int32_data = bits[1..].iter().map(|b| *b as i32).collect());
         let error = format!("{:#}", widen_bf16(&mut short, None).expect_err("two values for three"));
         assert!(error.contains("tensor: name=w, 2 values for the shape [1, 1, 3]"), "{error}");
-        let mut odd = bf16(|w, _| w.raw_data = vec![0; 5].into());
+        let mut odd = bf16(|w, _| w.raw_data = vec![0; 5]);
         assert!(widen_bf16(&mut odd, None).is_err());
     }
 }
