@@ -20,7 +20,7 @@ fn a_node_runs() -> TractResult<()> {
 fn output_shape_and_auto_pad_choose_the_side() -> TractResult<()> {
     // F = 5, one cell to crop
     let shape = ints("output_shape", &[4]);
-    assert_eq!(run(&one(&[shape.clone()]), &[x3()])?, tensor3(&[[[0f32, 1., 4., 4.]]]));
+    assert_eq!(run(&one(std::slice::from_ref(&shape)), &[x3()])?, tensor3(&[[[0f32, 1., 4., 4.]]]));
     let upper = [shape.clone(), text("auto_pad", "SAME_UPPER")];
     assert_eq!(run(&one(&upper), &[x3()])?, tensor3(&[[[0f32, 0., 1., 4.]]]));
     let larger = [ints("output_shape", &[7])];
@@ -331,9 +331,9 @@ fn onednn_defaults_are_nxc_and_xio() -> TractResult<()> {
     // channel 0: x = 0 2 4, w = 0 2 4; channel 1: x = 1 3 5, w = 1 3 5
     let x = tensor3(&[[[0f32, 1.], [2., 3.], [4., 5.]]]);
     let y = tensor3(&[[[1f32], [6.], [23.], [46.], [41.]]]);
-    assert_eq!(run(&nxc(&[]), &[x.clone()])?, y);
+    assert_eq!(run(&nxc(&[]), std::slice::from_ref(&x))?, y);
     let named = [text("data_format", "NXC"), text("filter_format", "XIO"), text("auto_pad", "None"), int("groups", 1)];
-    assert_eq!(run(&nxc(&named), &[x.clone()])?, y);
+    assert_eq!(run(&nxc(&named), std::slice::from_ref(&x))?, y);
     let mut elsewhere = nxc(&named);
     elsewhere.graph.as_mut().unwrap().node[0].domain = "com.example".into();
     assert_eq!(run(&elsewhere, &[x])?, y);
@@ -363,7 +363,7 @@ fn onednn_filter_formats() -> TractResult<()> {
         (text("filter_format", ""), [1, 2, 2], &input_first),
     ];
     for (format, shape, expected) in cases {
-        assert_eq!(&run(&plain(&[format.clone()], &shape), &[x()])?, expected, "{format:?}");
+        assert_eq!(&run(&plain(std::slice::from_ref(&format), &shape), &[x()])?, expected, "{format:?}");
     }
     let both = [text("weights_format", "OIX"), text("filter_format", "IOX")];
     let error = refusal(&plain(&both, &[2, 2, 1]), &[x()]);
