@@ -381,7 +381,9 @@ impl DeconvSpec {
         let x0 = self.data_format.x_axis();
         let spatial =
             (0..self.rank()).map(|ax| self.output_dim(ax, &input[x0 + ax])).collect::<TractResult<TVec<D>>>()?;
-        Ok(self.data_format.shape(input[0].clone(), D::from(self.out_channels), spatial))
+        let output = self.data_format.shape(input[0].clone(), D::from(self.out_channels), spatial);
+        check_volume("output size", &output)?;
+        Ok(output)
     }
 
     fn check_input<D: DimLike>(&self, input: &[D]) -> TractResult<()> {
@@ -396,7 +398,7 @@ impl DeconvSpec {
         if let Ok(channels) = channels.to_usize() {
             ensure!(channels == self.in_channels, "input: channels={channels}, the filter needs {}", self.in_channels);
         }
-        Ok(())
+        check_volume("input size", input)
     }
 
     fn output_dim<D: DimLike>(&self, ax: usize, input: &D) -> TractResult<D> {
@@ -501,12 +503,7 @@ impl DeconvSpec {
             group_out: self.group_out(),
             axes,
         };
-        let output = problem.output_shape();
-        let elements = output.iter().try_fold(1usize, |a, d| a.checked_mul(*d));
-        ensure!(
-            elements.is_some_and(|n| n <= isize::MAX as usize / 8),
-            "output size: shape={output:?}, the number of elements overflows"
-        );
+        check_volume("output size", &problem.output_shape())?;
         Ok(problem)
     }
 }
@@ -599,6 +596,18 @@ fn check_list(name: &str, values: &[usize], rank: usize, least: usize) -> TractR
     ensure!(
         values.iter().all(|v| *v <= MAX_EXTENT),
         "{name}: {name}={values:?}, every value must be at most {MAX_EXTENT}"
+    );
+    Ok(())
+}
+
+/// Refuses shapes whose strides overflow, be it for an empty batch. Sizes that are not known yet count as one.
+fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
+    let mut sizes = shape.iter().filter_map(|dim| dim.to_usize().ok()).filter(|size| *size > 0);
+    let elements = sizes.try_fold(1usize, |elements, size| elements.checked_mul(size));
+    ensure!(
+        elements.is_some_and(|elements| elements <= isize::MAX as usize / 8),
+        "{name}: shape=[{}], the number of elements overflows",
+        list(shape, ", ")
     );
     Ok(())
 }
