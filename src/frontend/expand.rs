@@ -212,10 +212,16 @@ impl Node {
             .with_context(|| format!("filter: shape={:?}, it must be known when the model is loaded", filter.shape))?;
         let mut wires = tvec!(inputs[0], inputs[1]);
         if let FilterAxes::GroupLed(_) = self.filter_axes {
-            let from: TVec<TDim> = filter.shape[..2].iter().cloned().collect();
-            let to = from.iter().product();
-            wires[1] =
-                target.wire_node(format!("{prefix}.filter"), AxisOp::Reshape(0, from, tvec!(to)), &[inputs[1]])?[0];
+            let name = format!("{prefix}.filter");
+            wires[1] = match &filter.konst {
+                // equal constants become one node, so that nodes which share a filter still do
+                Some(konst) => target.add_const(name, konst.as_ref().clone().collapse_axis_with_next(0))?,
+                None => {
+                    let from: TVec<TDim> = filter.shape[..2].iter().cloned().collect();
+                    let to = from.iter().product();
+                    target.wire_node(name, AxisOp::Reshape(0, from, tvec!(to)), &[inputs[1]])?[0]
+                }
+            };
         }
         wires.extend(self.inputs.bias.map(|slot| inputs[slot]));
         let mut output_shape = None;

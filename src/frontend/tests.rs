@@ -94,6 +94,25 @@ fn nodes_that_share_an_initialiser_share_the_packed_filter() -> TractResult<()> 
 }
 
 #[test]
+fn grouped_filters_are_shared_too() -> TractResult<()> {
+    let step = |name: &str, input: &str, output: &str| NodeProto {
+        name: name.into(),
+        output: vec![output.into()],
+        ..node("", "GroupConvolutionBackpropData", &[input, "w"], &[])
+    };
+    let proto = model(
+        vec![info("x", DataType::Float, &["1", "8", "3"])],
+        vec![counting("w", &[4, 2, 2, 5])],
+        vec![step("first", "x", "z"), step("second", "z", "y")],
+    );
+    let model = load(&proto)?.into_optimized()?;
+    let ops: Vec<_> = model.nodes().iter().filter_map(|n| n.op_as::<OptGroupedDeconv>()).collect();
+    assert_eq!(ops.len(), 2);
+    assert!(ops[0].shares_filter_with(ops[1]));
+    Ok(())
+}
+
+#[test]
 fn refused_attributes_are_named_with_value_and_rule() {
     let cases: [(&[AttributeProto], &str); 22] = [
         (&[ints("strides", &[0])], "strides: strides=[0], every value must be at least 1"),
