@@ -1,8 +1,12 @@
 //! Element types: what is stored, and what it is computed in.
 
 use crate::kernel::Dispatch;
+use crate::tail::Activation;
+use std::sync::OnceLock;
 use tract_core::internal::*;
 use tract_core::tract_data::half::slice::HalfFloatSliceExt;
+use tract_linalg::element_wise::ElementWise;
+use tract_linalg::routines::Func;
 
 /// A type that sums and products are computed in.
 pub(crate) trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
@@ -14,10 +18,41 @@ pub(crate) trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'st
 
     /// `self + other`. Integers wrap modulo their width.
     fn plus(self, other: Self) -> Self;
+
+    /// Applies an element-wise function to a run. Integers have none: what uses one on them is not folded.
+    fn activate(activation: Activation, run: &mut [Self]);
+}
+
+/// The vectorised functions that tract itself uses for f32.
+fn of_linalg(func: Func, kernel: &'static OnceLock<Option<Box<dyn ElementWise<f32>>>>, run: &mut [f32]) -> bool {
+    kernel.get_or_init(|| func.ew_f32().ok()).as_ref().is_some_and(|kernel| kernel.run(run).is_ok())
+}
+
+static SIGMOID: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
+static TANH: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
+
+fn sigmoid_f32(run: &mut [f32]) {
+    if !of_linalg(Func::Sigmoid, &SIGMOID, run) {
+        run.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+    }
+}
+
+fn tanh_f32(run: &mut [f32]) {
+    if !of_linalg(Func::Tanh, &TANH, run) {
+        run.iter_mut().for_each(|x| *x = x.tanh());
+    }
+}
+
+fn sigmoid_f64(run: &mut [f64]) {
+    run.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+}
+
+fn tanh_f64(run: &mut [f64]) {
+    run.iter_mut().for_each(|x| *x = x.tanh());
 }
 
 macro_rules! float_compute {
-    ($($t:ty),*) => {$(
+    ($($t:ty, $sigmoid:ident, $tanh:ident);*) => {$(
         impl Compute for $t {
             const ZERO: Self = 0.0;
 
@@ -30,10 +65,34 @@ macro_rules! float_compute {
             fn plus(self, other: Self) -> Self {
                 self + other
             }
+
+            fn activate(activation: Activation, run: &mut [Self]) {
+                let each = run.iter_mut();
+                match activation {
+                    Activation::Max(low) => each.for_each(|x| *x = x.max(low as $t)),
+                    Activation::Min(high) => each.for_each(|x| *x = x.min(high as $t)),
+                    Activation::LeakyRelu(alpha) => {
+                        each.for_each(|x| *x = if *x < 0.0 { *x * alpha as $t } else { *x })
+                    }
+                    Activation::Sigmoid => $sigmoid(run),
+                    Activation::Tanh => $tanh(run),
+                    Activation::HardSwish => each.for_each(|x| *x *= (*x / 6.0 + 0.5).clamp(0.0, 1.0)),
+                    Activation::Silu => {
+                        // in pieces that fit the stack: the argument is needed once more
+                        for piece in run.chunks_mut(256) {
+                            let mut gate: [$t; 256] = [0.0; 256];
+                            let gate = &mut gate[..piece.len()];
+                            gate.copy_from_slice(piece);
+                            $sigmoid(gate);
+                            piece.iter_mut().zip(gate).for_each(|(x, gate)| *x *= *gate);
+                        }
+                    }
+                }
+            }
         }
     )*};
 }
-float_compute!(f32, f64);
+float_compute!(f32, sigmoid_f32, tanh_f32; f64, sigmoid_f64, tanh_f64);
 
 impl Compute for i64 {
     const ZERO: Self = 0;
@@ -47,6 +106,8 @@ impl Compute for i64 {
     fn plus(self, other: Self) -> Self {
         self.wrapping_add(other)
     }
+
+    fn activate(_activation: Activation, _run: &mut [Self]) {}
 }
 
 /// A type that tensors hold.

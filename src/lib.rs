@@ -60,6 +60,7 @@
 mod cache;
 #[forbid(unsafe_code)]
 mod describe;
+#[forbid(unsafe_code)]
 mod element;
 #[forbid(unsafe_code)]
 pub mod explain;
@@ -68,12 +69,15 @@ pub mod filter;
 #[forbid(unsafe_code)]
 mod frontend;
 #[forbid(unsafe_code)]
+mod fuse;
+#[forbid(unsafe_code)]
 pub mod geometry;
 pub mod kernel;
 #[forbid(unsafe_code)]
 pub mod knobs;
 #[forbid(unsafe_code)]
 pub mod load;
+#[forbid(unsafe_code)]
 mod machine;
 #[forbid(unsafe_code)]
 pub mod op;
@@ -85,6 +89,8 @@ pub mod rewrite;
 pub mod spec;
 #[forbid(unsafe_code)]
 mod strategy;
+#[forbid(unsafe_code)]
+mod tail;
 #[cfg(test)]
 mod testing;
 
@@ -94,3 +100,4 @@ pub use load::load;
 pub use op::{Dialect, GroupedDeconv, OptGroupedDeconv};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+pub use tail::Activation;

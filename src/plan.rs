@@ -13,6 +13,7 @@ use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::phases::PhasesPlan;
 use crate::strategy::{Operands, reference};
+use crate::tail::Activation;
 use std::fmt;
 use tract_core::internal::*;
 
@@ -245,11 +246,32 @@ impl Plan {
         filter: &PackedFilter,
         bias: Option<&Tensor>,
     ) -> TractResult<Tensor> {
+        self.run_with_tail(spec, input, filter, bias, &[])
+    }
+
+    /// As [`Plan::run`], with functions applied to each result in order. Integers take none.
+    ///
+    /// # Errors
+    /// As [`Plan::run`]; a function on integers.
+    pub fn run_with_tail(
+        &self,
+        spec: &DeconvSpec,
+        input: &Tensor,
+        filter: &PackedFilter,
+        bias: Option<&Tensor>,
+        tail: &[Activation],
+    ) -> TractResult<Tensor> {
+        ensure!(
+            tail.is_empty() || self.datum_type.is_float(),
+            "activation: datum_type={:?}, only floats take one",
+            self.datum_type
+        );
         dispatch_element!(self.datum_type, E => {
             let mut output = kernel::uninitialized_output(self.datum_type, &self.problem.output_shape())?;
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
+                tail,
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;

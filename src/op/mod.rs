@@ -8,6 +8,7 @@ pub(crate) use shared::integers;
 
 use crate::cache::{FilterCache, PlanCache};
 use crate::filter::PackedFilter;
+use crate::fuse;
 use crate::knobs;
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec};
@@ -116,6 +117,7 @@ impl EvalOp for GroupedDeconv {
             input: &inputs[0],
             bias: tensor(&inputs, self.bias_slot())?,
             output_shape: tensor(&inputs, self.output_shape_slot())?,
+            tail: &[],
         }
         .eval(ctx.symbols, |plan| {
             let (filter, layout) = (inputs[1].clone().into_arc_tensor(), plan.filter_layout());
@@ -230,8 +232,29 @@ impl TypedOp for GroupedDeconv {
             },
         };
         inputs.extend(self.output_shape_slot().map(|slot| node.inputs[slot]));
-        let op = OptGroupedDeconv::new(self, model, facts[0], filter, bias, options)?;
-        TypedModelPatch::replace_single_op(model, node, &inputs, op).map(Some)
+        if !self.fusion {
+            let op = OptGroupedDeconv::new(self, model, facts[0], filter, bias, options)?;
+            return TypedModelPatch::replace_single_op(model, node, &inputs, op).map(Some);
+        }
+        let following = fuse::following(model, node, &self.spec, bias != Bias::Input)?;
+        let (filter, bias) = match (&following.affine, &bias) {
+            (None, _) => (Arc::clone(filter), bias),
+            (Some(affine), Bias::Const(bias)) => {
+                let (filter, bias) = fuse::fold(&self.spec, filter, Some(bias), affine)?;
+                (filter, Bias::Const(bias))
+            }
+            (Some(affine), _) => {
+                let (filter, bias) = fuse::fold(&self.spec, filter, None, affine)?;
+                (filter, Bias::Const(bias))
+            }
+        };
+        let mut op = OptGroupedDeconv::new(self, model, facts[0], &filter, bias, options)?;
+        op.tail = following.tail;
+        let mut patch = TypedModelPatch::default();
+        let taps = patch.taps(model, &inputs)?;
+        let wires = patch.wire_node(&node.name, op, &taps)?;
+        patch.shunt_outside(model, following.outlet, wires[0])?;
+        Ok(Some(patch))
     }
 
     as_op!();

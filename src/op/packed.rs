@@ -6,6 +6,7 @@ use crate::cache::PlanCache;
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DeconvSpec, Padding};
+use crate::tail::Activation;
 use std::hash::{Hash, Hasher};
 use std::sync::Weak;
 use tract_core::internal::*;
@@ -23,6 +24,8 @@ pub struct OptGroupedDeconv {
     pub datum_type: DatumType,
     /// Where the bias is.
     pub bias: Bias,
+    /// What is applied to the results before they are stored.
+    pub tail: Vec<Activation>,
     /// What may be forced on the planner, with the packed filter's layout.
     pub options: PlanOptions,
     filter: Arc<PackedFilter>,
@@ -87,6 +90,7 @@ impl OptGroupedDeconv {
             dialect: op.dialect,
             datum_type,
             bias,
+            tail: vec![],
             options: PlanOptions { layout: Some(layout), ..options },
             filter: packed,
             source: Source(Arc::downgrade(filter)),
@@ -128,6 +132,9 @@ impl Op for OptGroupedDeconv {
 
     fn info(&self) -> TractResult<Vec<String>> {
         let mut lines = vec![shared::info(&self.spec, self.dialect)];
+        if !self.tail.is_empty() {
+            lines.push(format!("then {:?}", self.tail));
+        }
         lines.extend(self.plans.latest().map(|plan| plan.to_string()));
         Ok(lines)
     }
@@ -152,6 +159,7 @@ impl EvalOp for OptGroupedDeconv {
                 Bias::None | Bias::Input => tensor(&inputs, self.bias_slot())?,
             },
             output_shape: tensor(&inputs, self.output_shape_slot())?,
+            tail: &self.tail,
         }
         .eval(ctx.symbols, |_| Ok(Arc::clone(&self.filter)))
     }

@@ -6,6 +6,7 @@ use crate::describe::list;
 use crate::filter::PackedFilter;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DeconvSpec, Direction, OutputShape, Padding};
+use crate::tail::Activation;
 use tract_core::internal::*;
 
 /// What both ops run.
@@ -16,6 +17,7 @@ pub(super) struct Run<'a> {
     pub input: &'a Tensor,
     pub bias: Option<&'a Tensor>,
     pub output_shape: Option<&'a Tensor>,
+    pub tail: &'a [Activation],
 }
 
 impl Run<'_> {
@@ -34,7 +36,7 @@ impl Run<'_> {
             self.options,
         )?;
         let filter = filter(&plan)?;
-        Ok(tvec!(plan.run(self.spec, self.input, &filter, self.bias)?.into_tvalue()))
+        Ok(tvec!(plan.run_with_tail(self.spec, self.input, &filter, self.bias, self.tail)?.into_tvalue()))
     }
 }
 

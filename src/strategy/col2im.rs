@@ -265,7 +265,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     let slot = task.channel(self.problem, g, channel);
-                    task.pieces.write(self.kernels, slot, 0, cell, 0, &columns, &mut scratch.row);
+                    task.pieces.write(self.kernels, slot, 0, cell, 0, &columns, self.operands.tail, &mut scratch.row);
                 }
             }
         }

@@ -9,6 +9,7 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
 use crate::kernel::{Dispatch, Isa, Kernels, WeightedTap};
 use crate::spec::{DataFormat, Problem};
+use crate::tail;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -161,6 +162,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                             let run = task.pieces.rows_in_place(x.output, slot, outer, rows.clone());
                             if let Some(run) = run {
                                 self.kernels.sum_of_taps(sheets, &phases, bias, run);
+                                tail::apply(self.operands.tail, run);
                                 continue;
                             }
                         }
@@ -191,11 +193,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         let x = &self.plan.axes[self.plan.axes.len() - 1];
         let whole = x.output == x.grid * x.out_step;
         if whole && let Some(to) = task.pieces.rows_in_place(x.output, slot, outer, cell..cell + 1) {
-            return self.kernels.sum_of_taps(source, phases, bias, to);
+            self.kernels.sum_of_taps(source, phases, bias, to);
+            return tail::apply(self.operands.tail, to);
         }
         row.clear();
         row.resize(x.grid * x.out_step, E::Compute::ZERO);
         self.kernels.sum_of_taps(source, phases, bias, row);
+        tail::apply(self.operands.tail, row);
         task.pieces.write_row(slot, outer, cell, &row[..x.output]);
     }
 }

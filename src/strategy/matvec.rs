@@ -124,22 +124,29 @@ impl MatVecPlan {
             .collect();
         let plane: usize = problem.axes.iter().map(|a| a.output).product();
         let cell_stride = strides[x + problem.axes.len() - 1];
+        let mut values: Vec<E::Compute> = vec![];
         let filled = cells.iter().flatten().count() == plane;
         for n in 0..problem.batch {
             for channel in 0..problem.group * problem.group_out {
                 let (g, co) = (channel / problem.group_out, channel % problem.group_out);
                 let bias = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
                 let output = &mut output[n * strides[0] + channel * strides[c]..];
-                if !filled {
-                    output.iter_mut().step_by(cell_stride).take(plane).for_each(|cell| *cell = E::narrow(bias));
-                }
                 let column = |k: usize| {
                     let at = co * taps + k;
                     sums[((g * panels + at / self.width) * problem.batch + n) * self.width + at % self.width]
                 };
-                for (k, cell) in cells.iter().enumerate() {
+                // the results of one channel in kernel order, then one cell more for where none lands
+                values.clear();
+                values.extend((0..taps).map(|k| bias.plus(column(k))));
+                values.push(bias);
+                crate::tail::apply(operands.tail, &mut values);
+                if !filled {
+                    let empty = E::narrow(values[taps]);
+                    output.iter_mut().step_by(cell_stride).take(plane).for_each(|cell| *cell = empty);
+                }
+                for (cell, value) in cells.iter().zip(&values) {
                     if let Some(cell) = cell {
-                        output[*cell] = E::narrow(bias.plus(column(k)));
+                        output[*cell] = E::narrow(*value);
                     }
                 }
             }

@@ -10,6 +10,7 @@ mod sheets;
 
 pub(crate) use crate::kernel::{Aligned, Scratch};
 use crate::spec::{DataFormat, Problem};
+use crate::tail::Activation;
 use std::ops::Range;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
@@ -21,6 +22,8 @@ pub(crate) struct Operands<'a, E> {
     pub input: &'a [E],
     /// One value per output channel, over all groups.
     pub bias: Option<&'a [E]>,
+    /// What is applied to the sums before they are stored.
+    pub tail: &'a [Activation],
 }
 
 /// Multiply-adds below which a problem is not split over threads: waking them costs more.

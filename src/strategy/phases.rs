@@ -12,6 +12,7 @@ use crate::geometry::{self, AxisPhases};
 use crate::kernel::{Dispatch, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
+use crate::tail::Activation;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -322,6 +323,7 @@ struct Prepared<'a, E: Element> {
     /// Padded to panel heights, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
+    tail: &'a [Activation],
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -413,6 +415,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             group_weights: at,
             bias,
             input: operands.input,
+            tail: operands.tail,
             strides: (input_strides[0], input_strides[c_axis], spatial),
         })
     }
@@ -545,6 +548,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let rows = task.pieces.channel_rows(first_channel..first_channel + channels, o, cell, cells.clone());
                 if let Some(mut rows) = rows {
                     tile.run(&operands[..self.columns], &source, bias, &mut rows);
+                    rows.iter_mut().for_each(|row| crate::tail::apply(self.tail, row));
                 }
             }
         }
@@ -600,7 +604,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 rows.push(&out[at..at + kept]);
                             }
                             let channel = task.channel(problem, g, panel.first_channel + m);
-                            task.pieces.write(self.kernels, channel, o, cell, first, &rows, buffers.row);
+                            task.pieces.write(self.kernels, channel, o, cell, first, &rows, self.tail, buffers.row);
                         }
                     }
                     p += run;

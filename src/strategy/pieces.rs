@@ -4,6 +4,7 @@ use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::Kernels;
 use crate::spec::{DataFormat, Problem};
+use crate::tail::{self, Activation};
 use std::ops::Range;
 use tract_core::internal::*;
 
@@ -181,6 +182,7 @@ impl<E: Element> Pieces<'_, E> {
         row: usize,
         column: usize,
         phases: &[&[E::Compute]],
+        tail: &[Activation],
         scratch: &mut Vec<E::Compute>,
     ) {
         let len = phases.len() * phases[0].len();
@@ -195,11 +197,13 @@ impl<E: Element> Pieces<'_, E> {
             && inside == len
             && let Some(to) = E::as_compute_mut(&mut slice[at..at + len])
         {
-            return kernels.interleave(phases, to);
+            kernels.interleave(phases, to);
+            return tail::apply(tail, to);
         }
         scratch.clear();
         scratch.resize(len, E::Compute::ZERO);
         kernels.interleave(phases, scratch);
+        tail::apply(tail, scratch);
         let cells = &scratch[..inside];
         if self.step == 1 {
             E::narrow_slice(cells, &mut slice[at..at + inside]);

@@ -51,7 +51,11 @@ pub(crate) fn run<E: Element>(
                             }
                         }
                     }
-                    output[n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset] = E::narrow(sum);
+                    output[n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset] = {
+                        let mut sum = [sum];
+                        crate::tail::apply(operands.tail, &mut sum);
+                        E::narrow(sum[0])
+                    };
                 }
             }
         }
