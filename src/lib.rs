@@ -52,6 +52,7 @@
 //!
 //! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transform `deconv` of [`rewrite`].
 //! - Models with bf16 tensors: [`load`](load()).
+//! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set.
 //! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -79,6 +80,9 @@ pub mod knobs;
 pub mod load;
 #[forbid(unsafe_code)]
 mod machine;
+#[cfg(feature = "nnef")]
+#[forbid(unsafe_code)]
+pub mod nnef;
 #[forbid(unsafe_code)]
 pub mod op;
 #[forbid(unsafe_code)]

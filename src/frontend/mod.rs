@@ -15,12 +15,14 @@ use tract_onnx::pb::NodeProto;
 
 type Built = TractResult<(Box<dyn InferenceOp>, Vec<String>)>;
 
-/// Gives tract's ONNX loader the operators of this crate.
+/// Gives a framework of tract's the operators of this crate: `tract_onnx::onnx()`, where they take the place of tract's
+/// own ConvTranspose, and with the feature `nnef` also `tract_nnef::nnef()`, which then dumps and loads
+/// [`GroupedDeconv`](crate::GroupedDeconv).
 pub trait WithDeconv {
-    /// Registers them; tract's own ConvTranspose no longer loads.
+    /// Registers them.
     fn enable_deconv(&mut self);
 
-    /// The loader with them registered.
+    /// The framework with them registered.
     fn with_deconv(self) -> Self
     where
         Self: Sized;
