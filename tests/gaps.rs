@@ -16,9 +16,9 @@ use tract_onnx::prelude::InferenceModelExt;
 
 /// Rows that are held elsewhere or wait for their own issue.
 const NOT_YET: [(&str, &str); 6] = [
-    ("batch norm after it", "fusion"),
-    ("Relu, LeakyRelu, Clip, Sigmoid, Tanh, Add of a constant after it", "fusion"),
-    ("NNEF dump with SAME_LOWER, with symbols and output_padding, with SAME_UPPER and output_padding", "nnef"),
+    ("batch norm after it", "tests/fusion.rs"),
+    ("Relu, LeakyRelu, Clip, Sigmoid, Tanh, Add of a constant after it", "tests/fusion.rs"),
+    ("NNEF dump with SAME_LOWER, with symbols and output_padding, with SAME_UPPER and output_padding", "tests/nnef.rs"),
     ("pulsification", "pulse"),
     ("threads: as fast as the executor allows", "benches; tests/properties.rs holds the numbers on several threads"),
     ("f16 as fast as onnxruntime", "benches"),
