@@ -57,7 +57,7 @@ pub(crate) fn following(
 
 /// The node that reads an outlet, if it is the only one and the outlet is no output of the model.
 fn only_successor(model: &TypedModel, outlet: OutletId) -> Option<&TypedNode> {
-    match &*model.outlet_successors(outlet) {
+    match model.outlet_successors(outlet) {
         [inlet] if !model.outputs.contains(&outlet) => Some(model.node(inlet.node)),
         _ => None,
     }

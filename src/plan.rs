@@ -185,6 +185,12 @@ impl Plan {
         }
     }
 
+    /// What runs, then a line for each better-ranked strategy and why it declined.
+    pub fn explain(&self) -> String {
+        let declined = self.declined.iter().map(|(strategy, reason)| format!("\n  {strategy}: {reason}"));
+        std::iter::once(self.to_string()).chain(declined).collect()
+    }
+
     /// The layout that the filter must be packed in.
     pub fn filter_layout(&self) -> FilterLayout {
         match &self.decision {

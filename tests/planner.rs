@@ -1,0 +1,83 @@
+//! The planner's decisions, as plain values: which strategy a shape gets, and why the better-ranked ones declined.
+
+use tract_core::internal::*;
+use tract_deconv::kernel::Isa;
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+use tract_deconv::{Plan, PlanOptions, Strategy};
+
+/// Two spatial axes, square kernel, stride and pads alike on both.
+fn spec(channels: [usize; 2], group: usize, [kernel, stride, pad]: [usize; 3]) -> DeconvSpec {
+    DeconvSpec {
+        direction: Direction::Transposed,
+        data_format: DataFormat::Ncx,
+        filter_format: FilterFormat::Iox,
+        in_channels: channels[0],
+        out_channels: channels[1],
+        group,
+        kernel: tvec!(kernel; 2),
+        strides: tvec!(stride; 2),
+        dilations: tvec!(1; 2),
+        padding: Padding::Explicit { begin: tvec!(pad as i64; 2), end: tvec!(pad as i64; 2) },
+        output_padding: tvec!(0; 2),
+    }
+}
+
+fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractResult<Plan> {
+    let shape = spec.data_format.shape(1, spec.in_channels, spatial);
+    Plan::new(spec, &shape, None, DatumType::F32, options)
+}
+
+#[test]
+fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
+    let cases = [
+        (spec([256, 256], 256, [4, 2, 1]), [64, 64], Strategy::Depthwise),
+        (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::Depthwise),
+        (spec([100, 1024], 1, [4, 1, 0]), [1, 1], Strategy::MatVec),
+        (spec([56, 1], 1, [9, 4, 4]), [120, 160], Strategy::Col2im),
+        (spec([512, 256], 1, [4, 2, 1]), [8, 8], Strategy::Phases),
+        (spec([128, 64], 1, [2, 2, 0]), [224, 224], Strategy::Phases),
+        (spec([256, 256], 32, [4, 2, 1]), [32, 32], Strategy::Phases),
+        (spec([8, 8], 1, [3, 4096, 0]), [2, 2], Strategy::Reference),
+    ];
+    for (spec, spatial, strategy) in cases {
+        let plan = plan(&spec, spatial, &PlanOptions::default())?;
+        assert_eq!(plan.strategy(), strategy, "{spec:?}: {}", plan.explain());
+        // each better-ranked strategy says why not
+        let better: Vec<Strategy> = Strategy::ALL.into_iter().take_while(|s| *s != strategy).collect();
+        assert_eq!(plan.declined.iter().map(|d| d.0).collect::<Vec<_>>(), better);
+        assert!(plan.declined.iter().all(|(_, reason)| !reason.is_empty()));
+    }
+    Ok(())
+}
+
+#[test]
+fn plans_are_values() -> TractResult<()> {
+    let spec = spec([64, 64], 1, [3, 1, 1]);
+    let (one, two) = (plan(&spec, [56, 56], &PlanOptions::default())?, plan(&spec, [56, 56], &PlanOptions::default())?);
+    assert_eq!(one, two);
+    assert_ne!(one, plan(&spec, [57, 56], &PlanOptions::default())?);
+    Ok(())
+}
+
+#[test]
+fn explain_names_strategy_instruction_set_and_reasons() -> TractResult<()> {
+    let options = PlanOptions { isa: Some(Isa::Portable), ..Default::default() };
+    let text = plan(&spec([512, 256], 1, [4, 2, 1]), [8, 8], &options)?.explain();
+    for word in
+        ["phases", "portable", "depthwise: 512 input channels a group, not one", "matvec: more than one input position"]
+    {
+        assert!(text.contains(word), "{word} in: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
+    let spec = spec([16, 16], 1, [3, 2, 1]);
+    let forced = |strategy| PlanOptions { strategy: Some(strategy), ..Default::default() };
+    assert_eq!(plan(&spec, [9, 9], &forced(Strategy::Reference))?.strategy(), Strategy::Reference);
+    let error = plan(&spec, [9, 9], &forced(Strategy::Depthwise)).unwrap_err().to_string();
+    assert!(error.contains("16 input channels a group, not one"), "{error}");
+    assert!(Strategy::from_name("winograd").unwrap_err().to_string().contains("strategy=winograd"));
+    Ok(())
+}
