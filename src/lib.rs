@@ -53,6 +53,7 @@
 //! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transform `deconv` of [`rewrite`].
 //! - Models with bf16 tensors: [`load`](load()).
 //! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator.
+//! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set.
 //! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -87,6 +88,9 @@ pub mod nnef;
 pub mod op;
 #[forbid(unsafe_code)]
 pub mod plan;
+#[cfg(feature = "pulse")]
+#[forbid(unsafe_code)]
+pub mod pulse;
 #[forbid(unsafe_code)]
 pub mod rewrite;
 #[forbid(unsafe_code)]

@@ -4,6 +4,7 @@
 //! use tract_deconv::WithDeconv;
 //! use tract_nnef::internal::*;
 //!
+//! # use tract_onnx::prelude::InferenceModelExt;
 //! # fn main() -> TractResult<()> {
 //! # let model = tract_onnx::onnx().with_deconv().model_for_path("models/upscale4/model.onnx")?.into_typed()?;
 //! let nnef = tract_nnef::nnef().with_deconv();

@@ -71,6 +71,8 @@ impl ModelTransform for ReplaceDeconv {
     }
 
     fn transform(&self, model: &mut TypedModel) -> TractResult<()> {
+        #[cfg(feature = "pulse")]
+        crate::pulse::register()?;
         for node in &mut model.nodes {
             if let Some(scan) = node.op_as_mut::<Scan>() {
                 self.transform(&mut scan.body).with_context(|| format!("in the body of {}", node.name))?;

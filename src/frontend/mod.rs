@@ -40,6 +40,10 @@ impl WithDeconv for Onnx {
             .insert("ConvolutionBackpropData", |ctx, node| of_openvino(Operator::ConvolutionBackpropData, ctx, node));
         register.insert("GroupConvolution", |ctx, node| of_openvino(Operator::GroupConvolution, ctx, node));
         register.insert("Convolution", |ctx, node| of_openvino(Operator::Convolution, ctx, node));
+        #[cfg(feature = "pulse")]
+        if let Err(error) = crate::pulse::register() {
+            log::warn!("models will not pulsify: {error:#}");
+        }
     }
 
     fn with_deconv(mut self) -> Onnx {

@@ -1,0 +1,246 @@
+//! Streaming: [`GroupedDeconv`] in tract's pulsification (feature `pulse`).
+//!
+//! A model loaded through [`with_deconv`](crate::WithDeconv), or rewritten by the transform `deconv`, becomes a streaming
+//! one as any other does, by tract's transform `pulse` or by `PulsedModel::new`. Transposed convolutions stream on any
+//! one of their spatial axes, and on the batch axis.
+//!
+//! Each pulse of `P` positions is computed by a [`GroupedDeconv`] that leaves the streaming axis uncropped, so a plan of its
+//! fixed shape runs. Where the kernel reaches further than the stride, tract's `DeconvDelay` adds the cells that two pulses
+//! share, and the bias comes after it, once per cell. The output, `P·stride` positions a pulse, comes
+//! `delay·stride + pad_begin` positions late, where `delay` is the input's own delay.
+
+use crate::op::GroupedDeconv;
+use crate::spec::{DeconvSpec, Direction, Padding};
+use std::sync::OnceLock;
+use tract_core::internal::*;
+use tract_pulse::PulsedOp;
+use tract_pulse::fact::{PulsedFact, StreamInfo};
+use tract_pulse::model::PulsedModel;
+use tract_pulse::ops::OpPulsifier;
+use tract_pulse_opl::ops::{DeconvDelay, Delay, PulseMask};
+
+/// Makes [`GroupedDeconv`] known to tract's pulsification, for the whole process.
+///
+/// [`WithDeconv`](crate::WithDeconv) and the transform `deconv` do so already; it is only needed for models that are built
+/// by hand. Further calls do nothing.
+///
+/// # Errors
+/// When tract's register can't be locked.
+pub fn register() -> TractResult<()> {
+    static DONE: OnceLock<()> = OnceLock::new();
+    if DONE.get().is_none() {
+        OpPulsifier::register::<GroupedDeconv>(pulsify)?;
+        DONE.get_or_init(|| ());
+    }
+    Ok(())
+}
+
+fn pulsify(
+    source: &TypedModel,
+    node: &TypedNode,
+    target: &mut PulsedModel,
+    mapping: &HashMap<OutletId, OutletId>,
+    _symbol: &Symbol,
+    _pulse: &TDim,
+) -> TractResult<Option<TVec<OutletId>>> {
+    let Some(op) = node.op_as::<GroupedDeconv>() else { return Ok(None) };
+    let mut data = mapping[&node.inputs[0]];
+    let mut fact = target.outlet_fact(data)?.clone();
+    let Some(mut stream) = fact.stream.clone() else { return Ok(None) };
+    let (inputs, outputs) = source.node_facts(node.id)?;
+    let axis = op.axes_mapping(&inputs, &outputs)?.axis((InOut::In(0), stream.axis))?.clone();
+    if axis.outputs[0].len() == 1 {
+        return Ok(None);
+    }
+    let spec = &op.spec;
+    let c_axis = spec.data_format.c_axis(fact.shape.rank());
+    ensure!(stream.axis != c_axis, "pulse: axis={c_axis}, the channels can't stream");
+    ensure!(spec.direction == Direction::Transposed, "pulse: axis={}, forward convolutions don't stream", stream.axis);
+    for input in &node.inputs[1..] {
+        let streams = target.outlet_fact(mapping[input])?.stream.is_some();
+        ensure!(!streams, "pulse: only the data can stream, not the filter, the bias or the output shape");
+    }
+    let piece = Piece::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
+
+    // cells before the first input's: the input has to come late enough
+    let early = piece.pad_begin + (stream.delay * piece.stride) as i64;
+    if early < 0 {
+        let frames = early.unsigned_abs().div_ceil(piece.stride as u64) as usize;
+        let delay = Delay::new_typed(&TypedFact::from(&fact), stream.axis, frames, 0);
+        data = target.wire_node(format!("{}.delay", node.name), delay, &[data])?[0];
+        fact = target.outlet_fact(data)?.clone();
+        stream = fact.stream.clone().context("pulse: a delayed stream is a stream")?;
+    }
+    // what comes before and after the stream is anything, and the kernel would reach it
+    let mask = PulseMask {
+        axis: stream.axis,
+        begin: stream.delay,
+        end: stream.dim.clone() + stream.delay,
+        value: Tensor::zero_scalar_dt(fact.datum_type)?,
+    };
+    data = target.wire_node(format!("{}.mask", node.name), mask, &[data])?[0];
+
+    let output = StreamInfo {
+        axis: stream.axis,
+        dim: piece.output_dim.clone(),
+        delay: usize::try_from(piece.pad_begin + (stream.delay * piece.stride) as i64)?,
+    };
+    let overlaps = piece.overlap > 0;
+    let mut pulsed = GroupedDeconv::new(piece.spec.clone(), op.dialect, op.has_bias && !overlaps, op.options.clone())?;
+    pulsed.fusion = op.fusion;
+    let mut wires = tvec!(data, mapping[&node.inputs[1]]);
+    if pulsed.has_bias {
+        wires.push(mapping[&node.inputs[2]]);
+    }
+    if !overlaps {
+        return target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires).map(Some);
+    }
+    let whole = StreamInfo { axis: stream.axis, dim: piece.whole_dim(&stream.dim), delay: stream.delay * piece.stride };
+    let wire = target.wire_node(format!("{}.deconv", node.name), Pulsed::new(pulsed, Some(whole)), &wires)?;
+    let sum = DeconvDelay {
+        axis: stream.axis,
+        overlap: piece.overlap,
+        delay: output.delay,
+        stride: piece.stride,
+        pulse: fact.shape[stream.axis].clone(),
+        // where it begins to write zeros, seen from the first cell that is kept
+        deconv_input_dim: piece.whole_dim(&stream.dim) - piece.overlap - piece.pad_begin,
+        deconv_output_dim: piece.output_dim.clone(),
+    };
+    if !op.has_bias {
+        return target.wire_node(&node.name, sum, &wire).map(Some);
+    }
+    let wire = target.wire_node(format!("{}.sum", node.name), sum, &wire)?;
+    let mut bias = mapping[&node.inputs[2]];
+    for ax in (0..fact.shape.rank()).filter(|ax| *ax != c_axis) {
+        let name = format!("{}.bias.{ax}", node.name);
+        bias = target.wire_node(name, Pulsed::new(AxisOp::Add(ax), None), &[bias])?[0];
+    }
+    let add = Pulsed::new(tract_core::ops::math::add(), Some(output));
+    target.wire_node(&node.name, add, &[wire[0], bias]).map(Some)
+}
+
+/// What is computed of one pulse.
+struct Piece {
+    spec: DeconvSpec,
+    stride: usize,
+    /// The kernel's extent on the streaming axis.
+    extent: usize,
+    /// Cells that the outputs of two consecutive pulses share.
+    overlap: usize,
+    /// Padding before the first cell of the streaming axis, which the stream's delay stands for.
+    pad_begin: i64,
+    /// Size of the output's streaming axis over the whole stream.
+    output_dim: TDim,
+}
+
+impl Piece {
+    /// `ax` is the streaming spatial axis, `input` the shape of the whole stream.
+    fn new(spec: &DeconvSpec, ax: usize, input: &[TDim]) -> TractResult<Piece> {
+        let x0 = spec.data_format.x_axis();
+        let output_dim = spec.output_shape(input)?[x0 + ax].clone();
+        let (mut begin, mut end) = match &spec.padding {
+            Padding::Explicit { begin, end } => (begin.clone(), end.clone()),
+            Padding::OutputShape { shape, extra } => (0..spec.rank())
+                .map(|ax| {
+                    let full = full(spec, ax, &input[x0 + ax]);
+                    let cropped = (full.clone() - &shape.dims()[ax]).simplify();
+                    let cropped = cropped.to_i64().with_context(|| {
+                        format!(
+                            "pulse: output_shape={}, what it crops from {full} on spatial axis {ax} must not depend \
+                             on the size of the input",
+                            shape.dims()[ax]
+                        )
+                    })?;
+                    let begin = match Padding::split([cropped.max(0)], *extra) {
+                        Padding::Explicit { begin, .. } => begin[0],
+                        _ => 0,
+                    };
+                    Ok((begin, cropped - begin))
+                })
+                .collect::<TractResult<Vec<(i64, i64)>>>()?
+                .into_iter()
+                .unzip(),
+            Padding::SameForward { .. } => bail!("pulse: forward convolutions don't stream"),
+        };
+        let pad_begin = std::mem::take(&mut begin[ax]);
+        end[ax] = 0;
+        let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
+        let mut piece = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
+        // P·stride cells at least, so that pulses follow each other without a gap
+        piece.output_padding[ax] = stride.saturating_sub(extent);
+        Ok(Piece { spec: piece, stride, extent, overlap: extent.saturating_sub(stride), pad_begin, output_dim })
+    }
+
+    /// Cells of the streaming axis that the whole input reaches.
+    fn whole_dim(&self, input: &TDim) -> TDim {
+        (input.clone() - 1) * self.stride + self.extent
+    }
+}
+
+/// The uncropped size of a spatial axis.
+fn full(spec: &DeconvSpec, ax: usize, input: &TDim) -> TDim {
+    let extent = (spec.kernel[ax] - 1) * spec.dilations[ax] + 1;
+    (input.clone() - 1) * spec.strides[ax] + extent + spec.output_padding[ax]
+}
+
+/// An ordinary op in a pulsed model, and what stream it gives. tract's own wrapper is private, and only for axes that
+/// pass unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pulsed {
+    op: Box<dyn TypedOp>,
+    stream: Option<StreamInfo>,
+}
+
+impl Pulsed {
+    fn new(op: impl Into<Box<dyn TypedOp>>, stream: Option<StreamInfo>) -> Pulsed {
+        Pulsed { op: op.into(), stream }
+    }
+}
+
+impl Op for Pulsed {
+    fn name(&self) -> StaticName {
+        format!("Pulsed{}", self.op.name()).into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        self.op.info()
+    }
+
+    fn as_typed(&self) -> Option<&dyn TypedOp> {
+        Some(self.op.as_ref())
+    }
+}
+
+impl EvalOp for Pulsed {
+    fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        self.op.eval(ctx, inputs)
+    }
+
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        self.op.eval_out_of_plan(inputs)
+    }
+
+    fn state(&self, ctx: &EvalContext) -> TractResult<Option<Box<dyn OpState>>> {
+        self.op.state(ctx)
+    }
+}
+
+impl PulsedOp for Pulsed {
+    fn pulsed_output_facts(&self, inputs: &[&PulsedFact]) -> TractResult<TVec<PulsedFact>> {
+        let inputs = inputs.iter().map(|fact| TypedFact::from(*fact)).collect::<TVec<_>>();
+        let facts = self.op.output_facts(&inputs.iter().collect::<TVec<_>>())?;
+        let pulsed = |fact: TypedFact| PulsedFact {
+            datum_type: fact.datum_type,
+            shape: fact.shape,
+            stream: self.stream.clone(),
+        };
+        Ok(facts.into_iter().map(pulsed).collect())
+    }
+
+    fn to_typed(&self) -> Box<dyn TypedOp> {
+        self.op.clone()
+    }
+
+    as_op!();
+}

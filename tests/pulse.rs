@@ -1,0 +1,281 @@
+//! Streaming: what pulses give equals what the whole input gives, in every case that stock tract streams, and in some that
+//! it does not.
+#![cfg(feature = "pulse")]
+
+mod common;
+
+use common::probe::Probe;
+use common::proto::{Dim, Model, Node, sizes};
+use common::run::{Stage, load, load_stock, run};
+use tract_core::internal::*;
+use tract_core::ops::cnn::Deconv;
+use tract_deconv::{GroupedDeconv, OptGroupedDeconv};
+use tract_onnx::pb::ModelProto;
+use tract_pulse::model::{PulsedModel, PulsedModelExt};
+
+const PULSES: [usize; 2] = [1, 4];
+
+/// A node that streams on an axis of its input.
+struct Streamed {
+    label: &'static str,
+    axis: usize,
+    probe: Probe,
+}
+
+fn streamed(label: &'static str, axis: usize, probe: Probe) -> Streamed {
+    Streamed { label, axis, probe }
+}
+
+impl Streamed {
+    fn proto(&self) -> ModelProto {
+        let mut dims = sizes(self.probe.x.shape());
+        dims[self.axis] = Dim::from("S");
+        self.probe.clone().dims(&dims).proto()
+    }
+}
+
+/// What the built-in streams.
+fn cases() -> Vec<Streamed> {
+    let line = |k: usize| Probe::new(&[1, 4, 11], &[4, 3, k]);
+    let plane = || Probe::new(&[2, 4, 7, 6], &[4, 2, 3, 4]);
+    let typed = |dt| Probe::typed(dt, &[1, 4, 10], &[4, 2, 5]).ints("strides", &[2]).ints("pads", &[1, 2]).bias(2);
+    let grouped = || Probe::new(&[1, 4, 9], &[4, 2, 3]).group(2);
+    let deep = || Probe::new(&[1, 3, 9], &[3, 1, 4]).group(3);
+    let two = |probe: Probe| probe.ints("strides", &[2, 3]);
+    vec![
+        streamed("kernel 1", 2, line(1).bias(3)),
+        streamed("kernel 1, stride 3", 2, line(1).ints("strides", &[3]).bias(3)),
+        streamed("kernel 3", 2, line(3)),
+        streamed("kernel 3, bias", 2, line(3).bias(3)),
+        streamed("kernel = stride", 2, line(2).ints("strides", &[2]).bias(3)),
+        streamed("kernel < stride", 2, line(2).ints("strides", &[5]).bias(3)),
+        streamed("kernel > stride", 2, line(5).ints("strides", &[2]).bias(3)),
+        streamed("kernel a multiple of the stride", 2, line(8).ints("strides", &[4]).bias(3)),
+        streamed("dilation", 2, line(3).ints("dilations", &[2]).bias(3)),
+        streamed("dilation and stride", 2, line(3).ints("dilations", &[3]).ints("strides", &[2]).bias(3)),
+        streamed("pads", 2, line(4).ints("strides", &[2]).ints("pads", &[1, 1]).bias(3)),
+        streamed("pads at the beginning", 2, line(5).ints("pads", &[3, 0]).bias(3)),
+        streamed("pads at the end", 2, line(5).ints("pads", &[0, 3]).bias(3)),
+        streamed("pads, kernel = stride", 2, line(4).ints("strides", &[4]).ints("pads", &[3, 2]).bias(3)),
+        streamed("VALID", 2, line(4).ints("strides", &[2]).string("auto_pad", "VALID").bias(3)),
+        streamed("SAME_UPPER", 2, line(5).ints("strides", &[2]).string("auto_pad", "SAME_UPPER").bias(3)),
+        streamed("SAME_LOWER", 2, line(5).ints("strides", &[2]).string("auto_pad", "SAME_LOWER").bias(3)),
+        streamed("output_padding", 2, line(3).ints("strides", &[2]).ints("output_padding", &[1]).bias(3)),
+        streamed(
+            "output_padding and pads",
+            2,
+            line(3).ints("strides", &[3]).ints("output_padding", &[2]).ints("pads", &[1, 1]).bias(3),
+        ),
+        streamed("groups", 2, grouped().bias(4)),
+        streamed("groups, stride, pads", 2, grouped().ints("strides", &[2]).ints("pads", &[1, 0]).bias(4)),
+        streamed("depthwise", 2, deep().ints("strides", &[2]).bias(3)),
+        streamed("depthwise, dilation", 2, deep().ints("dilations", &[2]).ints("pads", &[2, 1])),
+        streamed("f16", 2, typed(DatumType::F16)),
+        streamed("f64", 2, typed(DatumType::F64)),
+        streamed("height", 2, two(plane()).bias(2)),
+        streamed("width", 3, two(plane()).bias(2)),
+        streamed("height, pads, output_padding", 2, {
+            two(plane()).ints("pads", &[1, 2, 0, 1]).ints("output_padding", &[1, 2]).bias(2)
+        }),
+        streamed("width, pads, dilation, groups", 3, {
+            Probe::new(&[2, 4, 6, 7], &[4, 2, 3, 4])
+                .group(2)
+                .ints("dilations", &[2, 1])
+                .ints("pads", &[1, 2, 0, 1])
+                .bias(4)
+        }),
+    ]
+}
+
+fn pulsed(model: TypedModel, pulse: usize) -> TractResult<TypedModel> {
+    let model = model.into_decluttered()?;
+    let symbol = model.symbols.sym("S");
+    PulsedModel::new(&model, symbol, &pulse.to_dim())?.into_typed()
+}
+
+fn property(model: &TypedModel, name: &str) -> TractResult<usize> {
+    let value = model.properties.get(name).with_context(|| format!("no property {name}"))?;
+    Ok(value.cast_to::<i64>()?.try_as_plain_ram()?.as_slice::<i64>()?[0] as usize)
+}
+
+/// Feeds pulses, NaN after the end, until `len` positions of the output are there; cuts the delay off. Inputs after the first
+/// are given at each pulse.
+fn stream(model: TypedModel, inputs: &[Tensor], len: usize) -> TractResult<Tensor> {
+    let delay = property(&model, "pulse.delay")?;
+    let (from, to) = (property(&model, "pulse.input_axes")?, property(&model, "pulse.output_axes")?);
+    let pulse = model.input_fact(0)?.shape[from].to_usize()?;
+    let symbol = model.symbols.sym("S");
+    let x = &inputs[0];
+    let size = x.shape()[from];
+    let nan = tensor0(f32::NAN).cast_to_dt(x.datum_type())?.into_owned();
+    let mut state = model.into_runnable()?.spawn()?;
+    let (mut found, mut fed, mut got) = (vec![], 0, 0);
+    while got < delay + len {
+        let mut shape: TVec<usize> = x.shape().into();
+        shape[from] = pulse;
+        let mut chunk = nan.broadcast_scalar_to_shape(&shape)?;
+        let valid = size.saturating_sub(fed).min(pulse);
+        if valid > 0 {
+            chunk.assign_slice(0..valid, x, fed..fed + valid, from)?;
+        }
+        fed += pulse;
+        if fed >= size {
+            state.turn_state.resolved_symbols.set(&symbol, size as i64);
+        }
+        let mut turn: TVec<TValue> = tvec!(chunk.into_tvalue());
+        turn.extend(inputs[1..].iter().map(|t| t.clone().into_tvalue()));
+        let y = state.run(turn)?.remove(0).into_tensor();
+        got += y.shape()[to];
+        found.push(y);
+    }
+    Tensor::stack_tensors(to, &found)?.slice(to, delay, delay + len)
+}
+
+/// But for rounding: sums that span two pulses are taken in another order.
+fn equal(want: &Tensor, got: &Tensor) -> TractResult<()> {
+    let tolerance = match want.datum_type() {
+        DatumType::F16 => 4e-3,
+        DatumType::F32 => 1e-6,
+        _ => 1e-14,
+    };
+    ensure!((want.shape(), want.datum_type()) == (got.shape(), got.datum_type()), "{want:?}, found {got:?}");
+    let (want, got) = (want.cast_to::<f64>()?, got.cast_to::<f64>()?);
+    let (want, got) = (want.to_plain_array_view::<f64>()?, got.to_plain_array_view::<f64>()?);
+    let allowed = tolerance * want.iter().fold(1f64, |most, v| most.max(v.abs()));
+    for ((at, want), got) in want.indexed_iter().zip(&got) {
+        ensure!((want - got).abs() <= allowed, "at {at:?}: {got}, {want} is right");
+    }
+    Ok(())
+}
+
+/// The whole input, then pulses, through a model of either loader.
+fn check(
+    model: &TypedModel,
+    inputs: &[Tensor],
+    axis: usize,
+    pulse: usize,
+    stages: &[Stage],
+) -> TractResult<TypedModel> {
+    let want = run(model.clone(), inputs)?.remove(0);
+    let streaming = pulsed(model.clone(), pulse)?;
+    for stage in stages {
+        let got = stream(stage.of(streaming.clone())?, inputs, want.shape()[axis])?;
+        equal(&want, &got).with_context(|| format!("{stage:?}, pulse {pulse}"))?;
+    }
+    Ok(streaming)
+}
+
+fn count<O: tract_core::ops::Op>(model: &TypedModel) -> usize {
+    model.nodes.iter().filter(|node| node.op_is::<O>()).count()
+}
+
+#[test]
+fn pulses_give_what_the_whole_input_gives() {
+    for case in cases() {
+        for pulse in PULSES {
+            let result = (|| {
+                let model = load(&case.proto())?;
+                let streaming = check(&model, &case.probe.inputs(), case.axis, pulse, &Stage::ALL)?;
+                ensure!(count::<GroupedDeconv>(&streaming) == 1 && count::<Deconv>(&streaming) == 0, "{streaming}");
+                let optimised = streaming.into_optimized()?;
+                ensure!(count::<OptGroupedDeconv>(&optimised) == 1, "{optimised}");
+                Ok(())
+            })();
+            result.unwrap_or_else(|e: TractError| panic!("{}: {e:#}", case.label));
+        }
+    }
+}
+
+#[test]
+fn stock_tract_streams_the_same_cases() {
+    for case in cases() {
+        for pulse in PULSES {
+            let result =
+                (|| check(&load_stock(&case.proto())?, &case.probe.inputs(), case.axis, pulse, &[Stage::Decluttered]))(
+                );
+            result.unwrap_or_else(|e| panic!("{}: {e:#}", case.label));
+        }
+    }
+}
+
+#[test]
+fn the_transform_streams_too() {
+    for case in cases() {
+        let result = (|| {
+            let mut model = load_stock(&case.proto())?.into_decluttered()?;
+            let transform = tract_core::transform::get_transform("deconv")?.context("it is registered")?;
+            transform.transform(&mut model)?;
+            let streaming = check(&model, &case.probe.inputs(), case.axis, 4, &[Stage::Optimised])?;
+            ensure!(count::<GroupedDeconv>(&streaming) == 1, "{streaming}");
+            Ok(())
+        })();
+        result.unwrap_or_else(|e: TractError| panic!("{}: {e:#}", case.label));
+    }
+}
+
+/// The batch axis, cells before the first, SAME with a short kernel, output padding beyond the kernel's reach.
+#[test]
+fn beyond_stock() {
+    let line = |k: usize| Probe::new(&[1, 4, 11], &[4, 3, k]).bias(3);
+    let cases = [
+        streamed("batch", 0, Probe::new(&[9, 4, 5], &[4, 3, 4]).ints("strides", &[2]).bias(3)),
+        streamed("SAME_LOWER, kernel < stride", 2, line(2).ints("strides", &[3]).string("auto_pad", "SAME_LOWER")),
+        streamed("SAME and output_padding", 2, {
+            line(3).ints("strides", &[3]).ints("output_padding", &[2]).string("auto_pad", "SAME_UPPER")
+        }),
+    ];
+    for case in cases {
+        for pulse in PULSES {
+            let result = (|| check(&load(&case.proto())?, &case.probe.inputs(), case.axis, pulse, &Stage::ALL))();
+            result.unwrap_or_else(|e| panic!("{}: {e:#}", case.label));
+        }
+    }
+}
+
+/// Behind a convolution, whose delay counts in input positions, and before another deconvolution.
+#[test]
+fn a_stream_that_comes_late() -> TractResult<()> {
+    let probe = Probe::new(&[1, 4, 13], &[4, 4, 3]);
+    let proto = Model::opset(11)
+        .input("x", DatumType::F32, &[1.into(), 4.into(), "S".into()])
+        .initializer("w", &probe.w)
+        .initializer("b", &probe.clone().bias(4).b.context("it has a bias")?)
+        .node(Node::new("Conv").named("c").inputs(&["x", "w", "b"]).output("c"))
+        .node(
+            Node::new("ConvTranspose")
+                .named("d")
+                .inputs(&["c", "w", "b"])
+                .output("d")
+                .ints("strides", &[2])
+                .ints("pads", &[1, 0]),
+        )
+        .node(
+            Node::new("ConvTranspose")
+                .named("e")
+                .inputs(&["d", "w", "b"])
+                .output("e")
+                .ints("strides", &[3])
+                .ints("pads", &[1, 1]),
+        )
+        .node(Node::new("Conv").named("f").inputs(&["e", "w"]).output("y").ints("pads", &[1, 1]))
+        .output("y")
+        .build();
+    for pulse in PULSES {
+        check(&load(&proto)?, &[probe.x.clone()], 2, pulse, &Stage::ALL)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn channels_do_not_stream() -> TractResult<()> {
+    let probe = Probe::new(&[1, 4, 5], &[4, 3, 3]);
+    let mut model = load(&probe.proto())?;
+    let symbol = model.symbols.sym("S");
+    let mut fact = model.input_fact(0)?.clone();
+    fact.shape.set(1, symbol.to_dim());
+    let source = model.input_outlets()?[0];
+    model.set_outlet_fact(source, fact)?;
+    let error = format!("{:#}", pulsed(model, 1).expect_err("the filter has four channels"));
+    assert!(error.contains("pulse: axis=1, the channels can't stream"), "{error}");
+    Ok(())
+}
