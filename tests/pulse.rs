@@ -261,7 +261,7 @@ fn a_stream_that_comes_late() -> TractResult<()> {
         .output("y")
         .build();
     for pulse in PULSES {
-        check(&load(&proto)?, &[probe.x.clone()], 2, pulse, &Stage::ALL)?;
+        check(&load(&proto)?, std::slice::from_ref(&probe.x), 2, pulse, &Stage::ALL)?;
     }
     Ok(())
 }
