@@ -81,7 +81,7 @@ fn optimised(proto: &tract_onnx::pb::ModelProto) -> TractResult<(Vec<OptGroupedD
 fn same_numbers(proto: &tract_onnx::pb::ModelProto, dt: DatumType) -> TractResult<()> {
     for shape in [[1, 4, 5, 7], [3, 4, 40, 7]] {
         let x = Random(3).tensor(dt, &shape);
-        let plain = run(Stage::Decluttered.of(load(proto)?)?, &[x.clone()])?;
+        let plain = run(Stage::Decluttered.of(load(proto)?)?, std::slice::from_ref(&x))?;
         let fused = run(Stage::Optimised.of(load(proto)?)?, &[x])?;
         for (plain, fused) in plain.iter().zip(&fused) {
             assert_eq!(plain.shape(), fused.shape());
@@ -174,23 +174,24 @@ fn what_is_not_per_channel_stays_outside() -> TractResult<()> {
 
 #[test]
 fn every_strategy_applies_the_tail() -> TractResult<()> {
-    let cases: [(&[usize], &[usize], &[i64], i64); 5] = [
-        (&[2, 3, 9, 10], &[3, 1, 3, 3], &[2, 2], 3),
-        (&[2, 5, 1, 1], &[5, 4, 4, 4], &[1, 1], 1),
-        (&[1, 32, 9, 20], &[32, 1, 9, 9], &[4, 4], 1),
-        (&[1, 6, 33, 40], &[6, 9, 2, 2], &[2, 2], 1),
-        (&[1, 80, 9, 10], &[80, 9, 4, 4], &[2, 2], 1),
+    // input, filter, strides, group
+    let cases = [
+        (vec![2, 3, 9, 10], vec![3, 1, 3, 3], [2, 2], 3),
+        (vec![2, 5, 1, 1], vec![5, 4, 4, 4], [1, 1], 1),
+        (vec![1, 32, 9, 20], vec![32, 1, 9, 9], [4, 4], 1),
+        (vec![1, 6, 33, 40], vec![6, 9, 2, 2], [2, 2], 1),
+        (vec![1, 80, 9, 10], vec![80, 9, 4, 4], [2, 2], 1),
     ];
     let mut seen = std::collections::BTreeSet::new();
     for (x, w, strides, group) in cases {
-        let x = Random(1).tensor(DatumType::F32, x);
+        let x = Random(1).tensor(DatumType::F32, &x);
         let proto = Model::opset(13)
             .input("x", DatumType::F32, &sizes(x.shape()))
-            .initializer("w", &Random(2).tensor(DatumType::F32, w))
+            .initializer("w", &Random(2).tensor(DatumType::F32, &w))
             .node(
                 Node::new("ConvTranspose")
                     .inputs(&["x", "w"])
-                    .ints("strides", strides)
+                    .ints("strides", &strides)
                     .int("group", group)
                     .output("up"),
             )
@@ -200,7 +201,7 @@ fn every_strategy_applies_the_tail() -> TractResult<()> {
         let (ours, others, _) = optimised(&proto)?;
         assert_eq!((ours[0].tail.len(), others), (1, 0));
         seen.insert(format!("{:?}", ours[0].filter_layout()));
-        let plain = run(Stage::Decluttered.of(load(&proto)?)?, &[x.clone()])?.remove(0);
+        let plain = run(Stage::Decluttered.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
         let fused = run(Stage::Optimised.of(load(&proto)?)?, &[x])?.remove(0);
         plain.close_enough(&fused, true)?;
     }
