@@ -148,10 +148,15 @@ impl Plan {
         );
         let isa = options.isa.unwrap_or_else(Isa::best);
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
+        let empty = input.contains(&0);
         let mut declined = vec![];
         for strategy in Strategy::ALL {
             if options.strategy.is_some_and(|forced| forced != strategy) {
                 declined.push((strategy, "another one is forced".to_string()));
+                continue;
+            }
+            if empty && strategy != Strategy::Reference {
+                declined.push((strategy, "the input is empty".to_string()));
                 continue;
             }
             let machine = Machine::current();

@@ -10,6 +10,9 @@
 use crate::describe::list;
 use tract_core::internal::*;
 
+/// Most elements of a tensor.
+const MAX_ELEMENTS: usize = 1 << 40;
+
 /// Largest value accepted for any attribute or size of one axis; keeps index arithmetic inside `i64`.
 const MAX_EXTENT: usize = i32::MAX as usize;
 
@@ -600,13 +603,14 @@ fn check_list(name: &str, values: &[usize], rank: usize, least: usize) -> TractR
     Ok(())
 }
 
-/// Refuses shapes whose strides overflow, be it for an empty batch. Sizes that are not known yet count as one.
+/// Refuses shapes that no memory holds, be it for an empty batch: below the bound, no arithmetic on sizes overflows. Sizes
+/// that are not known yet count as one.
 fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
     let mut sizes = shape.iter().filter_map(|dim| dim.to_usize().ok()).filter(|size| *size > 0);
     let elements = sizes.try_fold(1usize, |elements, size| elements.checked_mul(size));
     ensure!(
-        elements.is_some_and(|elements| elements <= isize::MAX as usize / 8),
-        "{name}: shape=[{}], the number of elements overflows",
+        elements.is_some_and(|elements| elements <= MAX_ELEMENTS),
+        "{name}: shape=[{}], it must hold at most {MAX_ELEMENTS} elements",
         list(shape, ", ")
     );
     Ok(())
