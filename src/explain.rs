@@ -25,7 +25,7 @@ pub struct Explanation {
     pub input: TVec<TDim>,
     /// The output's shape.
     pub output: TVec<TDim>,
-    /// What follows from the shape, where all symbols in it are known.
+    /// What follows from the shape, where all symbols in it are known and it is not empty.
     pub concrete: Option<Concrete>,
 }
 
@@ -116,7 +116,7 @@ fn explain_node(
         }
         _ => None,
     };
-    let sizes = input.iter().map(|dim| dim.to_usize().ok()).collect::<Option<TVec<usize>>>();
+    let sizes = input.iter().map(|dim| dim.to_usize().ok().filter(|d| *d > 0)).collect::<Option<TVec<usize>>>();
     let concrete = match (sizes, requested) {
         (None, _) | (_, Some(None)) => None,
         (Some(sizes), requested) => {
@@ -151,7 +151,8 @@ impl fmt::Display for Explanation {
         writeln!(f, "  {}", self.spec)?;
         writeln!(f, "  {:?}: [{}] -> [{}]", self.datum_type, shape(&self.input), shape(&self.output))?;
         let Some(concrete) = &self.concrete else {
-            return write!(f, "  planned at run time, once per shape");
+            let empty = self.input.contains(&0.to_dim());
+            return f.write_str(if empty { "  nothing to compute" } else { "  planned at run time, once per shape" });
         };
         writeln!(
             f,

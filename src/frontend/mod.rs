@@ -2,6 +2,8 @@
 
 mod attributes;
 mod expand;
+#[cfg(test)]
+mod fuzz;
 mod onednn;
 mod onnx;
 mod openvino;

@@ -523,3 +523,33 @@ fn nodes_in_branches_run() -> TractResult<()> {
     assert_eq!(names, ["If/then/then_branch", "If/else/else_branch"]);
     Ok(())
 }
+
+#[test]
+fn an_empty_axis_gives_the_bias() -> TractResult<()> {
+    // F = -1 + 3
+    let ncx = model(
+        vec![info("x", DataType::Float, &["N", "1", "L"])],
+        vec![counting("w", &[1, 2, 3]), counting("b", &[2])],
+        vec![node("", "ConvTranspose", &["x", "w", "b"], &[])],
+    );
+    assert_eq!(run(&ncx, &[Tensor::zero::<f32>(&[1, 1, 0])?])?, tensor3(&[[[0f32, 0.], [1., 1.]]]));
+    let nxc = model(
+        vec![info("x", DataType::Float, &["N", "0", "1"])],
+        vec![counting("w", &[3, 1, 2]), counting("b", &[2])],
+        vec![node("onednn", "ConvTranspose", &["x", "w", "b"], &[])],
+    );
+    assert_eq!(run(&nxc, &[Tensor::zero::<f32>(&[1, 0, 1])?])?, tensor3(&[[[0f32, 1.], [0., 1.]]]));
+    Ok(())
+}
+
+#[test]
+fn shapes_that_no_tensor_can_have_are_refused() {
+    let large = ["0", "1", "2147483647", "2147483647", "70000"];
+    let proto = model(
+        vec![info("x", DataType::Float, &large)],
+        vec![counting("w", &[1, 1, 1, 1, 1])],
+        vec![node("", "ConvTranspose", &["x", "w"], &[])],
+    );
+    let error = format!("{:#}", load(&proto).expect_err("too large"));
+    assert!(error.contains("input size: shape=[0, 1, 2147483647, 2147483647, 70000], it must hold at most"), "{error}");
+}

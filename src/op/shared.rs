@@ -3,10 +3,12 @@
 use super::Dialect;
 use crate::cache::PlanCache;
 use crate::describe::list;
+use crate::element::{Compute, Element, dispatch_element};
 use crate::filter::PackedFilter;
+use crate::kernel;
 use crate::plan::{Plan, PlanOptions};
-use crate::spec::{DeconvSpec, Direction, OutputShape, Padding};
-use crate::tail::Activation;
+use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
+use crate::tail::{self, Activation};
 use tract_core::internal::*;
 
 /// What both ops run.
@@ -28,6 +30,11 @@ impl Run<'_> {
         filter: impl FnOnce(&Plan) -> TractResult<Arc<PackedFilter>>,
     ) -> TractResult<TVec<TValue>> {
         let requested = requested(self.spec, symbols, self.output_shape)?;
+        if self.input.len() == 0 {
+            let problem = self.spec.problem(self.input.shape(), requested.as_deref())?;
+            let output = bias_only(&problem, self.input.datum_type(), self.bias, self.tail)?;
+            return Ok(tvec!(output.into_tvalue()));
+        }
         let plan = self.plans.get(
             self.spec,
             self.input.shape(),
@@ -38,6 +45,33 @@ impl Run<'_> {
         let filter = filter(&plan)?;
         Ok(tvec!(plan.run_with_tail(self.spec, self.input, &filter, self.bias, self.tail)?.into_tvalue()))
     }
+}
+
+/// The output of an empty input.
+fn bias_only(
+    problem: &Problem,
+    datum_type: DatumType,
+    bias: Option<&Tensor>,
+    tail: &[Activation],
+) -> TractResult<Tensor> {
+    let shape = problem.output_shape();
+    let inner: usize = match problem.data_format {
+        DataFormat::Ncx => shape[2..].iter().product(),
+        DataFormat::Nxc => 1,
+    };
+    let mut output = kernel::uninitialized_output(datum_type, &shape)?;
+    dispatch_element!(datum_type, E => {
+        let mut sums = vec![<<E as Element>::Compute as Compute>::ZERO; problem.group * problem.group_out];
+        if let Some(bias) = bias {
+            let bias = bias.try_as_plain_ram()?;
+            sums.iter_mut().zip(bias.as_slice::<E>()?).for_each(|(sum, bias)| *sum = bias.widen());
+        }
+        tail::apply(tail, &mut sums);
+        let mut view = output.try_as_plain_ram_mut()?;
+        let channels = view.as_slice_mut::<E>()?.chunks_mut(inner.max(1));
+        channels.zip(sums.iter().cycle()).for_each(|(cells, sum)| cells.fill(E::narrow(*sum)));
+    });
+    Ok(output)
 }
 
 /// The output's spatial size where neither the spec nor the input's shape tells it.
@@ -101,9 +135,12 @@ pub(super) fn has_symbolic_output_shape(spec: &DeconvSpec) -> bool {
         if dims.iter().any(|d| d.as_i64().is_none()))
 }
 
-/// The data's shape, where nothing else is needed for a plan.
+/// The data's shape, where a plan needs nothing else and there is something to plan.
 pub(super) fn known_shape<'a>(spec: &DeconvSpec, input: &'a TypedFact) -> Option<&'a [usize]> {
-    input.shape.as_concrete().filter(|_| !has_symbolic_output_shape(spec) && !spec.has_output_shape_input())
+    input
+        .shape
+        .as_concrete()
+        .filter(|shape| !shape.contains(&0) && !has_symbolic_output_shape(spec) && !spec.has_output_shape_input())
 }
 
 pub(super) fn substitute(spec: &DeconvSpec, subs: &HashMap<Symbol, TDim>) -> TractResult<DeconvSpec> {
