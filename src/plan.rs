@@ -208,8 +208,8 @@ impl Plan {
     }
 
     /// The layout to pack a constant filter in when the input's shape is not known whole: plans made with it in
-    /// [`PlanOptions::layout`] exist for every shape. `input` are the dimensions as far as they are known; the others are planned for as one image
-    /// of a moderate size.
+    /// [`PlanOptions::layout`] exist for every shape that is not empty. `input` are the dimensions as far as they are known;
+    /// the others are planned for as one image of a moderate size.
     pub fn shape_free_layout(
         spec: &DeconvSpec,
         input: &[TDim],

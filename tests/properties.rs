@@ -263,7 +263,13 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         let free = Plan::shape_free_layout(spec, &open, *dt, &PlanOptions { isa: Some(isa), ..Default::default() });
         let options = PlanOptions { isa: Some(isa), layout: Some(free.clone()), ..Default::default() };
         let plan = run("shape-free layout", &options)?;
-        prop_assert_eq!(plan.map(|p| p.filter_layout()), Some(free), "a plan exists for every shape");
+        if !input.contains(&0) {
+            prop_assert_eq!(
+                plan.map(|p| p.filter_layout()),
+                Some(free),
+                "a plan exists for every shape that is not empty"
+            );
+        }
     }
     prop_assert!(run("planner's choice", &PlanOptions::default())?.is_some(), "a plan exists for every problem");
     Ok(())
