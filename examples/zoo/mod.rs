@@ -4,23 +4,25 @@
 mod analytic;
 mod networks;
 mod proto;
+mod random;
+mod specifications;
 
 use prost::Message;
 use std::path::{Path, PathBuf};
 
 /// Name and serialised ModelProto of every model, in the order of `models/README.md`.
-pub fn models() -> Vec<(&'static str, Vec<u8>)> {
-    [
+pub fn models() -> Vec<(String, Vec<u8>)> {
+    let own = [
         ("upscale4", analytic::upscale4()),
         ("istft", analytic::istft()),
         ("dcgan_small", networks::dcgan_small()),
         ("denoiser", networks::denoiser()),
         ("unet_symbolic", networks::unet_symbolic()),
         ("vocoder", networks::vocoder()),
-    ]
-    .into_iter()
-    .map(|(name, proto)| (name, proto.encode_to_vec()))
-    .collect()
+    ];
+    let own = own.into_iter().map(|(name, proto)| (name.to_string(), proto));
+    let models = own.chain(specifications::models());
+    models.map(|(name, proto)| (name, proto.encode_to_vec())).collect()
 }
 
 /// Where the model called `name` lives below the folder `models`.

@@ -1,5 +1,6 @@
 //! Builds ONNX graphs node by node.
 
+use std::collections::BTreeSet;
 use tract_onnx::pb::{self, attribute_proto::AttributeType, tensor_proto::DataType, tensor_shape_proto as shape};
 
 /// A graph under construction. Every node has one output, named like the node itself.
@@ -45,8 +46,21 @@ impl Graph {
     }
 
     pub fn node(&mut self, name: &str, op_type: &str, inputs: &[&str], attribute: Vec<pb::AttributeProto>) -> String {
+        self.node_of("", name, op_type, inputs, attribute)
+    }
+
+    /// A node of another domain than ONNX's.
+    pub fn node_of(
+        &mut self,
+        domain: &str,
+        name: &str,
+        op_type: &str,
+        inputs: &[&str],
+        attribute: Vec<pb::AttributeProto>,
+    ) -> String {
         self.0.node.push(pb::NodeProto {
             name: name.into(),
+            domain: domain.into(),
             op_type: op_type.into(),
             input: inputs.iter().map(|i| i.to_string()).collect(),
             output: vec![name.into()],
@@ -57,9 +71,12 @@ impl Graph {
     }
 
     pub fn into_model(self, ir_version: i64, opset: i64, doc: &str) -> pb::ModelProto {
+        let import = |domain: &str, version| pb::OperatorSetIdProto { domain: domain.into(), version };
+        let domains: BTreeSet<&str> = self.0.node.iter().map(|node| &*node.domain).filter(|d| !d.is_empty()).collect();
+        let others = domains.into_iter().map(|domain| import(domain, 1));
         pb::ModelProto {
             ir_version,
-            opset_import: vec![pb::OperatorSetIdProto { domain: String::new(), version: opset }],
+            opset_import: std::iter::once(import("", opset)).chain(others).collect(),
             producer_name: "tract-deconv make_models".into(),
             doc_string: doc.into(),
             graph: Some(self.0),
