@@ -1,6 +1,8 @@
 //! The three dialects beside each other: the same layer in every spelling, one graph with all of them.
 
 mod common;
+#[path = "../examples/dialects.rs"]
+mod example;
 
 use common::oracle::{Answer, Expected, FromTensor, Rule, channels_last, channels_second, convolve};
 use common::proto::{Model, Node, sizes};
@@ -10,6 +12,7 @@ use proptest::prelude::*;
 use tract_core::internal::tract_ndarray::ArrayD;
 use tract_core::internal::*;
 use tract_deconv::spec::Direction;
+use tract_deconv::{Dialect, explain};
 use tract_onnx::pb::ModelProto;
 
 /// A transposed layer that every dialect can say: explicit pads, no output padding beyond ONNX's limit.
@@ -223,6 +226,30 @@ fn three_dialects_in_one_graph() -> TractResult<()> {
         ensure!(f64::from_tensor(&got) == y, "{stage:?}: other numbers");
     }
     Ok(())
+}
+
+/// Of the graph that the example shows, in words and as values.
+#[test]
+fn explanations_name_dialect_and_spec() -> TractResult<()> {
+    let typed = load(&example::graph())?;
+    for stage in Stage::ALL {
+        let explained = explain(&stage.of(typed.clone())?, &SymbolValues::default())?;
+        let found: Vec<_> = explained.iter().map(|e| (&*e.name, e.dialect)).collect();
+        assert_eq!(found, [("twice", Dialect::OpenVino), ("four_times", Dialect::OneDnn)], "{stage:?}");
+        for (explanation, dialect) in explained.iter().zip(["openvino", "onednn"]) {
+            let spec = &explanation.spec;
+            let read = (spec.direction, spec.in_channels, spec.out_channels, spec.group, &*spec.kernel, &*spec.strides);
+            assert_eq!(read, (Direction::Transposed, 3, 3, 3, &[2, 2][..], &[2, 2][..]), "{stage:?}");
+            let text = explanation.to_string();
+            assert!(text.contains(&format!("({dialect})")) && text.contains(&spec.to_string()), "{text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_example_runs() {
+    example::main().expect("the picture four times larger");
 }
 
 /// A node of an OpenVINO operator with its filter constant.
