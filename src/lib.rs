@@ -32,7 +32,8 @@
 //! padding, output shape and grouping that their texts allow, and on symbolic dimensions. Weights and bias may be constant,
 //! inputs of the graph, or results of other nodes. Where a text is ambiguous, the operator's own runtime decides.
 //! The domains of the last three rows, and integer lists written as `"2,2"`, are this crate's convention: no standard puts
-//! these operators in ONNX files; `examples/dialects.rs` builds a graph that has them. Nodes of any other domain are handed to tract's own builders.
+//! these operators in ONNX files; `examples/dialects.rs` builds a graph that has them. Nodes of any other domain are handed
+//! to tract's own builders.
 //!
 //! What a text forbids is an error when the model is loaded, or when a shape that breaks it comes in: it names the node,
 //! the attribute, its value and the rule. Integer arithmetic is exact as long as the result fits the type, and wraps

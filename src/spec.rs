@@ -467,7 +467,11 @@ impl DeconvSpec {
         };
         ensure!(
             (1..=MAX_EXTENT as i64).contains(&output),
-            "output size: size={output} on spatial axis {ax} for input size {input}, must be within 1..={MAX_EXTENT}"
+            "output size: size={output} on spatial axis {ax} for input size {input}{}, must be within 1..={MAX_EXTENT}",
+            match &self.padding {
+                Padding::Explicit { begin, end } => format!(" and pads {} and {}", begin[ax], end[ax]),
+                _ => String::new(),
+            }
         );
         Ok(Axis { input, output: output as usize, kernel, stride, dilation, pad_begin })
     }

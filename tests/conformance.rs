@@ -148,7 +148,7 @@ fn words(id: &str, why: Option<&str>) -> Vec<&'static str> {
         ("ort_ZeroStride", _) => vec!["strides"],
         ("ort_ZeroDilation", _) => vec!["dilations"],
         ("ort_InvalidInputRank2", _) => vec!["rank"],
-        (_, Some("output size < 1")) => vec!["output size"],
+        (_, Some("output size < 1")) => vec!["pads"],
         (_, Some("kernel larger than padded input")) => vec!["kernel"],
         _ => vec![],
     }

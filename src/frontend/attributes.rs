@@ -19,12 +19,15 @@ pub(super) enum Lists {
 pub(super) struct Attributes<'a> {
     node: &'a NodeProto,
     lists: Lists,
+    known: &'static [&'static str],
 }
 
 impl<'a> Attributes<'a> {
+    /// `known` holds every name that will be asked for. Others that the node has are left alone.
+    ///
     /// # Errors
     /// An attribute that is there twice.
-    pub fn new(node: &'a NodeProto, lists: Lists) -> TractResult<Attributes<'a>> {
+    pub fn new(node: &'a NodeProto, lists: Lists, known: &'static [&'static str]) -> TractResult<Attributes<'a>> {
         for (ix, attribute) in node.attribute.iter().enumerate() {
             let name = &attribute.name;
             ensure!(
@@ -32,15 +35,20 @@ impl<'a> Attributes<'a> {
                 "attribute: name={name}, it is given more than once"
             );
         }
-        Ok(Attributes { node, lists })
+        Ok(Attributes { node, lists, known })
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.node.attribute.iter().any(|a| a.name == name)
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &str) -> Option<&'a AttributeProto> {
+        debug_assert!(self.known.contains(&name), "{name} is missing in the list of attributes");
+        self.node.attribute.iter().find(|a| a.name == name)
     }
 
     fn get(&self, name: &str, types: &[AttributeType]) -> TractResult<Option<&'a AttributeProto>> {
-        let Some(attribute) = self.node.attribute.iter().find(|a| a.name == name) else { return Ok(None) };
+        let Some(attribute) = self.find(name) else { return Ok(None) };
         let expected = || types.iter().map(|t| type_name(*t)).collect::<Vec<_>>().join(" or ");
         match AttributeType::try_from(attribute.r#type) {
             Ok(found) if types.contains(&found) => Ok(Some(attribute)),

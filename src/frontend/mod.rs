@@ -8,6 +8,8 @@ mod onednn;
 mod onnx;
 mod openvino;
 #[cfg(test)]
+mod readme;
+#[cfg(test)]
 mod tests;
 
 use std::sync::OnceLock;

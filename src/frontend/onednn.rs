@@ -14,6 +14,21 @@ use tract_onnx::pb::NodeProto;
 /// The domain of the operator.
 pub(super) const DOMAIN: &str = "onednn";
 
+/// What is read of a node, be it to refuse it.
+pub(super) const ATTRIBUTES: [&str; 11] = [
+    "auto_pad",
+    "data_format",
+    "dilations",
+    "filter_format",
+    "groups",
+    "output_padding",
+    "output_shape",
+    "pads_begin",
+    "pads_end",
+    "strides",
+    "weights_format",
+];
+
 /// Attributes that ONNX's operator of the same name does not have.
 const MARKS: [&str; 6] = ["data_format", "filter_format", "weights_format", "groups", "pads_begin", "pads_end"];
 
@@ -28,7 +43,7 @@ pub(super) fn is_ours(node: &NodeProto) -> bool {
 /// Reads a node.
 pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     check_arity(node, 2, 3)?;
-    let attributes = Attributes::new(node, Lists::Ints)?;
+    let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES)?;
     ensure!(!attributes.has("output_shape"), "output_shape: the operator has no such attribute");
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("").to_ascii_uppercase();
     let declared_pads = attributes.declared_pads(Some(0))?;

@@ -11,10 +11,14 @@ use tract_onnx::pb::NodeProto;
 /// bf16 is not one of tract's types: see [`crate::load`].
 const DATUM_TYPES: [DatumType; 3] = [DatumType::F32, DatumType::F16, DatumType::F64];
 
+/// What is read of a node.
+pub(super) const ATTRIBUTES: [&str; 8] =
+    ["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"];
+
 /// Reads a node.
 pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     check_arity(node, 2, 3)?;
-    let attributes = Attributes::new(node, Lists::Ints)?;
+    let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES)?;
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("");
     let same = match auto_pad {
         "" | "NOTSET" | "VALID" => None,

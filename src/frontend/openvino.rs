@@ -16,6 +16,10 @@ use tract_onnx::pb::NodeProto;
 /// The domains under which the operators are taken, none among them: their names are unambiguous.
 pub(super) const DOMAINS: [&str; 4] = ["", "ai.onnx", "org.openvinotoolkit", "ai.intel.openvino"];
 
+/// What is read of a node.
+pub(super) const ATTRIBUTES: [&str; 6] =
+    ["auto_pad", "dilations", "output_padding", "pads_begin", "pads_end", "strides"];
+
 /// The operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
@@ -57,7 +61,7 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
     let direction = operator.direction();
     let transposed = direction == Direction::Transposed;
     check_arity(node, 2, if transposed { 3 } else { 2 })?;
-    let attributes = Attributes::new(node, Lists::IntsOrText)?;
+    let attributes = Attributes::new(node, Lists::IntsOrText, &ATTRIBUTES)?;
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("").to_ascii_lowercase();
     let strides = required(attributes.sizes("strides", 1)?, "strides", node);
     let dilations = required(attributes.sizes("dilations", 1)?, "dilations", node);
