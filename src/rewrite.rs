@@ -9,6 +9,8 @@
 //! transform.transform(&mut model)?;
 //! # Ok::<(), TractError>(())
 //! ```
+//!
+//! `examples/facade` does the same through the `tract` crate, with [`Options`] too.
 
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
@@ -20,7 +22,9 @@ use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
 
-/// The transform's options. As text, for instance `deconv(strategy: "phases")`.
+/// The transform's options. The `tract` crate takes them as JSON, with the transform's name:
+/// `model.transform(r#"{"name": "deconv", "strategy": "phases", "fusion": false}"#)`. Where a knob is set too, the option
+/// counts.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {

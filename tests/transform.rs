@@ -5,13 +5,16 @@ mod common;
 use common::case::{self, Case, Dialect, Expect, Wiring};
 use common::oracle::FromTensor;
 use common::probe::{Probe, axis};
-use common::proto::Dim;
+use common::proto::{Dim, Model, Node, sizes};
+use common::random::Random;
 use common::run::{Failure, Stage, guarded, load_stock, run};
 use std::io::Write;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_core::transform::get_transform;
-use tract_deconv::GroupedDeconv;
+use tract_core::transform::get_transform_with_params;
+use tract_deconv::kernel::Isa;
+use tract_deconv::{Activation, GroupedDeconv, OptGroupedDeconv, Strategy, explain};
 
 fn transformed(mut model: TypedModel) -> TractResult<TypedModel> {
     get_transform("deconv")?.context("the transform is registered")?.transform(&mut model)?;
@@ -74,9 +77,84 @@ fn symbols_stay() -> TractResult<()> {
     Ok(())
 }
 
+/// A deconvolution and an activation, as stock tract loads them; and an input.
+fn with_activation() -> TractResult<(TypedModel, Tensor)> {
+    let mut random = Random(5);
+    let x = random.tensor(DatumType::F32, &[1, 4, 6, 7]);
+    let proto = Model::opset(13)
+        .input("x", DatumType::F32, &sizes(x.shape()))
+        .initializer("w", &random.tensor(DatumType::F32, &[4, 5, 3, 3]))
+        .node(Node::new("ConvTranspose").named("up").inputs(&["x", "w"]).ints("strides", &[2, 2]).output("u"))
+        .node(Node::new("Relu").named("relu").inputs(&["u"]).output("y"))
+        .output("y")
+        .build();
+    Ok((load_stock(&proto)?.into_decluttered()?, x))
+}
+
+/// By name and JSON, as the `tract` crate does it.
+fn with_options(mut model: TypedModel, json: serde_json::Value) -> TractResult<TypedModel> {
+    let mut options = <dyn erased_serde::Deserializer>::erase(json);
+    let transform = get_transform_with_params("deconv", &mut options)?.context("the transform is registered")?;
+    transform.transform(&mut model)?;
+    model.declutter()?;
+    Ok(model)
+}
+
+#[test]
+fn options_force_strategy_and_instruction_set() -> TractResult<()> {
+    let (stock, x) = with_activation()?;
+    let want = run(stock.clone(), std::slice::from_ref(&x))?.remove(0);
+    for (name, strategy) in [("reference", Strategy::Reference), ("col2im", Strategy::Col2im)] {
+        let json = serde_json::json!({"strategy": name, "isa": "portable"});
+        let ours = with_options(stock.clone(), json)?;
+        for stage in Stage::ALL {
+            let model = stage.of(ours.clone())?;
+            let explained = explain(&model, &SymbolValues::default())?;
+            let [only] = &*explained else { bail!("{stage:?}: {model}") };
+            let plan = &only.concrete.as_ref().context("the shape is known")?.plan;
+            assert_eq!((plan.strategy(), plan.isa), (strategy, Isa::Portable), "{stage:?}");
+            want.close_enough(&run(model, std::slice::from_ref(&x))?[0], true)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_option_turns_fusion_off() -> TractResult<()> {
+    let (stock, x) = with_activation()?;
+    let want = run(stock.clone(), std::slice::from_ref(&x))?.remove(0);
+    for (json, tail) in [
+        (serde_json::json!({}), &[Activation::Max(0.0)][..]),
+        (serde_json::json!({"fusion": true}), &[Activation::Max(0.0)]),
+        (serde_json::json!({"fusion": false}), &[]),
+    ] {
+        let model = with_options(stock.clone(), json.clone())?.into_optimized()?;
+        let op = model.nodes.iter().find_map(|node| node.op_as::<OptGroupedDeconv>()).context("the op is there")?;
+        assert_eq!(op.tail, tail, "{json}");
+        // source, deconvolution, and the activation where it is left
+        assert_eq!(model.nodes.len(), 3 - tail.len() + count::<tract_core::ops::konst::Const>(&model), "{model}");
+        want.close_enough(&run(model, std::slice::from_ref(&x))?[0], true)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn bad_options_are_refused() -> TractResult<()> {
+    let (stock, _) = with_activation()?;
+    for (json, words) in [
+        (serde_json::json!({"strategy": "fastest"}), "strategy=fastest, the known ones are"),
+        (serde_json::json!({"isa": "fastest"}), "isa=fastest, the known ones are"),
+        (serde_json::json!({"fusion": "no"}), "expected a boolean"),
+        (serde_json::json!({"fuse": false}), "unknown field `fuse`"),
+    ] {
+        let result = guarded(|| with_options(stock.clone(), json.clone()));
+        common::run::refused(result, &[words]).map_err(|e| format_err!("{json}: {e}"))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_model_without_deconvolutions_is_left_alone() -> TractResult<()> {
-    use common::proto::{Model, Node, sizes};
     let node = Node::new("Relu").inputs(&["x"]).output("y");
     let proto = Model::opset(11).input("x", f32::datum_type(), &sizes(&[2, 3])).node(node).output("y").build();
     let stock = load_stock(&proto)?;
