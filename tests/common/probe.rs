@@ -23,7 +23,7 @@ pub struct Probe {
     pub b: Option<Tensor>,
     /// Filter and bias are graph inputs.
     pub run_time_weights: bool,
-    group: usize,
+    pub group: usize,
 }
 
 /// How an axis is cropped and how large it comes out, and what it is walked with.

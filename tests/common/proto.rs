@@ -60,8 +60,12 @@ impl Node {
         self
     }
 
-    pub fn output(mut self, name: &str) -> Node {
-        self.0.output = vec![name.into()];
+    pub fn output(self, name: &str) -> Node {
+        self.outputs(&[name])
+    }
+
+    pub fn outputs(mut self, names: &[&str]) -> Node {
+        self.0.output = names.iter().map(|n| n.to_string()).collect();
         self
     }
 
@@ -90,6 +94,11 @@ impl Node {
 
     pub fn string(self, name: &str, value: &str) -> Node {
         self.attribute(name, AttributeType::String, |a| a.s = value.as_bytes().to_vec())
+    }
+
+    /// A body: the graph of a model.
+    pub fn graph(self, name: &str, body: Model) -> Node {
+        self.attribute(name, AttributeType::Graph, |a| a.g = body.0.graph)
     }
 
     /// A list as some exporters write it: one string, `"2,2"`.
