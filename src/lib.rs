@@ -44,7 +44,7 @@
 //! A node becomes a [`DeconvSpec`], the one description that all dialects share, in a [`GroupedDeconv`]. Optimising the
 //! model packs constant weights, once for all the nodes that share them, and drops the original. For each concrete shape a
 //! [`Plan`] is made: an inert value that says which [`Strategy`] runs on which instruction set, and why the better-ranked
-//! ones declined; [`explain`](explain()) shows it. An op keeps its 16 most recent plans.
+//! ones declined; [`explain`](explain()) shows it. An op keeps the plans of the 16 shapes that it saw last.
 //!
 //! NCX and NXC data are both read where they lie. tract can move the channel axis through the op, so that transposes around
 //! it cancel.
