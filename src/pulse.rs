@@ -4,6 +4,8 @@
 //! one as any other does, by tract's transform `pulse` or by `PulsedModel::new`. Transposed convolutions stream on any
 //! one of their spatial axes, and on the batch axis.
 //!
+//! `examples/stream.rs` streams audio out of a small vocoder.
+//!
 //! Each pulse of `P` positions is computed by a [`GroupedDeconv`] that leaves the streaming axis uncropped, so a plan of its
 //! fixed shape runs. Where the kernel reaches further than the stride, tract's `DeconvDelay` adds the cells that two pulses
 //! share, and the bias comes after it, once per cell. The output, `P·stride` positions a pulse, comes
