@@ -18,6 +18,16 @@ pub enum FilterLayout {
         /// Output channels of the last panel where `mr` does not divide them.
         tail_mr: usize,
     },
+    /// `[group][panel of output channels][phase][chunk of input channels][tap of the phase][input channel of the chunk][channel of the panel]`,
+    /// channels missing in the last panel zero.
+    Chunks {
+        /// Output channels of a panel.
+        width: usize,
+        /// Output channels of the last panel.
+        tail_width: usize,
+        /// Input channels of a chunk; the last one has what is left.
+        chunk: usize,
+    },
     /// `[group][panel of products][input channel][product of the panel]`, a product being an (output channel, kernel position) pair.
     Columns {
         /// Products of a panel.
@@ -61,7 +71,10 @@ impl PackedFilter {
             FilterLayout::Plain => Arc::clone(filter),
             FilterLayout::Columns { mr, tail_mr } => Arc::new(tensor1(&products(spec, *mr, *tail_mr, plain))),
             FilterLayout::Vectors { width } => Arc::new(tensor1(&products(spec, *width, *width, plain))),
-            FilterLayout::Phases { mr, tail_mr } => Arc::new(tensor1(&phases(spec, *mr, *tail_mr, plain))),
+            FilterLayout::Phases { mr, tail_mr } => Arc::new(tensor1(&phases(spec, *mr, *tail_mr, 1, plain))),
+            FilterLayout::Chunks { width, tail_width, chunk } => {
+                Arc::new(tensor1(&phases(spec, *width, *tail_width, *chunk, plain)))
+            }
         };
         Ok(PackedFilter { layout: layout.clone(), data })
     }
@@ -109,7 +122,8 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
         .collect()
 }
 
-fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> Vec<E::Compute> {
+/// Input channels come in chunks, and each tap of a phase once a chunk.
+fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> Vec<E::Compute> {
     let strides = spec.filter_strides();
     let phases = taps_of_phases(spec);
     let zero = <E::Compute as crate::element::Compute>::ZERO;
@@ -121,8 +135,9 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E])
             let present = height.min(spec.group_out() - first);
             let base = g * strides.group + first * strides.output;
             for taps in &phases {
-                for ci in 0..spec.group_in() {
-                    for tap in taps {
+                for first in (0..spec.group_in()).step_by(chunk) {
+                    let channels = first..(first + chunk).min(spec.group_in());
+                    for (tap, ci) in taps.iter().cartesian_product(channels) {
                         let at = base + ci * strides.input + tap;
                         packed.extend((0..present).map(|m| plain[at + m * strides.output].widen()));
                         packed.extend(std::iter::repeat_n(zero, height - present));

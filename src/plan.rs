@@ -8,6 +8,7 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{self, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Padding, Problem};
+use crate::strategy::channels::ChannelsPlan;
 use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::matvec::MatVecPlan;
@@ -26,6 +27,8 @@ pub enum Strategy {
     MatVec,
     /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
     Col2im,
+    /// Each phase as a small dense convolution, lanes are output channels.
+    Channels,
     /// Each phase as a small dense convolution, lanes are positions.
     Phases,
     /// The definition, one output element at a time.
@@ -34,8 +37,14 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 5] =
-        [Strategy::Depthwise, Strategy::MatVec, Strategy::Col2im, Strategy::Phases, Strategy::Reference];
+    pub const ALL: [Strategy; 6] = [
+        Strategy::Depthwise,
+        Strategy::MatVec,
+        Strategy::Col2im,
+        Strategy::Channels,
+        Strategy::Phases,
+        Strategy::Reference,
+    ];
 
     /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
     pub fn name(self) -> &'static str {
@@ -43,6 +52,7 @@ impl Strategy {
             Strategy::Depthwise => "depthwise",
             Strategy::MatVec => "matvec",
             Strategy::Col2im => "col2im",
+            Strategy::Channels => "channels",
             Strategy::Phases => "phases",
             Strategy::Reference => "reference",
         }
@@ -73,6 +83,9 @@ impl Strategy {
             Strategy::Depthwise => DepthwisePlan::propose(problem, layout).map(Decision::Depthwise),
             Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout).map(Decision::MatVec),
             Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
+            Strategy::Channels => {
+                ChannelsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Channels)
+            }
             Strategy::Phases => PhasesPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Phases),
             Strategy::Reference => match layout {
                 None | Some(FilterLayout::Plain) => Ok(Decision::Reference),
@@ -97,10 +110,24 @@ pub enum Decision {
     MatVec(MatVecPlan),
     /// See [`Strategy::Col2im`].
     Col2im(Col2imPlan),
+    /// See [`Strategy::Channels`].
+    Channels(ChannelsPlan),
     /// See [`Strategy::Phases`].
     Phases(PhasesPlan),
     /// See [`Strategy::Reference`].
     Reference,
+}
+
+impl Decision {
+    /// The estimated cost in vector multiply-adds, where the strategy competes with others.
+    pub fn cost(&self) -> Option<u64> {
+        match self {
+            Decision::Col2im(plan) => Some(plan.cost),
+            Decision::Channels(plan) => Some(plan.cost),
+            Decision::Phases(plan) => Some(plan.cost),
+            Decision::Depthwise(_) | Decision::MatVec(_) | Decision::Reference => None,
+        }
+    }
 }
 
 /// What may be forced on the planner.
@@ -125,7 +152,7 @@ pub struct Plan {
     pub decision: Decision,
     /// The instruction set of its kernels.
     pub isa: Isa,
-    /// The better-ranked strategies, and why each declined.
+    /// The strategies that were considered before or beside it, and why each declined.
     pub declined: Vec<(Strategy, String)>,
 }
 
@@ -150,7 +177,11 @@ impl Plan {
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
         let empty = input.contains(&0);
         let mut declined = vec![];
+        let mut best: Option<(Strategy, Decision)> = None;
         for strategy in Strategy::ALL {
+            if best.as_ref().is_some_and(|(_, rival)| rival.cost().is_none() || strategy == Strategy::Reference) {
+                break;
+            }
             if options.strategy.is_some_and(|forced| forced != strategy) {
                 declined.push((strategy, "another one is forced".to_string()));
                 continue;
@@ -159,21 +190,24 @@ impl Plan {
                 declined.push((strategy, "the input is empty".to_string()));
                 continue;
             }
-            let machine = Machine::current();
-            match strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), machine) {
-                Ok(Decision::Col2im(plan)) if options.strategy.is_none() && options.layout.is_none() => {
-                    let phases = PhasesPlan::propose(&problem, datum_type, isa, None, machine);
-                    match phases {
-                        Ok(phases) if phases.cost <= plan.cost => {
-                            let reason = format!("its estimated cost is {}, that of phases {}", plan.cost, phases.cost);
-                            declined.push((strategy, reason));
-                        }
-                        _ => return Ok(Plan { problem, datum_type, decision: Decision::Col2im(plan), isa, declined }),
-                    }
-                }
-                Ok(decision) => return Ok(Plan { problem, datum_type, decision, isa, declined }),
+            match strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), Machine::current()) {
                 Err(reason) => declined.push((strategy, reason)),
+                Ok(decision) => {
+                    let (better, worse) = match best {
+                        Some(rival) if rival.1.cost() <= decision.cost() => (rival, Some((strategy, decision))),
+                        rival => ((strategy, decision), rival),
+                    };
+                    if let Some((loser, decision)) = worse {
+                        let costs = decision.cost().zip(better.1.cost());
+                        let (cost, less) = costs.context("planner: a strategy without a cost has a rival")?;
+                        declined.push((loser, format!("its estimated cost is {cost}, that of {} {less}", better.0)));
+                    }
+                    best = Some(better);
+                }
             }
+        }
+        if let Some((_, decision)) = best {
+            return Ok(Plan { problem, datum_type, decision, isa, declined });
         }
         let reasons: Vec<String> = declined.iter().map(|(s, why)| format!("{s}: {why}")).collect();
         bail!("strategy: none is left, {}", reasons.join("; "))
@@ -185,6 +219,7 @@ impl Plan {
             Decision::Depthwise(_) => Strategy::Depthwise,
             Decision::MatVec(_) => Strategy::MatVec,
             Decision::Col2im(_) => Strategy::Col2im,
+            Decision::Channels(_) => Strategy::Channels,
             Decision::Phases(_) => Strategy::Phases,
             Decision::Reference => Strategy::Reference,
         }
@@ -202,6 +237,7 @@ impl Plan {
             Decision::Depthwise(_) => DepthwisePlan::layout(),
             Decision::MatVec(plan) => plan.filter_layout(),
             Decision::Col2im(plan) => plan.filter_layout(),
+            Decision::Channels(plan) => plan.filter_layout(),
             Decision::Phases(plan) => plan.filter_layout(),
             Decision::Reference => FilterLayout::Plain,
         }
@@ -290,6 +326,7 @@ impl Plan {
                 Decision::Depthwise(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::MatVec(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Col2im(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
+                Decision::Channels(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
             }
@@ -311,6 +348,14 @@ impl fmt::Display for Plan {
             Decision::Col2im(p) => {
                 let rows = p.chunk_rows;
                 write!(f, "col2im {}x{} on {} {:?}, {rows} input rows at a time", p.mr, p.nv, self.isa, self.datum_type)
+            }
+            Decision::Channels(p) => {
+                let source = if p.direct { "in place" } else { "in padded rows" };
+                write!(
+                    f,
+                    "channels {}x{} on {} {:?}, {} input channels at a time, input read {source}, blocks of {}x{} positions",
+                    p.positions, p.width, self.isa, self.datum_type, p.chunk, p.block_rows, p.block_columns
+                )
             }
             Decision::Phases(p) => {
                 write!(f, "phases {}x{} on {} {:?}", p.mr, p.nv, self.isa, self.datum_type)?;

@@ -1,5 +1,6 @@
 //! The planner's decisions, as plain values: which strategy a shape gets, and why the better-ranked ones declined.
 
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::kernel::Isa;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
@@ -42,10 +43,21 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     for (spec, spatial, strategy) in cases {
         let plan = plan(&spec, spatial, &PlanOptions::default())?;
         assert_eq!(plan.strategy(), strategy, "{spec:?}: {}", plan.explain());
-        // each better-ranked strategy says why not
-        let better: Vec<Strategy> = Strategy::ALL.into_iter().take_while(|s| *s != strategy).collect();
-        assert_eq!(plan.declined.iter().map(|d| d.0).collect::<Vec<_>>(), better);
+        // each better-ranked strategy says why not, and so does every rival whose cost was compared
+        let declined: Vec<Strategy> = plan.declined.iter().map(|d| d.0).collect();
+        assert!(Strategy::ALL.into_iter().take_while(|s| *s != strategy).all(|s| declined.contains(&s)));
+        assert!(!declined.contains(&strategy) && declined.iter().all_unique());
         assert!(plan.declined.iter().all(|(_, reason)| !reason.is_empty()));
+    }
+    Ok(())
+}
+
+#[test]
+fn channels_last_get_lanes_of_channels() -> TractResult<()> {
+    for (channels, stride, spatial) in [([64, 32], 2, [128, 128]), ([256, 256], 2, [32, 24]), ([512, 256], 2, [8, 8])] {
+        let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, 1, [2 * stride, stride, 1]) };
+        let plan = plan(&spec, spatial, &PlanOptions::default())?;
+        assert_eq!(plan.strategy(), Strategy::Channels, "{spec:?}: {}", plan.explain());
     }
     Ok(())
 }

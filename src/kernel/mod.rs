@@ -14,4 +14,4 @@ pub use isa::Isa;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels};
 pub(crate) use taps::WeightedTap;
-pub(crate) use tile::{PhaseOperand, PositionTile, RowTile, Source, Start};
+pub(crate) use tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};

@@ -4,7 +4,7 @@ use super::Isa;
 use super::rows;
 use super::scratch::Scratch;
 use super::taps::{WeightedTap, sum_of_taps};
-use super::tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
+use super::tile::{self, ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
 use super::vector::*;
 use crate::element::Compute;
 use std::cell::RefCell;
@@ -23,6 +23,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
+    transpose: unsafe fn(from: &[T], from_stride: usize, to: &mut [T], to_stride: usize),
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
     /// For one, two, four and eight phases.
@@ -42,6 +43,17 @@ impl<T: Compute> Kernels<T> {
             1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
             _ => &[],
         }
+    }
+
+    /// `to[j][i] = from[i][j]` for a square of `lanes` × `lanes`, rows `from_stride` and `to_stride` apart.
+    ///
+    /// # Panics
+    /// When a slice is shorter than the square.
+    pub fn transpose(&self, from: &[T], from_stride: usize, to: &mut [T], to_stride: usize) {
+        assert!(from.len() >= (self.lanes - 1) * from_stride + self.lanes);
+        assert!(to.len() >= (self.lanes - 1) * to_stride + self.lanes);
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.transpose)(from, from_stride, to, to_stride) }
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
@@ -126,13 +138,19 @@ macro_rules! kernels {
             unsafe fn channel<const P: usize, const NV: usize>(
                 panel: &[$lane],
                 source: &crate::kernel::tile::Source<$lane>,
-                positions: &[usize],
+                position_stride: usize,
                 start: crate::kernel::tile::Start<$lane>,
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
                 // SAFETY: entered through a tile only, see `ChannelTile::run`.
-                unsafe { channel_tile::<$vector, P, NV>(panel, source, positions, start, out, out_stride) }
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn transpose(from: &[$lane], from_stride: usize, to: &mut [$lane], to_stride: usize) {
+                // SAFETY: entered through `Kernels::transpose` only, which checks.
+                unsafe { tile::transpose::<$vector, LANES>(from, from_stride, to, to_stride) }
             }
 
             $(#[$feature])*
@@ -180,6 +198,7 @@ macro_rules! kernels {
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
+                transpose,
                 interleave2,
                 interleave4,
                 sum_of_taps: [taps::<1>, taps::<2>, taps::<4>, taps::<8>],

@@ -263,8 +263,14 @@ pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     }
 }
 
-type ChannelEntry<T> =
-    unsafe fn(panel: &[T], source: &Source<T>, positions: &[usize], start: Start<T>, out: &mut [T], out_stride: usize);
+type ChannelEntry<T> = unsafe fn(
+    panel: &[T],
+    source: &Source<T>,
+    position_stride: usize,
+    start: Start<T>,
+    out: &mut [T],
+    out_stride: usize,
+);
 
 /// A tile of `positions` × `nv` vectors of output channels.
 ///
@@ -281,7 +287,7 @@ pub(crate) struct ChannelTile<T: 'static> {
 }
 
 impl<T: Compute> ChannelTile<T> {
-    /// `panel` is `[tap][channel][nv·lanes]`; position `p` of the tile is read `positions[p]` elements from the source's
+    /// `panel` is `[tap][channel][nv·lanes]`; position `p` of the tile is read `p · position_stride` elements from the source's
     /// base; `out` gets `positions` rows of `channels`, `out_stride` apart.
     ///
     /// # Panics
@@ -291,13 +297,12 @@ impl<T: Compute> ChannelTile<T> {
         &self,
         panel: &[T],
         source: &Source<T>,
-        positions: &[usize],
+        position_stride: usize,
         start: Start<T>,
         out: &mut [T],
         out_stride: usize,
     ) {
-        assert!(positions.len() >= self.positions);
-        let furthest = positions[..self.positions].iter().max().map_or(0, |p| *p);
+        let furthest = (self.positions - 1) * position_stride;
         assert!(panel.len() >= source.channels * source.taps.len() * self.channels);
         assert!(source.data.len() >= source.reach(furthest + 1));
         assert!(out.len() >= (self.positions - 1) * out_stride + self.channels);
@@ -305,23 +310,23 @@ impl<T: Compute> ChannelTile<T> {
             assert!(bias.len() >= self.channels);
         }
         // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
-        unsafe { (self.entry)(panel, source, positions, start, out, out_stride) }
+        unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
     }
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements, `source` all it reaches with each of the `P`
-/// positions added, `out` `P` rows of `NV·LANES`, a bias `NV·LANES` values.
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements, `source` all it reaches with up to `P - 1`
+/// position strides added, `out` `P` rows of `NV·LANES`, a bias `NV·LANES` values.
 #[inline(always)]
 pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
     source: &Source<V::Lane>,
-    positions: &[usize],
+    position_stride: usize,
     start: Start<V::Lane>,
     out: &mut [V::Lane],
     out_stride: usize,
 ) {
-    // SAFETY: `b` walks `taps·channels·NV·LANES` elements of the panel; every scalar read is within the source's reach; rows
+    // SAFETY: `b` walks `channels·taps·NV·LANES` elements of the panel; every scalar read is within the source's reach; rows
     // of `out` are within it: all by this function's contract.
     unsafe {
         let mut acc = match start {
@@ -332,9 +337,10 @@ pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
             Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
         };
         let mut b = panel.as_ptr();
+        // taps outside: one index serves all positions in the inner loop, which leaves registers for their pointers
         for tap in source.taps {
             let first = source.data.as_ptr().wrapping_add(source.base + tap);
-            let rows: [*const V::Lane; P] = std::array::from_fn(|p| first.wrapping_add(*positions.get_unchecked(p)));
+            let rows: [*const V::Lane; P] = std::array::from_fn(|p| first.wrapping_add(p * position_stride));
             let mut at = 0;
             for _ in 0..source.channels {
                 let w: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
@@ -357,6 +363,27 @@ pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
                     Start::Add => V::load(to).plus(acc[p][v]).store(to),
                 }
             }
+        }
+    }
+}
+
+/// The transpose of a square of `LANES` × `LANES`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `from` and `to` hold `LANES` rows of `LANES` elements, `from_stride` and `to_stride` apart.
+#[inline(always)]
+pub(super) unsafe fn transpose<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    from_stride: usize,
+    to: &mut [V::Lane],
+    to_stride: usize,
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        // the interleaving of as many rows as a row is long is their transpose
+        let rows: [V; LANES] = std::array::from_fn(|i| V::load(from.as_ptr().add(i * from_stride)));
+        for (i, column) in interleave(rows).into_iter().enumerate() {
+            column.store(to.as_mut_ptr().add(i * to_stride));
         }
     }
 }

@@ -88,9 +88,15 @@ impl Col2imPlan {
             // a product's vector is stored, read and added once: three slots
             let gathered = products * vectors * 3;
             // output rows are summed in a buffer, interleaved and stored: as in the buffered phases
-            let stored = vectors * problem.group_out * phases * 9 / 2;
+            let (copying, storing) = super::phases::half_slots(problem.data_format, lanes);
+            let stored = vectors * problem.group_out * phases * storing / 2;
+            // channels first are read in place
+            let copied = match problem.data_format {
+                DataFormat::Ncx => 0,
+                DataFormat::Nxc => vectors * problem.group_in * copying / 2,
+            };
             let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
-            let cost = (panels * problem.group_in + gathered + stored) as u64 * chunks as u64;
+            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }

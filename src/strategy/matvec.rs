@@ -79,7 +79,6 @@ impl MatVecPlan {
                     .filter(|t| t.nv == VECTORS && t.positions <= batch - n)
                     .max_by_key(|t| t.positions)
                     .context("kernel: a tile of the plan is missing")?;
-                let positions: TVec<usize> = (0..tile.positions).map(|p| p * per_image).collect();
                 for from in (0..channels).step_by(LONGEST_CHAIN) {
                     let source = Source {
                         data: &input,
@@ -88,7 +87,7 @@ impl MatVecPlan {
                         channels: LONGEST_CHAIN.min(channels - from),
                         taps: &[0],
                     };
-                    tile.run(&panel[from * width..], &source, &positions, Start::Add, &mut sums[n * width..], width);
+                    tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
                 }
                 n += tile.positions;
             }

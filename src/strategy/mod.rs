@@ -1,5 +1,6 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
+pub mod channels;
 pub mod col2im;
 pub mod depthwise;
 pub mod matvec;
@@ -8,6 +9,7 @@ mod pieces;
 pub(crate) mod reference;
 mod sheets;
 
+use crate::element::{Compute, Element};
 pub(crate) use crate::kernel::{Aligned, Scratch};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Activation;
@@ -73,4 +75,24 @@ pub(crate) fn strides_of(shape: &[usize]) -> TVec<usize> {
         strides[axis] = strides[axis + 1] * shape[axis + 1];
     }
     strides
+}
+
+/// The bias of each group, padded with zeros to `padded` values, in the type of sums.
+pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, padded: usize) -> Vec<E::Compute> {
+    let mut to = vec![E::Compute::ZERO; problem.group * padded];
+    if let Some(values) = bias {
+        for (to, from) in to.chunks_mut(padded).zip(values.chunks(problem.group_out)) {
+            E::widen_slice(from, &mut to[..from.len()]);
+        }
+    }
+    to
+}
+
+/// Strides of the input: image, channel, and `rank` spatial axes; those that the problem does not have come first and have none.
+pub(crate) fn input_strides(problem: &Problem, rank: usize) -> (usize, usize, Vec<usize>) {
+    let strides = strides_of(&problem.input_shape());
+    let (c_axis, x_axis) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
+    let missing = std::iter::repeat_n(0, rank - problem.axes.len());
+    let spatial = missing.chain(strides[x_axis..x_axis + problem.axes.len()].iter().copied()).collect();
+    (strides[0], strides[c_axis], spatial)
 }

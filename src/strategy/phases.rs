@@ -3,9 +3,9 @@
 //! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
-use super::pieces::{Cut, Task, tasks};
+use super::pieces::{Block, Cut, Task, flat_runs, tasks};
 use super::sheets::Sheets;
-use super::{Aligned, Operands, Scratch, blocks_of, parallel};
+use super::{Aligned, Operands, Scratch, parallel};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::{self, AxisPhases};
@@ -154,8 +154,8 @@ impl PhasesPlan {
             let blocks = axes[..axes.len() - 2].iter().map(|a| a.grid).product::<usize>()
                 * y.grid.div_ceil(block_rows)
                 * x.grid.div_ceil(block_columns);
-            // two and a half slots for a vector copied into a sheet
-            let copied = if in_place { 0 } else { laid_out.channel_stride * problem.group_in * 5 / 2 / lanes };
+            let (copying, storing) = half_slots(problem.data_format, lanes);
+            let copied = if in_place { 0 } else { laid_out.channel_stride * problem.group_in * copying / 2 / lanes };
             let chain = widest * problem.group_in;
             let writes_rows =
                 problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN && cached;
@@ -177,7 +177,7 @@ impl PhasesPlan {
                     |m: usize| runs * (whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 });
                 let panels = problem.group_out / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
                 // interleaving and storing from registers, or through a buffer
-                let stored = runs * vectors * problem.group_out * phases * if rows { 3 } else { 9 } / 2;
+                let stored = runs * vectors * problem.group_out * phases * if rows { 3 } else { storing } / 2;
                 let cost = (panels * depth + copied + stored) as u64 * (blocks * problem.group * problem.batch) as u64;
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(PhasesPlan {
@@ -216,46 +216,24 @@ impl PhasesPlan {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
-        let axes = &self.axes;
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let cut = self.cut(problem, y, x);
-        let mut tasks = tasks(problem, axes, &cut, output);
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            // a block keeps a few tiles' worth of positions
+            least: 4 * self.nv * kernels.lanes,
+            panel: self.mr,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        let mut tasks = tasks(problem, &self.axes, &cut, output);
         parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
     }
+}
 
-    /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
-    fn cut(&self, problem: &Problem, y: &AxisPhases, x: &AxisPhases) -> Cut {
-        let outer: usize = self.axes[..self.axes.len() - 2].iter().map(|a| a.grid).product();
-        let threads = super::threads();
-        let groups = super::group_parts(problem, threads);
-        let images = problem.batch * groups.len() * outer;
-        let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(images.max(1)) };
-        let mut rows = self.block_rows;
-        let mut columns = self.block_columns;
-        let mut parts = 1;
-        let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
-        if blocks < wanted {
-            // a block keeps a few tiles' worth of positions
-            let least = 4 * self.nv * 16;
-            if y.grid > 1 {
-                rows = rows.min(y.grid.div_ceil(wanted).max(least.div_ceil(x.grid))).min(self.block_rows);
-            } else if y.output == 1 {
-                columns = columns.min(x.grid.div_ceil(wanted).max(least)).min(self.block_columns);
-            }
-            let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
-            if blocks * images < 2 * threads
-                && problem.data_format == DataFormat::Ncx
-                && groups.iter().all(|g| g.len() == 1)
-            {
-                parts = (2 * threads).div_ceil((blocks * images).max(1));
-            }
-        }
-        let panels = problem.group_out.div_ceil(self.mr);
-        let channels = blocks_of(panels, panels.div_ceil(parts))
-            .into_iter()
-            .map(|p| p.start * self.mr..(p.end * self.mr).min(problem.group_out))
-            .collect();
-        Cut { rows: blocks_of(y.grid, rows), columns: blocks_of(x.grid, columns), groups, channels }
+/// Half slots that a vector of positions takes to be copied into a block, and to be stored through a buffer: channels last go element by element.
+pub(super) fn half_slots(data_format: DataFormat, lanes: usize) -> (usize, usize) {
+    match data_format {
+        DataFormat::Ncx => (5, 9),
+        DataFormat::Nxc => (6 * lanes, 4 * lanes),
     }
 }
 
@@ -297,11 +275,27 @@ fn row_shapes(datum_type: DatumType, isa: Isa, phases: usize) -> Vec<(usize, usi
 }
 
 /// One phase of a row of outputs: which taps, and where its weights are.
-struct Phase {
+pub(super) struct Phase {
     /// Offsets of the taps in a channel's sheets.
-    taps: Vec<usize>,
+    pub taps: Vec<usize>,
     /// Where its weights begin in a panel, in units of the panel's height.
-    weights: usize,
+    pub weights: usize,
+}
+
+/// Every phase, those of the last axis innermost, and the (channel, tap) pairs of them all. `offset` gives that of a tap by its shifts.
+pub(super) fn phases_of(axes: &[AxisPhases], channels: usize, offset: impl Fn(&[i64]) -> usize) -> (Vec<Phase>, usize) {
+    let weights_of = weights_of(axes);
+    let phase_of = |picked: &[&geometry::Phase]| Phase {
+        taps: picked
+            .iter()
+            .map(|p| p.taps.iter().map(|t| t.shift))
+            .multi_cartesian_product()
+            .map(|shifts| offset(&shifts))
+            .collect(),
+        weights: channels * weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
+    };
+    let phases = axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
+    (phases, weights_of.last().map_or(0, |end| end * channels))
 }
 
 /// Everything that tasks share.
@@ -353,20 +347,8 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-        let weights_of = weights_of(axes);
-        let depth = weights_of.last().map_or(0, |end| end * problem.group_in);
-        let phase_of = |picked: &[&geometry::Phase]| Phase {
-            taps: picked
-                .iter()
-                .map(|p| p.taps.iter().map(|t| t.shift))
-                .multi_cartesian_product()
-                .map(|shifts| if plan.direct { 0 } else { sheets.tap(&shifts) })
-                .collect(),
-            weights: problem.group_in
-                * weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
-        };
-        let all: Vec<Phase> =
-            axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
+        let offset = |shifts: &[i64]| if plan.direct { 0 } else { sheets.tap(shifts) };
+        let (all, depth) = phases_of(axes, problem.group_in, offset);
         let columns = axes[axes.len() - 1].out_step;
         let per_outer = axes[axes.len() - 2].out_step * columns;
         let mut at = 0;
@@ -390,18 +372,6 @@ impl<'a, E: Element> Prepared<'a, E> {
             })
             .collect::<TractResult<_>>()?;
         let padded: usize = panels.iter().map(|p| p.height).sum();
-        let mut bias = vec![E::Compute::ZERO; problem.group * padded];
-        if let Some(values) = operands.bias {
-            for (to, from) in bias.chunks_mut(padded).zip(values.chunks(problem.group_out)) {
-                E::widen_slice(from, &mut to[..from.len()]);
-            }
-        }
-        let input_strides = super::strides_of(&problem.input_shape());
-        let (c_axis, x_axis) = (problem.data_format.c_axis(input_strides.len()), problem.data_format.x_axis());
-        let mut spatial = input_strides[x_axis..x_axis + problem.axes.len()].to_vec();
-        while spatial.len() < axes.len() {
-            spatial.insert(0, 0);
-        }
         Ok(Prepared {
             plan,
             problem,
@@ -413,10 +383,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels,
             weights: filter.data::<E::Compute>()?,
             group_weights: at,
-            bias,
+            bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
             tail: operands.tail,
-            strides: (input_strides[0], input_strides[c_axis], spatial),
+            strides: super::input_strides(problem, axes.len()),
         })
     }
 
@@ -588,26 +558,21 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
-                // store: runs of positions within one grid row
-                let mut p = position;
-                while p < position + count {
-                    let (row, column) = (p / pitch, p % pitch);
-                    let run = (pitch - column).min(position + count - p);
-                    let kept = run.min(task.columns.len().saturating_sub(column));
-                    let cell = (task.rows.start + row) * y.out_step + ry;
-                    if kept > 0 && cell < task.pieces.rows.end {
-                        let first = (task.columns.start + column) * x.out_step;
-                        for m in 0..channels {
-                            rows.clear();
-                            for rx in 0..self.columns {
-                                let at = (rx * panel.height + m) * stride + p - position;
-                                rows.push(&out[at..at + kept]);
-                            }
-                            let channel = task.channel(problem, g, panel.first_channel + m);
-                            task.pieces.write(self.kernels, channel, o, cell, first, &rows, self.tail, buffers.row);
-                        }
+                for run in flat_runs(position..position + count, pitch, task.columns.len()) {
+                    let cell = (task.rows.start + run.row) * y.out_step + ry;
+                    if cell >= task.pieces.rows.end {
+                        break;
                     }
-                    p += run;
+                    let first = (task.columns.start + run.column) * x.out_step;
+                    for m in 0..channels {
+                        rows.clear();
+                        for rx in 0..self.columns {
+                            let at = (rx * panel.height + m) * stride + run.at;
+                            rows.push(&out[at..at + run.len]);
+                        }
+                        let channel = task.channel(problem, g, panel.first_channel + m);
+                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, self.tail, buffers.row);
+                    }
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
 
+use super::blocks_of;
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::Kernels;
@@ -19,6 +20,74 @@ pub(crate) struct Cut {
     pub groups: Vec<Range<usize>>,
     /// Output channels (of one group) of each part; a single part in NXC, and wherever a part has several groups.
     pub channels: Vec<Range<usize>>,
+}
+
+/// What a cut should look like, in grid positions.
+pub(crate) struct Block {
+    /// Rows of a block: for one thread, and at most.
+    pub rows: usize,
+    /// Columns of a block.
+    pub columns: usize,
+    /// Positions that a block should keep when more threads want smaller ones.
+    pub least: usize,
+    /// Output channels that are computed together.
+    pub panel: usize,
+}
+
+impl Cut {
+    /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
+    pub fn for_threads(problem: &Problem, axes: &[AxisPhases], block: &Block) -> Cut {
+        let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+        let outer: usize = outer.iter().map(|a| a.grid).product();
+        let threads = super::threads();
+        let groups = super::group_parts(problem, threads);
+        let images = problem.batch * groups.len() * outer;
+        let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(images.max(1)) };
+        let (mut rows, mut columns, mut parts) = (block.rows, block.columns, 1);
+        let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
+        if blocks < wanted {
+            if y.grid > 1 {
+                rows = rows.min(y.grid.div_ceil(wanted).max(block.least.div_ceil(x.grid)));
+            } else if y.output == 1 {
+                columns = columns.min(x.grid.div_ceil(wanted).max(block.least));
+            }
+            let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
+            if blocks * images < 2 * threads
+                && problem.data_format == DataFormat::Ncx
+                && groups.iter().all(|g| g.len() == 1)
+            {
+                parts = (2 * threads).div_ceil((blocks * images).max(1));
+            }
+        }
+        let panels = problem.group_out.div_ceil(block.panel);
+        let channels = blocks_of(panels, panels.div_ceil(parts))
+            .into_iter()
+            .map(|p| p.start * block.panel..(p.end * block.panel).min(problem.group_out))
+            .collect();
+        Cut { rows: blocks_of(y.grid, rows), columns: blocks_of(x.grid, columns), groups, channels }
+    }
+}
+
+/// A run of grid positions of one row, within a flat range.
+pub(crate) struct FlatRun {
+    /// Row of the block.
+    pub row: usize,
+    /// First column of the block.
+    pub column: usize,
+    /// Columns.
+    pub len: usize,
+    /// Distance from the flat range's begin.
+    pub at: usize,
+}
+
+/// The runs of a range of the flat index `row·pitch + column`, without the columns from `width` on, where no output is.
+pub(crate) fn flat_runs(flat: Range<usize>, pitch: usize, width: usize) -> impl Iterator<Item = FlatRun> {
+    let rows = flat.start / pitch..flat.end.div_ceil(pitch);
+    rows.filter_map(move |row| {
+        let begin = flat.start.max(row * pitch);
+        let end = flat.end.min(row * pitch + width);
+        (begin < end).then(|| FlatRun { row, column: begin - row * pitch, len: end - begin, at: begin - flat.start })
+    })
 }
 
 /// What one task computes and writes.
@@ -211,6 +280,24 @@ impl<E: Element> Pieces<'_, E> {
             for (to, from) in slice[at..].iter_mut().step_by(self.step).zip(cells) {
                 *to = E::narrow(*from);
             }
+        }
+    }
+
+    /// Writes cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. Cells outside the piece are dropped.
+    pub fn write_cells<'c>(
+        &mut self,
+        outer: usize,
+        row: usize,
+        column: usize,
+        step: usize,
+        channels: Range<usize>,
+        cells: impl Iterator<Item = &'c [E::Compute]>,
+    ) {
+        let first = (row - self.rows.start) * self.columns.len();
+        for (column, cell) in (column..self.columns.end).step_by(step).zip(cells) {
+            let at = (first + column - self.columns.start) * self.step;
+            let to = &mut self.slices[outer][at + channels.start..at + channels.end];
+            E::narrow_slice(&cell[..to.len()], to);
         }
     }
 

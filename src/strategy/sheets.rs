@@ -117,8 +117,23 @@ impl Sheets {
         columns: std::ops::Range<usize>,
         to: &mut [E::Compute],
     ) {
+        self.fill_cells(source, strides, 1, outer_at, rows, columns, to);
+    }
+
+    /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
+    #[expect(clippy::too_many_arguments)]
+    pub fn fill_cells<E: Element>(
+        &self,
+        source: &[E],
+        strides: &[usize],
+        depth: usize,
+        outer_at: &[usize],
+        rows: std::ops::Range<usize>,
+        columns: std::ops::Range<usize>,
+        to: &mut [E::Compute],
+    ) {
         let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else { return };
-        let mut sheets = to.chunks_mut(self.sheet.max(1));
+        let mut sheets = to.chunks_mut((self.sheet * depth).max(1));
         let classes: usize = self.outer.iter().map(|o| o.firsts.len()).product();
         for class in 0..classes {
             let mut base = Some(0);
@@ -131,7 +146,7 @@ impl Sheets {
             for y_class in 0..self.rows.firsts.len() {
                 for x_class in 0..self.columns.firsts.len() {
                     let Some(sheet) = sheets.next() else { return };
-                    let whole_rows = columns.len() == self.pitch && self.columns.input == self.pitch;
+                    let whole_rows = depth == 1 && columns.len() == self.pitch && self.columns.input == self.pitch;
                     if whole_rows
                         && (*row_stride, *column_stride, self.rows.in_step, self.columns.in_step)
                             == (self.pitch, 1, 1, 1)
@@ -141,12 +156,12 @@ impl Sheets {
                         continue;
                     }
                     for j in 0..rows.len() + self.rows.extra {
-                        let row = &mut sheet[j * self.pitch..(j + 1) * self.pitch];
+                        let row = &mut sheet[j * self.pitch * depth..(j + 1) * self.pitch * depth];
                         match base.zip(self.rows.index(y_class, rows.start, j)) {
                             None => row.fill(E::Compute::ZERO),
                             Some((base, i)) => {
                                 let source = &source[base + i * row_stride..];
-                                self.fill_row(x_class, source, *column_stride, columns.start, row);
+                                self.fill_row(x_class, source, *column_stride, depth, columns.start, row);
                             }
                         }
                     }
@@ -155,26 +170,39 @@ impl Sheets {
         }
     }
 
-    fn fill_row<E: Element>(&self, class: usize, source: &[E], stride: usize, begin: usize, row: &mut [E::Compute]) {
+    fn fill_row<E: Element>(
+        &self,
+        class: usize,
+        source: &[E],
+        stride: usize,
+        depth: usize,
+        begin: usize,
+        row: &mut [E::Compute],
+    ) {
         let axis = &self.columns;
         let step = axis.in_step as i64;
         let first = begin as i64 * step + axis.firsts[class];
-        let inside_begin = crate::spec::ceil_div(-first, step).clamp(0, row.len() as i64) as usize;
-        let inside_end = crate::spec::ceil_div(axis.input as i64 - first, step)
-            .clamp(inside_begin as i64, row.len() as i64) as usize;
-        row[..inside_begin].fill(E::Compute::ZERO);
-        row[inside_end..].fill(E::Compute::ZERO);
-        let inside = &mut row[inside_begin..inside_end];
+        let cells = (row.len() / depth) as i64;
+        let inside_begin = crate::spec::ceil_div(-first, step).clamp(0, cells) as usize;
+        let inside_end =
+            crate::spec::ceil_div(axis.input as i64 - first, step).clamp(inside_begin as i64, cells) as usize;
+        row[..inside_begin * depth].fill(E::Compute::ZERO);
+        row[inside_end * depth..].fill(E::Compute::ZERO);
+        let inside = &mut row[inside_begin * depth..inside_end * depth];
         if inside.is_empty() {
             return;
         }
         let from = (first + inside_begin as i64 * step) as usize * stride;
         let stride = axis.in_step * stride;
-        if stride == 1 {
+        if stride == depth {
             E::widen_slice(&source[from..from + inside.len()], inside);
-        } else {
+        } else if depth == 1 {
             for (to, from) in inside.iter_mut().zip(source[from..].iter().step_by(stride)) {
                 *to = from.widen();
+            }
+        } else {
+            for (to, from) in inside.chunks_mut(depth).zip(source[from..].chunks(stride)) {
+                E::widen_slice(&from[..depth], to);
             }
         }
     }
