@@ -1,6 +1,7 @@
 //! Filters as strategies read them.
 
-use crate::element::{Element, dispatch_element};
+use crate::element::{Compute, Element, dispatch_element};
+use crate::kernel;
 use crate::spec::{DeconvSpec, Direction};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
@@ -69,11 +70,11 @@ impl PackedFilter {
         let plain = plain.as_slice::<E>()?;
         let data = match layout {
             FilterLayout::Plain => Arc::clone(filter),
-            FilterLayout::Columns { mr, tail_mr } => Arc::new(tensor1(&products(spec, *mr, *tail_mr, plain))),
-            FilterLayout::Vectors { width } => Arc::new(tensor1(&products(spec, *width, *width, plain))),
-            FilterLayout::Phases { mr, tail_mr } => Arc::new(tensor1(&phases(spec, *mr, *tail_mr, 1, plain))),
+            FilterLayout::Columns { mr, tail_mr } => Arc::new(products(spec, *mr, *tail_mr, plain)?),
+            FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
+            FilterLayout::Phases { mr, tail_mr } => Arc::new(phases(spec, *mr, *tail_mr, 1, plain)?),
             FilterLayout::Chunks { width, tail_width, chunk } => {
-                Arc::new(tensor1(&phases(spec, *width, *tail_width, *chunk, plain)))
+                Arc::new(phases(spec, *width, *tail_width, *chunk, plain)?)
             }
         };
         Ok(PackedFilter { layout: layout.clone(), data })
@@ -122,14 +123,23 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
         .collect()
 }
 
+/// A tensor of zeros, for panels of `padded` output channels or products a group.
+fn panels<T: Compute + Datum>(spec: &DeconvSpec, padded: usize, taps: usize) -> TractResult<Tensor> {
+    let shape = [spec.group, padded, spec.group_in(), taps];
+    let mut tensor = kernel::uninitialized_tensor("packed filter", T::datum_type(), &shape)?;
+    tensor.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.fill(T::ZERO);
+    Ok(tensor)
+}
+
 /// Input channels come in chunks, and each tap of a phase once a chunk.
-fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> Vec<E::Compute> {
+fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let phases = taps_of_phases(spec);
-    let zero = <E::Compute as crate::element::Compute>::ZERO;
     let taps: usize = spec.kernel.iter().product();
     let padded: usize = panel_heights(spec.group_out(), mr, tail_mr).map(|p| p.1).sum();
-    let mut packed = Vec::with_capacity(spec.group * padded * spec.group_in() * taps);
+    let mut tensor = panels::<E::Compute>(spec, padded, taps)?;
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let mut packed = view.as_slice_mut::<E::Compute>()?;
     for g in 0..spec.group {
         for (first, height) in panel_heights(spec.group_out(), mr, tail_mr) {
             let present = height.min(spec.group_out() - first);
@@ -139,36 +149,45 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize
                     let channels = first..(first + chunk).min(spec.group_in());
                     for (tap, ci) in taps.iter().cartesian_product(channels) {
                         let at = base + ci * strides.input + tap;
-                        packed.extend((0..present).map(|m| plain[at + m * strides.output].widen()));
-                        packed.extend(std::iter::repeat_n(zero, height - present));
+                        let (column, rest) = std::mem::take(&mut packed).split_at_mut(height);
+                        packed = rest;
+                        for (m, to) in column.iter_mut().take(present).enumerate() {
+                            *to = plain[at + m * strides.output].widen();
+                        }
                     }
                 }
             }
         }
     }
-    packed
+    Ok(tensor)
 }
 
-fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> Vec<E::Compute> {
+fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
-    let zero = <E::Compute as crate::element::Compute>::ZERO;
     let taps: Vec<usize> = (0..spec.rank())
         .map(|ax| (0..spec.kernel[ax]).map(move |k| (ax, k)))
         .multi_cartesian_product()
         .map(|tap| tap.into_iter().map(|(ax, k)| k * strides.kernel[ax]).sum())
         .collect();
-    let offsets: Vec<usize> =
-        (0..spec.group_out()).flat_map(|co| taps.iter().map(move |tap| co * strides.output + tap)).collect();
-    let mut packed = vec![];
+    let products = spec.group_out() * taps.len();
+    let offset = |product: usize| product / taps.len() * strides.output + taps[product % taps.len()];
+    let padded: usize = panel_heights(products, mr, tail_mr).map(|p| p.1).sum();
+    let mut tensor = panels::<E::Compute>(spec, padded, 1)?;
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let mut packed = view.as_slice_mut::<E::Compute>()?;
     for g in 0..spec.group {
-        for (first, height) in panel_heights(offsets.len(), mr, tail_mr) {
-            let present = &offsets[first..(first + height).min(offsets.len())];
+        for (first, height) in panel_heights(products, mr, tail_mr) {
+            let present = height.min(products - first);
+            let offsets: Vec<usize> = (first..first + present).map(offset).collect();
             for ci in 0..spec.group_in() {
                 let base = g * strides.group + ci * strides.input;
-                packed.extend(present.iter().map(|at| plain[base + at].widen()));
-                packed.extend(std::iter::repeat_n(zero, height - present.len()));
+                let (row, rest) = std::mem::take(&mut packed).split_at_mut(height);
+                packed = rest;
+                for (to, at) in row.iter_mut().zip(&offsets) {
+                    *to = plain[base + at].widen();
+                }
             }
         }
     }
-    packed
+    Ok(tensor)
 }

@@ -1,4 +1,4 @@
-//! Settings of the process: which strategy and which instruction set plans may use.
+//! Settings of the process: which strategy, which instruction set and how much memory plans may use.
 
 use crate::kernel::Isa;
 use crate::plan::{PlanOptions, Strategy};
@@ -16,6 +16,14 @@ tract_core::declare_knob!(
     Option<String>,
     None,
     "Only this instruction set in deconvolutions: portable, neon, avx2 or avx512. Planning fails where the CPU lacks it."
+);
+
+tract_core::declare_knob!(
+    scopable TRACT_DECONV_MEMORY_LIMIT,
+    Option<String>,
+    None,
+    "Most bytes of a deconvolution's output, and of the working memory that a thread takes for it: 16 GiB if unset. A \
+     model that needs more is refused."
 );
 
 /// The instruction set of a name.
@@ -45,6 +53,12 @@ pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
     {
         options.isa = Some(isa_from_name(&name).context("knob: TRACT_DECONV_ISA")?);
     }
+    if options.memory_limit.is_none()
+        && let Some(bytes) = set(&TRACT_DECONV_MEMORY_LIMIT)
+    {
+        let limit = bytes.parse().ok().with_context(|| format!("memory limit: bytes={bytes}, a number is needed"));
+        options.memory_limit = Some(limit.context("knob: TRACT_DECONV_MEMORY_LIMIT")?);
+    }
     Ok(options)
 }
 
@@ -59,9 +73,14 @@ mod tests {
 
     #[test]
     fn knobs_fill_what_options_leave_open() -> TractResult<()> {
-        let scope = KnobScope::new([("TRACT_DECONV_STRATEGY", "Reference"), ("TRACT_DECONV_ISA", "portable")])?;
+        let scope = KnobScope::new([
+            ("TRACT_DECONV_STRATEGY", "Reference"),
+            ("TRACT_DECONV_ISA", "portable"),
+            ("TRACT_DECONV_MEMORY_LIMIT", "4096"),
+        ])?;
         let open = scope.enter(|| complete(&PlanOptions::default()))?;
         assert_eq!((open.strategy, open.isa), (Some(Strategy::Reference), Some(Isa::Portable)));
+        assert_eq!(open.memory_limit, Some(4096));
         let taken = PlanOptions { isa: Some(Isa::Avx2), ..PlanOptions::default() };
         assert_eq!(scope.enter(|| complete(&taken))?.isa, Some(Isa::Avx2));
         Ok(())
@@ -72,6 +91,7 @@ mod tests {
         for (knob, expected) in [
             ("TRACT_DECONV_STRATEGY", "strategy=fastest, the known ones are"),
             ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, neon, avx2, avx512"),
+            ("TRACT_DECONV_MEMORY_LIMIT", "memory limit: bytes=fastest, a number is needed"),
         ] {
             let scope = KnobScope::new([(knob, "fastest")])?;
             let error = format!("{:#}", scope.enter(|| complete(&PlanOptions::default())).expect_err(expected));

@@ -55,7 +55,8 @@
 //! - Models with bf16 tensors: [`load`](load()).
 //! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
-//! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set.
+//! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set,
+//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have.
 //! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 

@@ -13,7 +13,7 @@ use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::phases::PhasesPlan;
-use crate::strategy::{Operands, reference};
+use crate::strategy::{Operands, compute_bytes, reference};
 use crate::tail::Activation;
 use std::fmt;
 use tract_core::internal::*;
@@ -118,6 +118,9 @@ pub enum Decision {
     Reference,
 }
 
+/// The limit where [`PlanOptions::memory_limit`] is open: 16 GiB.
+pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
+
 impl Decision {
     /// The estimated cost in vector multiply-adds, where the strategy competes with others.
     pub fn cost(&self) -> Option<u64> {
@@ -126,6 +129,19 @@ impl Decision {
             Decision::Channels(plan) => Some(plan.cost),
             Decision::Phases(plan) => Some(plan.cost),
             Decision::Depthwise(_) | Decision::MatVec(_) | Decision::Reference => None,
+        }
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    fn working_bytes(&self, problem: &Problem, datum_type: DatumType) -> usize {
+        let element = compute_bytes(datum_type);
+        match self {
+            Decision::Depthwise(plan) => plan.working_bytes(problem, element),
+            Decision::MatVec(plan) => plan.working_bytes(problem, element),
+            Decision::Col2im(plan) => plan.working_bytes(problem, element),
+            Decision::Channels(plan) => plan.working_bytes(problem, element),
+            Decision::Phases(plan) => plan.working_bytes(problem, element),
+            Decision::Reference => 0,
         }
     }
 }
@@ -139,6 +155,19 @@ pub struct PlanOptions {
     pub isa: Option<Isa>,
     /// Only strategies that read a filter already packed like this.
     pub layout: Option<FilterLayout>,
+    /// Most bytes of an output, and most bytes of working memory that a thread takes to compute one. A larger output is an
+    /// error; a strategy that needs more declines.
+    pub memory_limit: Option<usize>,
+}
+
+impl PlanOptions {
+    /// Refuses an output above the limit.
+    pub(crate) fn check_output(&self, shape: &[usize], datum_type: DatumType) -> TractResult<()> {
+        let limit = self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
+        let bytes = shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim));
+        ensure!(bytes <= limit, "output size: shape={shape:?}, its {bytes} bytes are more than the limit of {limit}");
+        Ok(())
+    }
 }
 
 /// What will run for one input shape.
@@ -160,7 +189,8 @@ impl Plan {
     /// Plans a spec for a concrete input shape. `requested` is the value of the run-time output shape, where there is one.
     ///
     /// # Errors
-    /// What [`DeconvSpec::problem`] refuses, an unsupported element type, or a forced strategy that declines.
+    /// What [`DeconvSpec::problem`] refuses, an output above the memory limit, an unsupported element type, or a forced
+    /// strategy that declines.
     pub fn new(
         spec: &DeconvSpec,
         input: &[usize],
@@ -173,6 +203,8 @@ impl Plan {
             ELEMENT_TYPES.contains(&datum_type),
             "input: datum_type={datum_type:?}, a deconvolution runs on floats of 16 to 64 bits and integers of 8 to 64"
         );
+        options.check_output(&problem.output_shape(), datum_type)?;
+        let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
         let isa = options.isa.unwrap_or_else(Isa::best);
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
         let empty = input.contains(&0);
@@ -190,7 +222,15 @@ impl Plan {
                 declined.push((strategy, "the input is empty".to_string()));
                 continue;
             }
-            match strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), Machine::current()) {
+            let machine = Machine::current();
+            let proposed = strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), machine);
+            let affordable = proposed.and_then(|decision| match decision.working_bytes(&problem, datum_type) {
+                bytes if bytes > limit => {
+                    Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
+                }
+                _ => Ok(decision),
+            });
+            match affordable {
                 Err(reason) => declined.push((strategy, reason)),
                 Ok(decision) => {
                     let (better, worse) = match best {
@@ -314,7 +354,7 @@ impl Plan {
             self.datum_type
         );
         dispatch_element!(self.datum_type, E => {
-            let mut output = kernel::uninitialized_output(self.datum_type, &self.problem.output_shape())?;
+            let mut output = kernel::uninitialized_tensor("output size", self.datum_type, &self.problem.output_shape())?;
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,

@@ -61,7 +61,7 @@ impl ReplaceDeconv {
         let planning = PlanOptions {
             strategy: options.strategy.as_deref().map(Strategy::from_name).transpose()?,
             isa: options.isa.as_deref().map(knobs::isa_from_name).transpose()?,
-            layout: None,
+            ..PlanOptions::default()
         };
         Ok(ReplaceDeconv { options: planning, fusion: options.fusion })
     }

@@ -327,12 +327,7 @@ impl DeconvSpec {
             );
             ensure!(channels <= MAX_EXTENT, "{name}: channels={channels}, must be at most {MAX_EXTENT}");
         }
-        let elements = self.filter_shape().iter().try_fold(1usize, |a, d| a.checked_mul(*d));
-        ensure!(
-            elements.is_some_and(|n| n <= isize::MAX as usize / 8),
-            "filter: shape={:?}, the number of elements overflows",
-            self.filter_shape()
-        );
+        check_volume("filter", &self.filter_shape())?;
         for ax in 0..rank {
             extent(self.kernel[ax], self.dilations[ax])?;
         }
@@ -341,8 +336,8 @@ impl DeconvSpec {
                 for (name, pads) in [("pads begin", begin), ("pads end", end)] {
                     ensure!(pads.len() == rank, "{name}: pads={pads:?}, {rank} values are needed");
                     ensure!(
-                        pads.iter().all(|p| p.unsigned_abs() < 1 << 40),
-                        "{name}: pads={pads:?}, a value is out of range"
+                        pads.iter().all(|p| p.unsigned_abs() <= MAX_EXTENT as u64),
+                        "{name}: pads={pads:?}, every value must be within -{MAX_EXTENT}..={MAX_EXTENT}"
                     );
                 }
             }
@@ -564,6 +559,12 @@ impl Problem {
         self.data_format.shape(self.batch, self.group * self.group_out, spatial)
     }
 
+    /// Bytes of the output in some element type.
+    pub fn output_bytes(&self, datum_type: DatumType) -> usize {
+        // no overflow: a problem's tensors hold at most `MAX_ELEMENTS`
+        self.output_shape().iter().product::<usize>() * datum_type.size_of()
+    }
+
     /// Multiply-adds whose result lands inside the output (transposed) or whose operand lies inside the input (forward).
     pub fn multiply_adds(&self) -> u64 {
         let per_axis = self.axes.iter().map(|a| a.useful_pairs(self.direction));
@@ -622,11 +623,9 @@ fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
 
 /// The kernel's extent `(K-1)·d + 1`.
 fn extent(kernel: usize, dilation: usize) -> TractResult<usize> {
-    (kernel - 1)
-        .checked_mul(dilation)
-        .and_then(|e| e.checked_add(1))
-        .filter(|e| *e <= 1 << 61)
-        .with_context(|| format!("dilations: dilation={dilation}, the extent of a kernel of {kernel} overflows"))
+    (kernel - 1).checked_mul(dilation).and_then(|e| e.checked_add(1)).filter(|e| *e <= MAX_EXTENT).with_context(|| {
+        format!("dilations: dilation={dilation}, a kernel of {kernel} must extend over at most {MAX_EXTENT} cells")
+    })
 }
 
 fn from_tdim<D: DimLike>(dim: &TDim) -> TractResult<D> {

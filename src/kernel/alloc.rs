@@ -1,37 +1,80 @@
-//! Output tensors that are written whole, so never zero-filled.
+//! Memory whose size a model decides: where it can't be had, there is an error and no abort.
 
+use crate::element::Compute;
 use tract_core::internal::*;
 
 /// Outputs from this size on are fresh pages at every run (glibc gives smaller blocks back to itself), and first touching them page by page can cost
 /// more than the arithmetic: they ask for huge pages. Measured for 51 MB on this project's machine: see benches/record.
 const HUGE_FROM: usize = 32 << 20;
 
-/// A tensor for a strategy to overwrite entirely.
+/// Tensors from this size on are tried for: tract panics where memory can't be had. Below, nothing else in the process could
+/// go on either.
+const TRIED_FROM: usize = 1 << 20;
+
+/// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
 ///
 /// # Errors
 /// When the size overflows or the memory can't be had.
-pub(crate) fn uninitialized_output(dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
+pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
     let bytes = shape
         .iter()
         .try_fold(dt.size_of(), |bytes, dim| bytes.checked_mul(*dim))
-        .with_context(|| format!("output size: shape={shape:?}, the number of bytes overflows"))?;
-    if bytes >= HUGE_FROM {
-        // tract panics where memory can't be had; at this size the trial is a mapping that is never touched
+        .with_context(|| format!("{what}: shape={shape:?}, the number of bytes overflows"))?;
+    if bytes >= TRIED_FROM {
+        // never touched, so no page of it is ever made
         let mut trial: Vec<u8> = vec![];
-        ensure!(
-            trial.try_reserve_exact(bytes).is_ok(),
-            "output size: shape={shape:?}, {bytes} bytes can not be allocated"
-        );
+        ensure!(trial.try_reserve_exact(bytes).is_ok(), "{what}: shape={shape:?}, {bytes} bytes can not be allocated");
         // or else the compiler may drop the allocation
         std::hint::black_box(trial.as_mut_ptr());
     }
-    // SAFETY: every strategy writes each element of its output (the property suite poisons outputs to show it), and
-    // any bit pattern is a valid value of the number types that reach this.
+    // SAFETY: every strategy writes each element of its output (the property suite poisons outputs to show it), and so does
+    // the packing of filters; any bit pattern is a valid value of the number types that reach this.
     let mut tensor = unsafe { Tensor::uninitialized_dt(dt, shape)? };
     if bytes >= HUGE_FROM {
         advise_huge_pages(tensor.try_as_plain_ram_mut()?.as_bytes_mut());
     }
     Ok(tensor)
+}
+
+/// An empty vector with room for `len` elements. `what` begins the message of an error.
+///
+/// # Errors
+/// When the memory can't be had.
+pub(crate) fn reserved<T>(what: &str, len: usize) -> TractResult<Vec<T>> {
+    let mut vec = vec![];
+    reserve(what, &mut vec, len)?;
+    Ok(vec)
+}
+
+/// `len` zeros. `what` begins the message of an error.
+///
+/// # Errors
+/// When the memory can't be had.
+pub(crate) fn zeros<T: Compute>(what: &str, len: usize) -> TractResult<Vec<T>> {
+    let mut vec = reserved(what, len)?;
+    vec.resize(len, T::ZERO);
+    Ok(vec)
+}
+
+/// Empties a vector and fills it with `len` copies of a value.
+///
+/// # Errors
+/// When the memory can't be had.
+pub(crate) fn refill<T: Compute>(what: &str, vec: &mut Vec<T>, len: usize, value: T) -> TractResult<()> {
+    vec.clear();
+    reserve(what, vec, len)?;
+    vec.resize(len, value);
+    Ok(())
+}
+
+/// Room for `len` elements in all.
+pub(super) fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResult<()> {
+    ensure!(
+        vec.try_reserve_exact(len.saturating_sub(vec.len())).is_ok(),
+        "{what}: length={len}, {} bytes can not be allocated",
+        len.saturating_mul(size_of::<T>())
+    );
+    Ok(())
 }
 
 /// Asks the kernel for huge pages in the whole 2 MiB units of a block. Only a hint: a refusal changes nothing.
@@ -48,3 +91,28 @@ fn advise_huge_pages(block: &mut [u8]) {
 
 #[cfg(not(target_os = "linux"))]
 fn advise_huge_pages(_block: &mut [u8]) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_memory_is_an_error() {
+        let shown = |result: TractResult<()>| format!("{:#}", result.expect_err("more than an address space"));
+        let len = 1 << 50;
+        let tensor = uninitialized_tensor("output size", f32::datum_type(), &[len]).map(|_| ());
+        assert_eq!(shown(tensor), "output size: shape=[1125899906842624], 4503599627370496 bytes can not be allocated");
+        let zeros = zeros::<f64>("sums", len).map(|_| ());
+        assert_eq!(shown(zeros), "sums: length=1125899906842624, 9007199254740992 bytes can not be allocated");
+        let mut row = vec![1f32; 3];
+        assert!(refill("row", &mut row, usize::MAX, 0.0).is_err());
+    }
+
+    #[test]
+    fn a_refill_forgets_what_was_there() -> TractResult<()> {
+        let mut row = vec![1f32, 2., 3.];
+        refill("row", &mut row, 2, 5.0)?;
+        assert_eq!(row, [5., 5.]);
+        Ok(())
+    }
+}

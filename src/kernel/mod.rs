@@ -9,7 +9,7 @@ mod taps;
 mod tile;
 mod vector;
 
-pub(crate) use alloc::uninitialized_output;
+pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
 pub use isa::Isa;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels};

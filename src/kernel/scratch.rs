@@ -1,6 +1,8 @@
 //! Memory that is kept between runs.
 
+use super::alloc::reserve;
 use crate::element::Compute;
+use tract_core::internal::*;
 
 /// Memory that a thread keeps between runs, so that steady state allocates outputs only.
 #[derive(Default)]
@@ -21,12 +23,17 @@ pub(crate) struct Aligned<T>(Vec<T>);
 
 impl<T: Compute> Aligned<T> {
     /// `len` elements with whatever they held before.
-    pub fn of(&mut self, len: usize) -> &mut [T] {
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn of(&mut self, len: usize) -> TractResult<&mut [T]> {
         let slack = 64 / size_of::<T>();
-        if self.0.len() < len + slack {
-            self.0.resize(len + slack, T::ZERO);
+        let whole = len.saturating_add(slack);
+        if self.0.len() < whole {
+            reserve("working memory", &mut self.0, whole)?;
+            self.0.resize(whole, T::ZERO);
         }
         let begin = self.0.as_ptr().align_offset(64).min(slack);
-        &mut self.0[begin..begin + len]
+        Ok(&mut self.0[begin..begin + len])
     }
 }

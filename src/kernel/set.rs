@@ -88,11 +88,16 @@ impl<T: Compute> Kernels<T> {
             // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
             s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
             s => {
-                let mut row = vec![bias; count];
-                for (j, taps) in phases.iter().enumerate() {
-                    // SAFETY: as above, with one phase.
-                    unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, &mut row) };
-                    to.iter_mut().skip(j).step_by(s).zip(&row).for_each(|(to, from)| *to = *from);
+                // in pieces that fit the stack, a whole number of vectors each
+                let mut row = [bias; 256];
+                for (piece, to) in to.chunks_mut(s * row.len()).enumerate() {
+                    let row = &mut row[..to.len() / s];
+                    for (j, taps) in phases.iter().enumerate() {
+                        let source = source.get(piece * 256..).unwrap_or(&[]);
+                        // SAFETY: as above, with one phase; the source keeps what lies past a piece.
+                        unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };
+                        to.iter_mut().skip(j).step_by(s).zip(&*row).for_each(|(to, from)| *to = *from);
+                    }
                 }
             }
         }

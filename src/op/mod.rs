@@ -157,7 +157,7 @@ impl TypedOp for GroupedDeconv {
         if let Some(slot) = self.output_shape_slot() {
             shared::check_output_shape_fact(&self.spec, inputs[slot])?;
         }
-        shared::output_fact(&self.spec, input)
+        shared::output_fact(&self.spec, &self.options, input)
     }
 
     fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {

@@ -188,7 +188,7 @@ impl TypedOp for OptGroupedDeconv {
         if let Some(slot) = self.output_shape_slot() {
             shared::check_output_shape_fact(&self.spec, inputs[slot])?;
         }
-        shared::output_fact(&self.spec, inputs[0])
+        shared::output_fact(&self.spec, &self.options, inputs[0])
     }
 
     fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {

@@ -32,6 +32,7 @@ impl Run<'_> {
         let requested = requested(self.spec, symbols, self.output_shape)?;
         if self.input.len() == 0 {
             let problem = self.spec.problem(self.input.shape(), requested.as_deref())?;
+            self.options.check_output(&problem.output_shape(), self.input.datum_type())?;
             let output = bias_only(&problem, self.input.datum_type(), self.bias, self.tail)?;
             return Ok(tvec!(output.into_tvalue()));
         }
@@ -59,7 +60,7 @@ fn bias_only(
         DataFormat::Ncx => shape[2..].iter().product(),
         DataFormat::Nxc => 1,
     };
-    let mut output = kernel::uninitialized_output(datum_type, &shape)?;
+    let mut output = kernel::uninitialized_tensor("output size", datum_type, &shape)?;
     dispatch_element!(datum_type, E => {
         let mut sums = vec![<<E as Element>::Compute as Compute>::ZERO; problem.group * problem.group_out];
         if let Some(bias) = bias {
@@ -154,8 +155,12 @@ pub(super) fn substitute(spec: &DeconvSpec, subs: &HashMap<Symbol, TDim>) -> Tra
     Ok(spec)
 }
 
-pub(super) fn output_fact(spec: &DeconvSpec, input: &TypedFact) -> TractResult<TVec<TypedFact>> {
-    Ok(tvec!(input.datum_type.fact(spec.output_shape(&input.shape)?)))
+pub(super) fn output_fact(spec: &DeconvSpec, options: &PlanOptions, input: &TypedFact) -> TractResult<TVec<TypedFact>> {
+    let fact = input.datum_type.fact(spec.output_shape(&input.shape)?);
+    if let Some(shape) = fact.shape.as_concrete() {
+        options.check_output(shape, fact.datum_type)?;
+    }
+    Ok(tvec!(fact))
 }
 
 pub(super) fn check_output_shape_fact(spec: &DeconvSpec, fact: &TypedFact) -> TractResult<()> {

@@ -4,7 +4,7 @@
 //! streams positions. Channels-last results are stored as they come, channels-first ones through transposed squares.
 
 use super::phases::{Phase, axes_of, phases_of, too_many_phases};
-use super::pieces::{Block, Cut, Task, flat_runs, tasks};
+use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, tasks};
 use super::sheets::Sheets;
 use super::{Operands, Scratch, parallel};
 use crate::element::{Compute, Element};
@@ -116,16 +116,18 @@ impl ChannelsPlan {
             let vectors = problem.group_out.div_ceil(lanes);
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                (panels - 1) * run_cost(len, positions, nv, &sizes)
+                (panels - 1).saturating_mul(run_cost(len, positions, nv, &sizes))
                     + run_cost(len, positions, tail_width / lanes, &sizes)
             };
-            let (whole, rows) = (run_cost(flat), block_rows * run_cost(block_columns));
+            let (whole, rows) = (run_cost(flat), block_rows.saturating_mul(run_cost(block_columns)));
             // a load and a store for each vector of sums and chunk; then what storing takes
-            let summed = flat * vectors * phases * chunks;
-            let stored = flat * vectors * phases * if problem.data_format == DataFormat::Nxc { 3 } else { 24 };
-            let copied = if direct { 0 } else { laid_out.channel_stride * problem.group_in * 5 / 2 / lanes };
-            let cost = (whole.min(rows) * depth + summed + stored + copied) as u64
-                * (blocks * problem.group * problem.batch) as u64;
+            let summed = (flat * vectors).saturating_mul(phases * chunks);
+            let stored =
+                (flat * vectors * phases).saturating_mul(if problem.data_format == DataFormat::Nxc { 3 } else { 24 });
+            let copied = if direct { 0 } else { laid_out.bytes(problem.group_in, 1) / 2 / lanes * 5 };
+            let block = whole.min(rows).saturating_mul(depth).saturating_add(summed);
+            let block = block.saturating_add(stored).saturating_add(copied) as u64;
+            let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(ChannelsPlan {
                     width,
@@ -142,6 +144,20 @@ impl ChannelsPlan {
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
+        let block = if self.direct { 0 } else { sheets.bytes(problem.group_in, element) };
+        let positions = self.block_rows.saturating_mul(sheets.pitch).saturating_add(64);
+        let per_position = x.out_step * self.width * element;
+        let sums = positions.saturating_mul(per_position);
+        let transposed = (2 * TRANSPOSED).saturating_mul(per_position);
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        let working = block.saturating_add(sums).saturating_add(transposed);
+        working.saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
     /// The layout of the filter.
@@ -163,7 +179,7 @@ impl ChannelsPlan {
         let block =
             Block { rows: self.block_rows, columns: self.block_columns, least: 8 * self.positions, panel: self.width };
         let cut = Cut::for_threads(problem, &self.axes, &block);
-        let mut tasks = tasks(problem, &self.axes, &cut, output);
+        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
         parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
     }
 }
@@ -292,7 +308,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             (source, x.grid, step)
         } else {
             let stride = self.sheets.channel_stride;
-            let data = scratch.block.of(problem.group_in * stride);
+            let data = scratch.block.of(problem.group_in * stride)?;
             let parts = data.chunks_mut((stride * self.cell).max(1)).enumerate();
             for (part, to) in parts {
                 self.sheets.fill_cells(
@@ -320,7 +336,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             for o in 0..task.pieces.outer_phases.len() {
                 let first = task.pieces.outer_phases[o] * per_outer;
                 for (ry, phases) in self.phases[first..first + per_outer].chunks(columns).enumerate() {
-                    let sums = scratch.tile.of(columns * padded * panel.width);
+                    let sums = scratch.tile.of(columns * padded * panel.width)?;
                     for (phase, sums) in phases.iter().zip(sums.chunks_mut(padded * panel.width)) {
                         self.sum(g, panel, phase, &source, step, runs.clone(), sums);
                     }
@@ -330,7 +346,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         DataFormat::Nxc => self.store_cells(task, (g, o, ry), panel, (flat, padded, pitch), sums),
                         DataFormat::Ncx => {
                             let buffers = (&mut scratch.ragged, &mut scratch.row);
-                            self.store_rows(task, (g, o, ry), panel, (flat, padded, pitch), sums, buffers)
+                            self.store_rows(task, (g, o, ry), panel, (flat, padded, pitch), sums, buffers)?
                         }
                     }
                 }
@@ -411,7 +427,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (flat, padded, pitch): (usize, usize, usize),
         sums: &[E::Compute],
         (transposed, row): (&mut crate::kernel::Aligned<E::Compute>, &mut Vec<E::Compute>),
-    ) {
+    ) -> TractResult<()> {
         let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
@@ -419,7 +435,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         for begin in (0..flat).step_by(chunk) {
             let end = (begin + chunk).min(flat);
             let stride = (end - begin).next_multiple_of(lanes);
-            let transposed = transposed.of(x.out_step * panel.width * stride);
+            let transposed = transposed.of(x.out_step * panel.width * stride)?;
             for (sums, to) in sums.chunks(padded * panel.width).zip(transposed.chunks_mut(panel.width * stride)) {
                 for p in (0..end - begin).step_by(lanes) {
                     for m in (0..panel.width).step_by(lanes) {
@@ -442,9 +458,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                         rows.push(&transposed[at..at + run.len]);
                     }
                     let channel = task.channel(self.problem, g, panel.first_channel + m);
-                    task.pieces.write(self.kernels, channel, o, cell, first, &rows, &[], row);
+                    task.pieces.write(self.kernels, channel, o, cell, first, &rows, &[], row)?;
                 }
             }
         }
+        Ok(())
     }
 }

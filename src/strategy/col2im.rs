@@ -4,12 +4,12 @@
 //! the input's size. Nothing is shifted before the product, so the input is read in place.
 
 use super::phases::axes_of;
-use super::pieces::{Cut, Task, tasks};
+use super::pieces::{Cut, Task, bytes_of_tasks, tasks};
 use super::{Aligned, Operands, Scratch, blocks_of, group_parts, parallel, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start};
+use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start, refill};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Direction, Problem};
 use crate::strategy::phases::LONGEST_CHAIN;
@@ -67,7 +67,7 @@ impl Col2imPlan {
         let (lanes, tiles) = super::phases::shapes(datum_type, isa);
         let axes = axes_of(problem);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
-        let element = size_of_compute(datum_type);
+        let element = super::compute_bytes(datum_type);
         let mut best: Option<Col2imPlan> = None;
         for (mr, nv) in tiles {
             let tail = products % mr;
@@ -104,6 +104,20 @@ impl Col2imPlan {
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
     }
 
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[0], &self.axes[1]);
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        // vectors and panels end where whole ones do
+        let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
+        let rows = slots(y, self.chunk_rows).saturating_mul(slot);
+        let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
+        let gathered = x.grid.saturating_mul(x.out_step);
+        let block = slot.saturating_mul(problem.group_in);
+        let working = ring.saturating_add(gathered).saturating_add(block).saturating_mul(element);
+        working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
+    }
+
     /// The layout of the filter.
     pub fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
@@ -131,7 +145,7 @@ impl Col2imPlan {
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
             columns: blocks_of(x.grid, x.grid),
         };
-        let mut tasks = tasks(problem, &self.axes, &cut, output);
+        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
         parallel(&mut tasks, problem.multiply_adds(), |task| {
             E::Compute::with_scratch(|scratch| {
                 task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
@@ -140,9 +154,11 @@ impl Col2imPlan {
     }
 }
 
-/// Bytes of an element of the type that sums are made in.
-fn size_of_compute(datum_type: DatumType) -> usize {
-    if matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
+/// Slots of `chunk_rows` input rows that the ring needs: what the taps of a grid row span, wherever a chunk begins.
+fn slots(y: &AxisPhases, chunk_rows: usize) -> usize {
+    let shifts = y.shifts();
+    let span = (shifts[shifts.len() - 1] - shifts[0]) as usize + 1;
+    (span + chunk_rows - 1).div_ceil(chunk_rows) + 1
 }
 
 struct Panel<T: 'static> {
@@ -218,11 +234,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let chunk_rows = self.plan.chunk_rows;
         let shifts = y.shifts();
         let (lowest, highest) = (shifts[0], shifts[shifts.len() - 1]);
-        let span = (highest - lowest) as usize + 1;
         let slot = (chunk_rows * x.input).next_multiple_of(lanes);
-        let slots = (span + chunk_rows - 1).div_ceil(chunk_rows) + 1;
+        let slots = slots(y, chunk_rows);
         let pitch = slots * slot;
-        let data = scratch.tile.of(self.products * pitch);
+        let data = scratch.tile.of(self.products * pitch)?;
         let mut ring = Ring { data, pitch, slot, slots };
         // chunks of input rows are numbered from the first row that the block reads
         let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
@@ -232,7 +247,14 @@ impl<'a, E: Element> Prepared<'a, E> {
             let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
             while made < needed {
                 let chunk = made..(made + chunk_rows).min(y.input);
-                self.multiply(task.n, g, chunk.clone(), (made - first_row) / chunk_rows, &mut ring, &mut scratch.block);
+                self.multiply(
+                    task.n,
+                    g,
+                    chunk.clone(),
+                    (made - first_row) / chunk_rows,
+                    &mut ring,
+                    &mut scratch.block,
+                )?;
                 made = chunk.end;
             }
             for (ry, phase) in y.phases.iter().enumerate() {
@@ -246,8 +268,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         .bias
                         .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
                     for (row, columns) in rows.iter_mut().zip(&x.phases) {
-                        row.clear();
-                        row.resize(x.grid, bias);
+                        refill("working memory", row, x.grid, bias)?;
                         for tap_y in &phase.taps {
                             let Ok(i) = usize::try_from(u as i64 + tap_y.shift) else { continue };
                             if i >= y.input {
@@ -271,7 +292,16 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     let slot = task.channel(self.problem, g, channel);
-                    task.pieces.write(self.kernels, slot, 0, cell, 0, &columns, self.operands.tail, &mut scratch.row);
+                    task.pieces.write(
+                        self.kernels,
+                        slot,
+                        0,
+                        cell,
+                        0,
+                        &columns,
+                        self.operands.tail,
+                        &mut scratch.row,
+                    )?;
                 }
             }
         }
@@ -287,7 +317,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         chunk: usize,
         ring: &mut Ring<E::Compute>,
         block: &mut Aligned<E::Compute>,
-    ) {
+    ) -> TractResult<()> {
         let width = self.problem.axes[1].input;
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
         let count = rows.len() * width;
@@ -298,7 +328,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
             Some(data) => Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0] },
             None => {
-                let data = block.of(channels * padded);
+                let data = block.of(channels * padded)?;
                 for (ci, to) in data.chunks_mut(padded).enumerate() {
                     let from = &self.operands.input[first + ci * self.strides[1]..];
                     if self.strides[3] == 1 {
@@ -331,5 +361,6 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
             }
         }
+        Ok(())
     }
 }

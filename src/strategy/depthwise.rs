@@ -1,13 +1,13 @@
 //! One input channel a group: sums of shifted rows, each output row written as it is computed.
 
 use super::phases::{axes_of, too_many_phases};
-use super::pieces::{Cut, Task, tasks};
+use super::pieces::{Cut, Task, bytes_of_tasks, tasks};
 use super::sheets::Sheets;
 use super::{Operands, Scratch, blocks_of, group_parts, parallel, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Dispatch, Isa, Kernels, WeightedTap};
+use crate::kernel::{Dispatch, Isa, Kernels, WeightedTap, refill};
 use crate::spec::{DataFormat, Problem};
 use crate::tail;
 use tract_core::internal::tract_itertools::Itertools;
@@ -50,6 +50,13 @@ impl DepthwisePlan {
         Ok(DepthwisePlan { flat, block_rows, axes })
     }
 
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let x = &self.axes[self.axes.len() - 1];
+        let sheets = Sheets::new(&self.axes, self.block_rows, x.grid, self.flat).bytes(1, element);
+        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
+    }
+
     /// That of panels of one channel.
     pub fn layout() -> FilterLayout {
         FilterLayout::Phases { mr: 1, tail_mr: 1 }
@@ -73,7 +80,7 @@ impl DepthwisePlan {
             rows: blocks_of(y.grid, y.grid),
             columns: blocks_of(x.grid, x.grid),
         };
-        let mut tasks = tasks(problem, &self.axes, &cut, output);
+        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
         parallel(&mut tasks, problem.multiply_adds(), |task| {
             E::Compute::with_scratch(|scratch| {
                 task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
@@ -144,7 +151,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut phases: Vec<Vec<WeightedTap<E::Compute>>> = vec![vec![]; x.out_step];
         for rows in blocks_of(y.grid, self.plan.block_rows) {
             // runs are read in whole vectors: what lies past the last position is never stored, but must exist
-            let sheets = scratch.block.of(self.sheets.channel_stride + self.kernels.lanes);
+            let sheets = scratch.block.of(self.sheets.channel_stride + self.kernels.lanes)?;
             self.sheets.fill(input, &spatial, &task.outer, rows.clone(), 0..x.grid, sheets);
             for channel in 0..problem.group_out {
                 let output_channel = g * problem.group_out + channel;
@@ -172,7 +179,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 break;
                             }
                             let source = &sheets[(u - rows.start) * self.sheets.pitch..];
-                            self.run_row(task, source, &phases, bias, (slot, outer, cell), &mut scratch.row);
+                            self.run_row(task, source, &phases, bias, (slot, outer, cell), &mut scratch.row)?;
                         }
                     }
                 }
@@ -189,17 +196,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         bias: E::Compute,
         (slot, outer, cell): (usize, usize, usize),
         row: &mut Vec<E::Compute>,
-    ) {
+    ) -> TractResult<()> {
         let x = &self.plan.axes[self.plan.axes.len() - 1];
         let whole = x.output == x.grid * x.out_step;
         if whole && let Some(to) = task.pieces.rows_in_place(x.output, slot, outer, cell..cell + 1) {
             self.kernels.sum_of_taps(source, phases, bias, to);
-            return tail::apply(self.operands.tail, to);
+            tail::apply(self.operands.tail, to);
+            return Ok(());
         }
-        row.clear();
-        row.resize(x.grid * x.out_step, E::Compute::ZERO);
+        refill("working memory", row, x.grid * x.out_step, E::Compute::ZERO)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         tail::apply(self.operands.tail, row);
         task.pieces.write_row(slot, outer, cell, &row[..x.output]);
+        Ok(())
     }
 }

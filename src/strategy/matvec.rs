@@ -5,7 +5,7 @@
 use super::{Operands, parallel, strides_of};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
-use crate::kernel::{Dispatch, Isa, Source, Start};
+use crate::kernel::{Dispatch, Isa, Source, Start, zeros};
 use crate::spec::{Direction, Problem};
 use crate::strategy::phases::LONGEST_CHAIN;
 use tract_core::internal::tract_itertools::Itertools;
@@ -42,6 +42,15 @@ impl MatVecPlan {
         Ok(MatVecPlan { width })
     }
 
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let sums = (problem.group_out * taps).next_multiple_of(self.width).saturating_mul(problem.group);
+        let input = problem.group * problem.group_in;
+        let cells = taps.saturating_mul(size_of::<Option<usize>>());
+        sums.saturating_add(input).saturating_mul(problem.batch).saturating_mul(element).saturating_add(cells)
+    }
+
     /// The layout of the filter.
     pub fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Vectors { width: self.width }
@@ -62,10 +71,10 @@ impl MatVecPlan {
         let columns = problem.group_out * taps;
         let (width, channels, batch) = (self.width, problem.group_in, problem.batch);
         let panels = columns.div_ceil(width);
-        let mut input = vec![E::Compute::ZERO; operands.input.len()];
+        let mut input = zeros("working memory", operands.input.len())?;
         E::widen_slice(operands.input, &mut input);
         // [group][panel][image][column]
-        let mut sums = vec![E::Compute::ZERO; problem.group * panels * batch * width];
+        let mut sums = zeros("working memory", problem.group * panels * batch * width)?;
         let per_image = problem.group * channels;
         let mut tasks: Vec<(usize, &mut [E::Compute])> = sums.chunks_mut((batch * width).max(1)).enumerate().collect();
         parallel(&mut tasks, problem.multiply_adds(), |(index, sums)| {

@@ -54,6 +54,11 @@ pub(crate) fn parallel<T: Send>(
     par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run))
 }
 
+/// Bytes of an element of the type that sums are made in.
+pub(crate) fn compute_bytes(datum_type: DatumType) -> usize {
+    if matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
+}
+
 /// Groups in as many parts as the threads want; all in one for a single thread, and in NXC, where a cell has them all.
 pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>> {
     let parts = match (problem.data_format, threads) {

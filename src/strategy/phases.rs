@@ -3,7 +3,7 @@
 //! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
-use super::pieces::{Block, Cut, Task, flat_runs, tasks};
+use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, tasks};
 use super::sheets::Sheets;
 use super::{Aligned, Operands, Scratch, parallel};
 use crate::element::{Compute, Element};
@@ -126,7 +126,7 @@ impl PhasesPlan {
         let in_place = problem.data_format == DataFormat::Ncx
             && same_element
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
-        let element = if matches!(datum_type, DatumType::F16 | DatumType::F32) { 4 } else { 8 };
+        let element = super::compute_bytes(datum_type);
 
         let mut best: Option<PhasesPlan> = None;
         for apart in [true, false] {
@@ -155,7 +155,7 @@ impl PhasesPlan {
                 * y.grid.div_ceil(block_rows)
                 * x.grid.div_ceil(block_columns);
             let (copying, storing) = half_slots(problem.data_format, lanes);
-            let copied = if in_place { 0 } else { laid_out.channel_stride * problem.group_in * copying / 2 / lanes };
+            let copied = if in_place { 0 } else { laid_out.bytes(problem.group_in, 1) / 2 / lanes * copying };
             let chain = widest * problem.group_in;
             let writes_rows =
                 problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN && cached;
@@ -175,10 +175,13 @@ impl PhasesPlan {
                 let (whole, rest) = (vectors / nv, vectors % nv);
                 let row_cost =
                     |m: usize| runs * (whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 });
-                let panels = problem.group_out / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
+                let panels = (problem.group_out / mr).saturating_mul(row_cost(mr))
+                    + if tail > 0 { row_cost(tail_mr) } else { 0 };
                 // interleaving and storing from registers, or through a buffer
-                let stored = runs * vectors * problem.group_out * phases * if rows { 3 } else { storing } / 2;
-                let cost = (panels * depth + copied + stored) as u64 * (blocks * problem.group * problem.batch) as u64;
+                let stored =
+                    (runs * vectors).saturating_mul(problem.group_out * phases * if rows { 3 } else { storing } / 2);
+                let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored) as u64;
+                let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(PhasesPlan {
                         mr,
@@ -198,6 +201,18 @@ impl PhasesPlan {
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = if self.direct {
+            0
+        } else {
+            Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart).bytes(problem.group_in, element)
+        };
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(CHUNK_BYTES)
     }
 
     /// The layout of the filter.
@@ -224,7 +239,7 @@ impl PhasesPlan {
             panel: self.mr,
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
-        let mut tasks = tasks(problem, &self.axes, &cut, output);
+        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
         parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
     }
 }
@@ -416,7 +431,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             pitch = self.sheets.pitch;
             let stride = self.sheets.channel_stride;
             // tiles may run past the last position: what they read there is never stored, but must exist
-            let data = block.of(problem.group_in * stride + tile_positions);
+            let data = block.of(problem.group_in * stride + tile_positions)?;
             for ci in 0..problem.group_in {
                 self.sheets.fill(
                     &self.input[first + ci * self.strides.1..],
@@ -443,23 +458,18 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let (row, column) = (tile / per_row, tile % per_row * tile_positions);
                 let count = tile_positions.min(task.columns.len() - column);
                 source.base = origin + row * pitch + column;
-                self.run_row_tile(task, g, panel, &source, (row, column, count), &mut buffers);
+                self.run_row_tile(task, g, panel, &source, (row, column, count), &mut buffers)
             } else {
                 let position = tile * chunk;
                 source.base = origin + position;
-                self.run_chunk(task, g, panel, &source, (position, chunk.min(flat - position), pitch), &mut buffers);
+                self.run_chunk(task, g, panel, &source, (position, chunk.min(flat - position), pitch), &mut buffers)
             }
         };
         if plan.tile_major {
-            for tile in 0..visits {
-                panels.iter().for_each(|panel| visit(*panel, tile));
-            }
+            (0..visits).try_for_each(|tile| panels.iter().try_for_each(|panel| visit(*panel, tile)))
         } else {
-            for panel in panels {
-                (0..visits).for_each(|tile| visit(panel, tile));
-            }
+            panels.iter().try_for_each(|panel| (0..visits).try_for_each(|tile| visit(*panel, tile)))
         }
-        Ok(())
     }
 
     /// Reading in place, the last tile may reach past the input's end: then it reads a copy.
@@ -469,18 +479,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         positions: usize,
         count: usize,
         ragged: &'s mut Aligned<E::Compute>,
-    ) -> Source<'s, E::Compute> {
+    ) -> TractResult<Source<'s, E::Compute>> {
         let reach = source.base + (source.channels - 1) * source.channel_stride + positions;
         if !self.plan.direct || reach <= source.data.len() {
-            return *source;
+            return Ok(*source);
         }
-        let copy = ragged.of(source.channels * positions);
+        let copy = ragged.of(source.channels * positions)?;
         for (ci, row) in copy.chunks_mut(positions).enumerate() {
             let from = source.base + ci * source.channel_stride;
             row[..count].copy_from_slice(&source.data[from..from + count]);
             row[count..].fill(E::Compute::ZERO);
         }
-        Source { data: copy, base: 0, channel_stride: positions, ..*source }
+        Ok(Source { data: copy, base: 0, channel_stride: positions, ..*source })
     }
 
     /// All phases of one panel over `count` positions of one grid row, written straight to the output.
@@ -492,7 +502,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &Source<E::Compute>,
         (row, column, count): (usize, usize, usize),
         buffers: &mut Buffers<E::Compute>,
-    ) {
+    ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let tile = panel.row_tiles[count.div_ceil(self.kernels.lanes) - 1];
@@ -500,7 +510,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
         let channels = panel.height.min(task.channels.end - panel.first_channel);
-        let source = self.readable(source, tile.positions, count, buffers.ragged);
+        let source = self.readable(source, tile.positions, count, buffers.ragged)?;
         let first_channel = task.channel(self.problem, g, panel.first_channel);
         let from = task.columns.start + column;
         let cells = x.cells(&(from..from + count));
@@ -522,6 +532,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
             }
         }
+        Ok(())
     }
 
     /// All phases of one panel over `count` flat positions from `position`, stored through a buffer.
@@ -533,17 +544,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &Source<E::Compute>,
         (position, count, pitch): (usize, usize, usize),
         buffers: &mut Buffers<E::Compute>,
-    ) {
+    ) -> TractResult<()> {
         let (problem, plan) = (self.problem, self.plan);
         let axes = &plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let stride = count.next_multiple_of(self.kernels.lanes);
-        let out = buffers.tile.of(self.columns * panel.height * stride);
+        let out = buffers.tile.of(self.columns * panel.height * stride)?;
         let bias_at = g * (self.bias.len() / problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
         let channels = panel.height.min(task.channels.end - panel.first_channel);
-        let source = &self.readable(source, stride, count, buffers.ragged);
+        let source = &self.readable(source, stride, count, buffers.ragged)?;
         let tile_positions = plan.nv * self.kernels.lanes;
 
         for o in 0..task.pieces.outer_phases.len() {
@@ -571,11 +582,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                             rows.push(&out[at..at + run.len]);
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
-                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, self.tail, buffers.row);
+                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, self.tail, buffers.row)?;
                     }
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::blocks_of;
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
-use crate::kernel::Kernels;
+use crate::kernel::{Kernels, refill, reserved};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::{self, Activation};
 use std::ops::Range;
@@ -121,13 +121,25 @@ pub(crate) struct Pieces<'a, E> {
     step: usize,
 }
 
+/// Bytes that the list of tasks takes where a grid of rows and columns is cut into so many blocks.
+pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usize) -> usize {
+    let outer = &axes[..axes.len() - 2];
+    let images = problem.batch.saturating_mul(blocks);
+    let tasks = outer.iter().map(|axis| axis.grid).fold(images, usize::saturating_mul);
+    let channels = if problem.data_format == DataFormat::Nxc { 1 } else { problem.group * problem.group_out };
+    let slices = outer.iter().map(|axis| axis.output).fold(images.saturating_mul(channels), usize::saturating_mul);
+    // a task has two more lists, of its position and of its phases
+    let of_tasks = tasks.saturating_mul(size_of::<Task<f32>>() + 2 * 64);
+    of_tasks.saturating_add(slices.saturating_mul(size_of::<&mut [f32]>()))
+}
+
 /// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
 pub(crate) fn tasks<'a, E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
     cut: &Cut,
     output: &'a mut [E],
-) -> Vec<Task<'a, E>> {
+) -> TractResult<Vec<Task<'a, E>>> {
     let (outer_axes, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
     let interleaved = problem.data_format == DataFormat::Nxc;
     let channels_all = problem.group * problem.group_out;
@@ -138,9 +150,10 @@ pub(crate) fn tasks<'a, E: Element>(
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
     let outer_cells: usize = outer_axes.iter().map(|a| a.output).product();
 
-    let mut tasks = Vec::with_capacity(
+    let mut tasks = reserved(
+        "tasks",
         problem.batch * groups.len() * cut.channels.len() * outer_grid * cut.rows.len() * cut.columns.len(),
-    );
+    )?;
     for n in 0..problem.batch {
         for group in groups {
             for channels in &cut.channels {
@@ -157,7 +170,7 @@ pub(crate) fn tasks<'a, E: Element>(
                                 rows: rows.clone(),
                                 columns: columns.clone(),
                                 pieces: Pieces {
-                                    slices: Vec::with_capacity(group.len() * channels.len() * outer_phases.len()),
+                                    slices: reserved("tasks", group.len() * channels.len() * outer_phases.len())?,
                                     outer_phases: outer_phases.clone(),
                                     rows: row_cells.clone(),
                                     columns: column_cells.clone(),
@@ -203,7 +216,7 @@ pub(crate) fn tasks<'a, E: Element>(
             }
         }
     }
-    tasks
+    Ok(tasks)
 }
 
 impl<E> Task<'_, E> {
@@ -253,7 +266,7 @@ impl<E: Element> Pieces<'_, E> {
         phases: &[&[E::Compute]],
         tail: &[Activation],
         scratch: &mut Vec<E::Compute>,
-    ) {
+    ) -> TractResult<()> {
         let len = phases.len() * phases[0].len();
         let inside = len.min(self.columns.end - column);
         let (slice, offset) = match self.step {
@@ -267,10 +280,10 @@ impl<E: Element> Pieces<'_, E> {
             && let Some(to) = E::as_compute_mut(&mut slice[at..at + len])
         {
             kernels.interleave(phases, to);
-            return tail::apply(tail, to);
+            tail::apply(tail, to);
+            return Ok(());
         }
-        scratch.clear();
-        scratch.resize(len, E::Compute::ZERO);
+        refill("working memory", scratch, len, E::Compute::ZERO)?;
         kernels.interleave(phases, scratch);
         tail::apply(tail, scratch);
         let cells = &scratch[..inside];
@@ -281,6 +294,7 @@ impl<E: Element> Pieces<'_, E> {
                 *to = E::narrow(*from);
             }
         }
+        Ok(())
     }
 
     /// Writes cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. Cells outside the piece are dropped.

@@ -79,21 +79,28 @@ pub(crate) struct Sheets {
 
 impl Sheets {
     /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own sheet, so that rows
-    /// have no extra cells and the pitch is the block's width.
+    /// have no extra cells and the pitch is the block's width. Sizes saturate: a dilation can spread few taps over more
+    /// cells than can be counted, which [`Sheets::bytes`] tells.
     pub fn new(axes: &[AxisPhases], rows: usize, columns: usize, apart: bool) -> Sheets {
         let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
         let outer: Vec<AxisSheets> = outer.iter().map(AxisSheets::apart).collect();
         let y = AxisSheets::shared(y);
         let x = if apart { AxisSheets::apart(x) } else { AxisSheets::shared(x) };
         let pitch = columns + x.extra;
-        let sheet = (rows + y.extra) * pitch;
-        let count = outer.iter().map(|o| o.firsts.len()).product::<usize>() * y.firsts.len() * x.firsts.len();
+        let sheet = (rows + y.extra).saturating_mul(pitch);
+        let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
+        let cells = counts.fold(sheet, usize::saturating_mul);
         // whole cache lines, and never a multiple of a page: neighbouring channels must not fight for the same cache sets
-        let mut channel_stride = (count * sheet).next_multiple_of(16);
+        let mut channel_stride = cells.checked_next_multiple_of(16).unwrap_or(usize::MAX);
         if channel_stride.is_multiple_of(512) {
-            channel_stride += 16;
+            channel_stride = channel_stride.saturating_add(16);
         }
         Sheets { outer, rows: y, columns: x, pitch, sheet, channel_stride }
+    }
+
+    /// Bytes of the sheets of some channels.
+    pub fn bytes(&self, channels: usize, element: usize) -> usize {
+        self.channel_stride.saturating_mul(channels).saturating_mul(element)
     }
 
     /// The offset of a tap: one shift per axis.

@@ -1,0 +1,187 @@
+//! The memory limit: what is above it is refused before anything is allocated, or computed with less.
+
+mod common;
+
+use common::oracle::Expected;
+use common::probe::{Probe, axis};
+use common::proto::Dim;
+use common::random::Random;
+use common::run::{Stage, guarded, load, refused, run};
+use tract_core::internal::*;
+use tract_core::knobs::KnobScope;
+use tract_deconv::filter::PackedFilter;
+use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+
+/// Runs a job under a limit of so many bytes.
+fn under<T>(limit: usize, job: impl FnOnce() -> T) -> TractResult<T> {
+    Ok(KnobScope::new([("TRACT_DECONV_MEMORY_LIMIT", &*limit.to_string())])?.enter(job))
+}
+
+#[test]
+fn an_output_above_the_limit_is_refused() -> TractResult<()> {
+    // 3 channels of 9 cells
+    let (bytes, rules) = (3 * 9 * 4, [axis(2, 1, 0, 9)]);
+    let refusal = "output size: shape=[1, 3, 9], its 108 bytes are more than the limit of 107";
+    let known = Probe::new(&[1, 2, 4], &[2, 3, 3]).ints("strides", &[2]).bias(3);
+    under(bytes, || known.gives(&rules))?;
+    under(bytes - 1, || known.refused(&[refusal]))?;
+    for weights_at_run_time in [false, true] {
+        let mut open = known.clone().dims(&[Dim::Size(1), Dim::Size(2), "L".into()]);
+        open.run_time_weights = weights_at_run_time;
+        under(bytes, || open.gives(&rules))?;
+        under(bytes - 1, || open.refused(&[refusal]))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_an_empty_input_gives_is_limited_too() -> TractResult<()> {
+    let probe = Probe::new(&[1, 2, 0], &[2, 3, 3]).ints("output_padding", &[2]).ints("strides", &[3]).bias(3);
+    let probe = probe.dims(&[Dim::Size(1), Dim::Size(2), "L".into()]);
+    // F = 3·(0-1) + 3 + 2
+    under(24, || probe.gives(&[axis(3, 1, 0, 2)]))?;
+    under(23, || probe.refused(&["output size: shape=[1, 3, 2], its 24 bytes are more than the limit of 23"]))
+}
+
+#[test]
+fn a_refused_model_may_run_on_smaller_inputs() -> TractResult<()> {
+    let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]).dims(&[Dim::Size(1), Dim::Size(2), "L".into()]);
+    let plan = under(100, || load(&probe.proto())?.into_optimized()?.into_runnable())??;
+    for (len, fits) in [(6, true), (7, false), (1, true)] {
+        let x = Random(len as u64).tensor(f32::datum_type(), &[1, 2, len]);
+        let y = guarded(|| under(100, || plan.run(tvec!(x.into_tvalue())))?);
+        assert_eq!(y.is_ok(), fits, "{len} cells");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_default_limit_holds() {
+    // 2³³ f32: twice 16 GiB, less than what a tensor may hold
+    let probe = Probe::new(&[1, 2, 4, 4], &[2, 3, 3, 3]).ints("output_shape", &[1 << 16, 1 << 17]);
+    let bytes = 3usize << 35;
+    probe.refused(&["output size", &format!("{bytes} bytes are more than the limit of 17179869184")]);
+}
+
+fn spec(direction: Direction, kernel: &[usize], stride: usize) -> DeconvSpec {
+    let rank = kernel.len();
+    DeconvSpec {
+        direction,
+        data_format: DataFormat::Ncx,
+        filter_format: FilterFormat::Iox,
+        in_channels: 4,
+        out_channels: 2,
+        group: 1,
+        kernel: kernel.into(),
+        strides: tvec!(stride; rank),
+        dilations: tvec!(1; rank),
+        padding: Padding::zero(rank),
+        output_padding: tvec!(0; rank),
+    }
+}
+
+/// Packs, runs, and compares with the definition.
+fn check(spec: &DeconvSpec, plan: &Plan, input: &[usize]) -> TractResult<()> {
+    let mut random = Random(7);
+    let x = random.tensor(f32::datum_type(), input);
+    let w = random.tensor(f32::datum_type(), &spec.filter_shape()).into_arc_tensor();
+    let y = plan.run(spec, &x, &PackedFilter::pack(spec, &plan.filter_layout(), &w)?, None)?;
+    Expected::new(spec, &x, &w, None, None).check(&y).map_err(|e| format_err!("{plan}: {e}"))
+}
+
+#[test]
+fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResult<()> {
+    let grouped = DeconvSpec { group: 4, out_channels: 4, ..spec(Direction::Transposed, &[3, 3], 2) };
+    let cases = [
+        (Strategy::Depthwise, grouped, vec![1, 4, 1, 1]),
+        (Strategy::MatVec, spec(Direction::Transposed, &[4, 4], 1), vec![2, 4, 1, 1]),
+        (Strategy::Col2im, spec(Direction::Transposed, &[9, 9], 4), vec![1, 4, 5, 6]),
+        (Strategy::Phases, spec(Direction::Transposed, &[4, 4], 2), vec![1, 4, 5, 6]),
+        (Strategy::Phases, spec(Direction::Transposed, &[2, 2, 2, 2], 2), vec![2, 4, 2, 3, 2, 3]),
+        (Strategy::Phases, spec(Direction::Forward, &[3, 3], 2), vec![1, 4, 9, 9]),
+    ];
+    for (strategy, mut spec, input) in cases {
+        if spec.direction == Direction::Forward {
+            spec.filter_format = FilterFormat::GroupedOix;
+        }
+        let plan = |limit: usize| {
+            let options = PlanOptions { strategy: Some(strategy), memory_limit: Some(limit), ..PlanOptions::default() };
+            Plan::new(&spec, &input, None, f32::datum_type(), &options)
+        };
+        let output = plan(1 << 30)?.problem.output_bytes(f32::datum_type());
+        check(&spec, &plan(1 << 30)?, &input)?;
+        let refusal = guarded(|| plan(output));
+        let reason = format!("bytes of working memory are more than the limit of {output}");
+        refused(refusal, &[&reason]).map_err(|e| format_err!("{strategy}: {e}"))?;
+        // the reference takes none
+        let options = PlanOptions { memory_limit: Some(output), ..PlanOptions::default() };
+        let left = Plan::new(&spec, &input, None, f32::datum_type(), &options)?;
+        ensure!(left.strategy() == Strategy::Reference, "{strategy}: {left}");
+        check(&spec, &left, &input)?;
+    }
+    Ok(())
+}
+
+/// Taps far apart: a window of the input that holds them all has more cells than can be counted.
+#[test]
+fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
+    let far = (i32::MAX as usize - 1) / 2;
+    for rank in 1..=4 {
+        let base = spec(Direction::Transposed, &vec![3; rank], 1);
+        let spread = DeconvSpec {
+            dilations: tvec!(far; rank),
+            // what is left are the cells around the middle tap
+            padding: Padding::Explicit { begin: tvec!(far as i64 - 1; rank), end: tvec!(far as i64 - 1; rank) },
+            ..base
+        };
+        spread.validate()?;
+        let input = [&[1, 4][..], &[2, 1, 2, 1][..rank]].concat();
+        check(&spread, &Plan::new(&spread, &input, None, f32::datum_type(), &PlanOptions::default())?, &input)?;
+        let open: TVec<TDim> = input.iter().map(|dim| dim.to_dim()).collect();
+        Plan::shape_free_layout(&spread, &open, f32::datum_type(), &PlanOptions::default());
+    }
+    Ok(())
+}
+
+/// Nothing of a tensor that is only a shape is ever in memory, so planning meets the largest there are.
+#[test]
+fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
+    let sizes = [1, 3, 1 << 10, 1 << 16, (1 << 20) - 1, 1 << 30];
+    let mut planned = 0;
+    for direction in [Direction::Transposed, Direction::Forward] {
+        for kernel in [1, 2, 5, 1 << 9] {
+            for stride in [1, 2, 64, 1 << 20] {
+                for channels in [1, 64, 1 << 20, 1 << 29] {
+                    for (h, w) in sizes.into_iter().flat_map(|h| sizes.map(|w| (h, w))) {
+                        let base = spec(direction, &[kernel, kernel], stride);
+                        let spec = DeconvSpec { in_channels: channels, filter_format: FilterFormat::Oix, ..base };
+                        let options = PlanOptions { memory_limit: Some(usize::MAX), ..PlanOptions::default() };
+                        let dt = f64::datum_type();
+                        if spec.validate().is_err() || spec.problem(&[1, channels, h, w], None).is_err() {
+                            continue;
+                        }
+                        planned += 1;
+                        Plan::new(&spec, &[1, channels, h, w], None, dt, &options)?.problem.multiply_adds();
+                    }
+                }
+            }
+        }
+    }
+    ensure!(planned > 300, "only {planned} of the shapes are legal");
+    Ok(())
+}
+
+#[test]
+fn an_unreadable_limit_is_an_error() -> TractResult<()> {
+    let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]);
+    for text in ["1G", "-1", "99999999999999999999"] {
+        let scope = KnobScope::new([("TRACT_DECONV_MEMORY_LIMIT", text)])?;
+        for stage in Stage::ALL {
+            let result = guarded(|| scope.enter(|| run(stage.of(load(&probe.proto())?)?, &probe.inputs())));
+            let needed = format!("TRACT_DECONV_MEMORY_LIMIT: memory limit: bytes={}", text.to_lowercase());
+            refused(result, &[&needed]).map_err(|e| format_err!("{stage:?}: {e}"))?;
+        }
+    }
+    Ok(())
+}
