@@ -30,6 +30,15 @@ impl Run<'_> {
         filter: impl FnOnce(&Plan) -> TractResult<Arc<PackedFilter>>,
     ) -> TractResult<TVec<TValue>> {
         let requested = requested(self.spec, symbols, self.output_shape)?;
+        if let Some(bias) = self.bias {
+            // facts may leave the length open
+            ensure!(
+                bias.shape() == [self.spec.out_channels],
+                "bias: shape={:?}, one value per output channel, {} of them, is needed",
+                bias.shape(),
+                self.spec.out_channels
+            );
+        }
         if self.input.len() == 0 {
             let problem = self.spec.problem(self.input.shape(), requested.as_deref())?;
             self.options.check_output(&problem.output_shape(), self.input.datum_type())?;
