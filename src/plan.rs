@@ -265,7 +265,7 @@ impl Plan {
         }
     }
 
-    /// What runs, then a line for each better-ranked strategy and why it declined.
+    /// What runs, then a line for each strategy that was considered and why it declined.
     pub fn explain(&self) -> String {
         let declined = self.declined.iter().map(|(strategy, reason)| format!("\n  {strategy}: {reason}"));
         std::iter::once(self.to_string()).chain(declined).collect()
