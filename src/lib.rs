@@ -53,7 +53,8 @@
 //!
 //! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transform `deconv` of [`rewrite`].
 //! - Models with bf16 tensors: [`load`](load()).
-//! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator.
+//! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator, as NNEF's own
+//!   `deconv` where that can say it.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set,
 //!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have.

@@ -27,6 +27,8 @@ pub enum Dialect {
     OneDnn,
     /// tract's own `Deconv`, rewritten.
     Tract,
+    /// NNEF's `deconv`.
+    Nnef,
 }
 
 impl fmt::Display for Dialect {
@@ -36,6 +38,7 @@ impl fmt::Display for Dialect {
             Dialect::OpenVino => "openvino",
             Dialect::OneDnn => "onednn",
             Dialect::Tract => "tract",
+            Dialect::Nnef => "nnef",
         })
     }
 }

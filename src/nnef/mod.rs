@@ -15,8 +15,15 @@
 //! # }
 //! ```
 //!
-//! The registry is `tract_deconv`, its one primitive [`PRIMITIVE`]; [`registry`] documents the parameters. Models are dumped
-//! before they are optimised. What the planner was told to do is not written: a file outlives the machine it was made on.
+//! What NNEF's own `deconv` can say is written as that: a transposed convolution of floats, channels first, under explicit
+//! pads; with an output padding only where all sizes are known. Any tract loads it, with this crate or without, and where
+//! this crate is there its operator results; the dialect, a mere label, is then NNEF.
+//!
+//! All else takes the registry `tract_deconv` to load. Its one primitive is [`PRIMITIVE`]; [`registry`] documents the
+//! parameters. Models are dumped before they are optimised. What the planner was told to do is not written: a file outlives
+//! the machine it was made on.
+
+mod standard;
 
 use crate::WithDeconv;
 use crate::knobs;
@@ -45,11 +52,17 @@ const FILTER_FORMATS: [(&str, FilterFormat); 5] = [
     ("grouped_oix", FilterFormat::GroupedOix),
 ];
 const SIDES: [(&str, Side); 2] = [("begin", Side::Begin), ("end", Side::End)];
-const DIALECTS: [(&str, Dialect); 4] =
-    [("onnx", Dialect::Onnx), ("openvino", Dialect::OpenVino), ("onednn", Dialect::OneDnn), ("tract", Dialect::Tract)];
+const DIALECTS: [(&str, Dialect); 5] = [
+    ("onnx", Dialect::Onnx),
+    ("openvino", Dialect::OpenVino),
+    ("onednn", Dialect::OneDnn),
+    ("tract", Dialect::Tract),
+    ("nnef", Dialect::Nnef),
+];
 
 impl WithDeconv for Nnef {
     fn enable_deconv(&mut self) {
+        standard::take_over(self);
         self.registries.push(registry());
     }
 
@@ -102,7 +115,7 @@ fn parameters() -> Vec<Parameter> {
             .named("output_shape")
             .default(none())
             .doc("dimensions, over symbols too; beside output_size they are what facts show"),
-        TypeName::String.named("dialect").default("tract").doc("onnx, openvino, onednn or tract; only a label"),
+        TypeName::String.named("dialect").default("tract").doc("onnx, openvino, onednn, tract or nnef; only a label"),
         TypeName::Logical.named("fusion").default(true).doc("whether what follows may be folded in"),
     ]
 }

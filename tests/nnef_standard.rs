@@ -1,0 +1,296 @@
+//! NNEF's own `deconv`: what is written as it, that tract reads it without the plugin, and what files by other hands hold.
+#![cfg(feature = "nnef")]
+
+mod common;
+
+use common::nnef::is_standard;
+use common::oracle::Expected;
+use common::random::Random;
+use common::run::{Stage, guarded, refused, run};
+use tract_core::internal::*;
+use tract_core::ops::cnn::Deconv;
+use tract_deconv::nnef::PRIMITIVE;
+use tract_deconv::{
+    DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OutputShape, Padding, PlanOptions, Side,
+    WithDeconv,
+};
+use tract_nnef::ast::{ProtoModel, RValue, parse::parse_document};
+use tract_nnef::internal::Nnef;
+use tract_nnef::prelude::Framework;
+
+fn with_plugin() -> Nnef {
+    tract_nnef::nnef().with_deconv()
+}
+
+/// Two axes, four channels to six in two groups.
+fn plain() -> DeconvSpec {
+    DeconvSpec {
+        direction: Direction::Transposed,
+        data_format: DataFormat::Ncx,
+        filter_format: FilterFormat::Iox,
+        in_channels: 4,
+        out_channels: 6,
+        group: 2,
+        kernel: tvec!(3, 2),
+        strides: tvec!(2, 3),
+        dilations: tvec!(2, 1),
+        padding: Padding::zero(2),
+        output_padding: tvec!(0, 0),
+    }
+}
+
+/// A model of one op, its weights constants or inputs, and its inputs.
+fn model(
+    spec: &DeconvSpec,
+    dt: DatumType,
+    has_bias: bool,
+    constant: bool,
+    change: impl Fn(&mut GroupedDeconv),
+) -> TractResult<(TypedModel, Vec<Tensor>)> {
+    let (mut random, mut model) = (Random(11), TypedModel::default());
+    let x = random.small_integers(dt, &spec.data_format.shape(2, spec.in_channels, [5, 4]));
+    let mut wires = tvec!(model.add_source("x", dt.fact(x.shape()))?);
+    let mut inputs = vec![x];
+    let bias = has_bias.then(|| vec![spec.out_channels]);
+    for (name, shape) in [("filter", Some(spec.filter_shape().to_vec())), ("bias", bias)] {
+        let Some(shape) = shape else { continue };
+        let weights = random.small_integers(dt, &shape);
+        wires.push(match constant {
+            true => model.add_const(name, weights)?,
+            false => {
+                inputs.push(weights);
+                model.add_source(name, dt.fact(&shape))?
+            }
+        });
+    }
+    let mut op = GroupedDeconv::new(spec.clone(), Dialect::Onnx, has_bias, PlanOptions::default())?;
+    change(&mut op);
+    let y = model.wire_node("y", op, &wires)?;
+    model.select_output_outlets(&y)?;
+    Ok((model, inputs))
+}
+
+fn written(model: &TypedModel) -> TractResult<(Vec<u8>, ProtoModel)> {
+    let tar = with_plugin().write_to_tar(model, vec![])?;
+    let proto = with_plugin().proto_model_for_read(&mut &*tar)?;
+    Ok((tar, proto))
+}
+
+fn fragments(proto: &ProtoModel) -> Vec<&str> {
+    let invocation = |value| match value {
+        &RValue::Invocation(ref invocation) => Some(&*invocation.id.0),
+        _ => None,
+    };
+    proto.doc.graph_def.body.iter().filter_map(|assignment| invocation(&assignment.right)).collect()
+}
+
+/// Specs that the fragment can say.
+fn sayable() -> Vec<DeconvSpec> {
+    use FilterFormat::*;
+    let mut specs = vec![];
+    for group in [1, 2] {
+        for filter_format in [Iox, Oix, Xio, Xoi, GroupedOix] {
+            specs.push(DeconvSpec { filter_format, group, ..plain() });
+        }
+    }
+    let explicit = Padding::Explicit { begin: tvec!(1, 0), end: tvec!(2, 1) };
+    let same = Padding::same_transposed(&[3, 2], &[2, 3], &[2, 1], &[0, 0], Side::Begin);
+    specs.extend([
+        DeconvSpec { padding: explicit.clone(), ..plain() },
+        DeconvSpec { padding: same, ..plain() },
+        DeconvSpec { padding: explicit, output_padding: tvec!(1, 2), ..plain() },
+        // depthwise, and with a multiplier
+        DeconvSpec { group: 4, out_channels: 4, ..plain() },
+        DeconvSpec { group: 4, out_channels: 8, ..plain() },
+    ]);
+    specs
+}
+
+#[test]
+fn tract_reads_it_without_the_plugin() -> TractResult<()> {
+    use DatumType::*;
+    for spec in sayable() {
+        for (dt, has_bias, constant) in [(F32, true, true), (F32, false, true), (F32, true, false), (F16, true, true)] {
+            let what = format!("{spec}, {dt:?}, bias {has_bias}, constant {constant}");
+            let (ours, inputs) = model(&spec, dt, has_bias, constant, |_| ())?;
+            let (tar, proto) = written(&ours)?;
+            ensure!(fragments(&proto).contains(&"deconv"), "{what}: {:?}", fragments(&proto));
+            let named = proto.doc.extension.iter().any(|(_, value)| value.trim() == "tract_deconv");
+            ensure!(!named, "{what}: {:?}", proto.doc.extension);
+            let stock = tract_nnef::nnef().model_for_read(&mut &*tar).context(what.clone())?;
+            ensure!(stock.nodes().iter().any(|node| node.op_is::<Deconv>()), "{what}: {stock}");
+            let want = run(ours, &inputs)?.remove(0);
+            for stage in [Stage::Decluttered, Stage::Optimised] {
+                // sums of small integers are exact in every type
+                let got = run(stage.of(stock.clone())?, &inputs)?.remove(0);
+                ensure!(got == want, "{what}, {stage:?}: {got:?} for {want:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn all_else_is_written_as_the_own_primitive() -> TractResult<()> {
+    use DatumType::*;
+    let forward = |padding| DeconvSpec {
+        direction: Direction::Forward,
+        filter_format: FilterFormat::GroupedOix,
+        padding,
+        ..plain()
+    };
+    let asked = OutputShape::Dims(tvec!(9.to_dim(), 11.to_dim()));
+    let negative = Padding::Explicit { begin: tvec!(-1, 0), end: tvec!(0, 0) };
+    let unsayable = [
+        (DeconvSpec { data_format: DataFormat::Nxc, ..plain() }, F32),
+        (DeconvSpec { padding: Padding::OutputShape { shape: asked, extra: Side::End }, ..plain() }, F32),
+        (DeconvSpec { padding: negative, ..plain() }, F32),
+        (forward(Padding::zero(2)), F32),
+        (forward(Padding::SameForward { extra: Side::End }), F32),
+        (plain(), I32),
+    ];
+    for (spec, dt) in unsayable {
+        let (ours, _) = model(&spec, dt, true, true, |_| ())?;
+        let proto = written(&ours)?.1;
+        ensure!(fragments(&proto).contains(&PRIMITIVE), "{spec}, {dt:?}: {:?}", fragments(&proto));
+        ensure!(!fragments(&proto).contains(&"deconv"), "{spec}, {dt:?}");
+        let op = ours.node_by_name("y")?.op_as::<GroupedDeconv>().context("the op")?;
+        ensure!(!is_standard(op, ours.input_fact(0)?), "{spec}, {dt:?}");
+    }
+    let (unfused, _) = model(&plain(), F32, true, true, |op| op.fusion = false)?;
+    ensure!(fragments(&written(&unfused)?.1).contains(&PRIMITIVE), "fusion turned off would be lost");
+    // an output padding that follows from symbols
+    let spec = DeconvSpec { output_padding: tvec!(1, 2), ..plain() };
+    let (mut symbolic, _) = model(&spec, F32, true, true, |_| ())?;
+    let n = symbolic.symbols.sym("N").to_dim();
+    symbolic.set_input_fact(0, f32::fact(&[n, 4.to_dim(), 5.to_dim(), 4.to_dim()]))?;
+    ensure!(fragments(&written(&symbolic)?.1).contains(&PRIMITIVE), "tract needs all sizes");
+    Ok(())
+}
+
+/// A graph of one `deconv` of `x`, four channels, with a filter and a bias of six output channels.
+fn by_hand(filter: &[usize], bias: &[usize], arguments: &str) -> TractResult<ProtoModel> {
+    let mut random = Random(23);
+    let mut tensor = |shape: &[usize]| random.small_integers(DatumType::F32, shape).into_arc_tensor();
+    let text = format!(
+        r#"version 1.0;
+graph net(x) -> (y) {{
+  x = external(shape = [2, 4, 5, 4]);
+  w = variable(label = "w", shape = {filter:?});
+  b = variable(label = "b", shape = {bias:?});
+  y = deconv(x, w{arguments});
+}}
+"#
+    );
+    Ok(ProtoModel {
+        doc: parse_document(&text).with_context(|| text.clone())?,
+        tensors: [("w".into(), tensor(filter)), ("b".into(), tensor(bias))].into(),
+        quantization: None,
+        resources: HashMap::new(),
+    })
+}
+
+fn x() -> Tensor {
+    Random(29).small_integers(DatumType::F32, &[2, 4, 5, 4])
+}
+
+/// Whatever tract makes of a file, the plugin makes of it too.
+#[test]
+fn files_by_other_hands_mean_what_they_mean_to_tract() -> TractResult<()> {
+    let groups = [("1", [6, 4, 3, 3]), ("2", [6, 2, 3, 3])];
+    let biases = [(", b", vec![6]), (", b", vec![1, 6]), (", b", vec![6, 1, 1]), ("", vec![6]), (", 2.0", vec![6])];
+    let geometries = [
+        "",
+        ", stride = [2, 1]",
+        ", padding = []",
+        ", padding = [(1, 0), (0, 2)], stride = [2, 2], dilation = [1, 2]",
+        ", padding = [(1, 1), (1, 1)], stride = [2, 2], output_shape = [10, 8]",
+        ", padding = [(0, 0), (0, 0)], stride = [], dilation = [], output_shape = [], border = 'constant'",
+    ];
+    for (group, filter) in groups {
+        for (argument, bias) in &biases {
+            for geometry in geometries {
+                let arguments = format!("{argument}{geometry}, groups = {group}");
+                let proto = by_hand(&filter, bias, &arguments)?;
+                let stock = tract_nnef::nnef().model_for_proto_model(&proto).context(arguments.clone())?;
+                let ours = with_plugin().model_for_proto_model(&proto).context(arguments.clone())?;
+                let op = ours.nodes().iter().find_map(|node| node.op_as::<GroupedDeconv>());
+                ensure!(op.is_some_and(|op| op.dialect == Dialect::Nnef), "{arguments}: {ours}");
+                ensure!(ours.output_fact(0)?.shape == stock.output_fact(0)?.shape, "{arguments}: {ours}, {stock}");
+                let want = run(stock, &[x()])?.remove(0);
+                for stage in Stage::ALL {
+                    let got = run(stage.of(ours.clone())?, &[x()])?.remove(0);
+                    ensure!(got == want, "{arguments}, {stage:?}: {got:?} for {want:?}");
+                }
+            }
+        }
+    }
+    // as many groups as channels
+    let arguments = ", b, stride = [2, 2], padding = [(0, 0), (0, 0)], groups = 0";
+    let proto = by_hand(&[4, 1, 3, 3], &[4], arguments)?;
+    let stock = run(tract_nnef::nnef().model_for_proto_model(&proto)?, &[x()])?;
+    let ours = run(with_plugin().model_for_proto_model(&proto)?, &[x()])?;
+    ensure!(ours == stock, "{arguments}");
+    Ok(())
+}
+
+/// Where tract panics or errs: automatic padding to a size, and with a kernel within the stride.
+#[test]
+fn beyond_tract() -> TractResult<()> {
+    for (arguments, filter, padding) in [
+        (", b, stride = [2, 2], output_shape = [9, 8]", [6, 4, 3, 3], {
+            Padding::OutputShape { shape: OutputShape::Dims(tvec!(9.to_dim(), 8.to_dim())), extra: Side::End }
+        }),
+        (", b, stride = [3, 2]", [6, 4, 2, 1], Padding::zero(2)),
+    ] {
+        let proto = by_hand(&filter, &[6], arguments)?;
+        let stock = guarded(|| run(tract_nnef::nnef().model_for_proto_model(&proto)?, &[x()]));
+        ensure!(stock.is_err(), "stock tract does this now: {arguments}");
+        let model = with_plugin().model_for_proto_model(&proto)?;
+        let op = model.nodes().iter().find_map(|node| node.op_as::<GroupedDeconv>()).context("the op")?;
+        assert_eq!(op.spec.padding, padding, "{arguments}");
+        let tensor = |name: &str| Arc::clone(&proto.tensors[&name.into()]);
+        let expected = Expected::new(&op.spec, &x(), &tensor("w"), Some(&*tensor("b")), None);
+        for stage in Stage::ALL {
+            let got = run(stage.of(model.clone())?, &[x()])?.remove(0);
+            expected.check(&got).map_err(|e| format_err!("{arguments}, {stage:?}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn broken_files_are_refused() -> TractResult<()> {
+    let filter = [6, 4, 3, 3];
+    for (arguments, word) in [
+        (", b, border = 'reflect'", "border=reflect"),
+        (", b, stride = [0, 1]", "stride"),
+        (", b, stride = [2]", "stride=[2], one value per spatial axis"),
+        (", b, stride = [-1, 1]", "stride=-1"),
+        (", b, dilation = [1, 0]", "dilation"),
+        (", b, dilation = [1, 1, 1]", "dilation=[1, 1, 1], one value"),
+        (", b, padding = [(1, 1)]", "padding=[[1, 1]], one pair"),
+        (", b, padding = [(9, 9), (0, 0)]", "output size"),
+        (", b, groups = -1", "groups=-1"),
+        (", b, groups = 3", "channels"),
+        (", b, groups = 4611686018427387904", "groups"),
+        (", b, output_shape = [10]", "output_shape=[10], one value"),
+        (", b, padding = [(0, 0), (0, 0)], output_shape = [6, 6]", "output_shape=[6, 6], at least"),
+        (", b, padding = [(0, 0), (0, 0)], output_shape = [-6, 6]", "output_shape=-6"),
+    ] {
+        let proto = by_hand(&filter, &[6], arguments)?;
+        let result = guarded(|| run(with_plugin().model_for_proto_model(&proto)?, &[x()]));
+        refused(result, &[word]).map_err(|e| format_err!("{arguments}: {e}"))?;
+    }
+    for (filter, bias, word) in [
+        (&[6, 4, 3][..], &[6][..], "filter: shape=[6, 4, 3]"),
+        (&[6, 5, 3, 3], &[6], "channels"),
+        (&[6, 4, 3, 3], &[5], "bias"),
+        (&[6, 4, 3, 3], &[2, 3], "bias"),
+    ] {
+        let proto = by_hand(filter, bias, ", b")?;
+        let result = guarded(|| run(with_plugin().model_for_proto_model(&proto)?, &[x()]));
+        refused(result, &[word]).map_err(|e| format_err!("{filter:?}, {bias:?}: {e}"))?;
+    }
+    Ok(())
+}
