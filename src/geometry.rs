@@ -119,6 +119,17 @@ impl AxisPhases {
         at(grid.start)..at(grid.end)
     }
 
+    /// The taps of phase `phase` that read input at some grid position of `grid`, as a range: shifts rise or fall with the kernel index.
+    pub fn taps_inside(&self, phase: usize, grid: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let taps = &self.phases[phase].taps;
+        let reads = |tap: &Tap| {
+            let inside = self.inside(tap.shift);
+            inside.start < grid.end && grid.start < inside.end
+        };
+        let begin = taps.iter().position(reads).unwrap_or(0);
+        begin..taps.iter().rposition(reads).map_or(begin, |last| last + 1)
+    }
+
     /// The grid positions whose input under `shift` exists, as a range within `0..grid`.
     pub fn inside(&self, shift: i64) -> std::ops::Range<usize> {
         let step = self.in_step as i64;

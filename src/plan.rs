@@ -390,10 +390,15 @@ impl fmt::Display for Plan {
                 write!(f, "col2im {}x{} on {} {:?}, {rows} input rows at a time", p.mr, p.nv, self.isa, self.datum_type)
             }
             Decision::Channels(p) => {
-                let source = if p.direct { "in place" } else { "in padded rows" };
+                let source = match (p.direct, p.transposed) {
+                    (true, _) => "in place",
+                    (_, true) => "in a transposed copy",
+                    _ => "in padded rows",
+                };
+                let runs = if p.by_row { "rows" } else { "blocks" };
                 write!(
                     f,
-                    "channels {}x{} on {} {:?}, {} input channels at a time, input read {source}, blocks of {}x{} positions",
+                    "channels {}x{} on {} {:?}, {} input channels at a time, input read {source} by {runs}, blocks of {}x{} positions",
                     p.positions, p.width, self.isa, self.datum_type, p.chunk, p.block_rows, p.block_columns
                 )
             }

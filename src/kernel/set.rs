@@ -23,7 +23,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
-    transpose: unsafe fn(from: &[T], from_stride: usize, to: &mut [T], to_stride: usize),
+    transpose: unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], at: usize),
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
     /// For one, two, four and eight phases.
@@ -45,15 +45,16 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[j][i] = from[i][j]` for a square of `lanes` × `lanes`, rows `from_stride` and `to_stride` apart.
+    /// `to[j][at + i] = from[starts[i] + j]`, for as many starts as there are lanes and at most as many rows.
     ///
     /// # Panics
-    /// When a slice is shorter than the square.
-    pub fn transpose(&self, from: &[T], from_stride: usize, to: &mut [T], to_stride: usize) {
-        assert!(from.len() >= (self.lanes - 1) * from_stride + self.lanes);
-        assert!(to.len() >= (self.lanes - 1) * to_stride + self.lanes);
+    /// When a slice is shorter than what is read or written.
+    pub fn transpose(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], at: usize) {
+        assert!(starts.len() == self.lanes && to.len() <= self.lanes);
+        assert!(starts.iter().all(|start| start + self.lanes <= from.len()));
+        assert!(to.iter().all(|row| at + self.lanes <= row.len()));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { (self.transpose)(from, from_stride, to, to_stride) }
+        unsafe { (self.transpose)(from, starts, to, at) }
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
@@ -153,9 +154,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn transpose(from: &[$lane], from_stride: usize, to: &mut [$lane], to_stride: usize) {
+            unsafe fn transpose(from: &[$lane], starts: &[usize], to: &mut [&mut [$lane]], at: usize) {
                 // SAFETY: entered through `Kernels::transpose` only, which checks.
-                unsafe { tile::transpose::<$vector, LANES>(from, from_stride, to, to_stride) }
+                unsafe { tile::transpose::<$vector, LANES>(from, starts, to, at) }
             }
 
             $(#[$feature])*

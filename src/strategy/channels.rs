@@ -1,12 +1,13 @@
 //! Each phase as a small dense convolution over the shared grid: inputs are the scalars, output channels the lanes.
 //!
-//! Where [`phases`](super::phases) keeps a block of input and streams weights, this keeps a chunk of a panel's weights in L1 and
-//! streams positions. Channels-last results are stored as they come, channels-first ones through transposed squares.
+//! Where [`phases`](super::phases) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
+//! streams positions. Channels-last results are stored as they come, channels-first ones through transposed squares, in which the
+//! phases of a row interleave by themselves.
 
-use super::phases::{Phase, axes_of, phases_of, too_many_phases};
+use super::phases::{LONGEST_CHAIN, Phase, axes_of, phases_of, too_many_phases};
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, tasks};
 use super::sheets::Sheets;
-use super::{Operands, Scratch, parallel};
+use super::{Operands, Scratch, cost, parallel};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
@@ -16,13 +17,16 @@ use crate::spec::{DataFormat, Problem};
 use crate::tail::Activation;
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Bytes of a panel's weights that stay in L1 while all positions of a block pass by.
-const L1_SHARE: usize = 20 * 1024;
+/// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
+/// times that many bytes were 8 % faster than what stays in L1 (Zen 4).
+const SHARE_OF_SUMS: usize = 16;
 
-/// Positions that are transposed together, about.
-const TRANSPOSED: usize = 128;
+/// Multiply-adds that an input element must take part in for its transposition to pay: scalars of neighbouring channels then come from one cache line
+/// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
+const TRANSPOSING_PAYS: usize = 2048;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +37,16 @@ pub struct ChannelsPlan {
     pub tail_width: usize,
     /// Positions of a register tile.
     pub positions: usize,
-    /// Input channels whose weights stay in L1.
+    /// Input channels of one pass: the longest accumulation chain.
     pub chunk: usize,
     /// Whether the input is read in place.
     pub direct: bool,
-    /// Whether tiles end where grid rows end, or run over the padding between them.
+    /// Whether a copy of channels-first input has channels side by side.
+    pub transposed: bool,
+    /// Whether tiles end where grid rows end and leave out the taps that miss the input there, or run over the padding between rows.
     pub by_row: bool,
+    /// Positions whose sums are made and stored together.
+    pub strip: usize,
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Grid columns of a block.
@@ -80,54 +88,63 @@ impl ChannelsPlan {
         let direct = matches!(datum_type, DatumType::F32 | DatumType::F64)
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
 
+        let transposed = !direct
+            && problem.data_format == DataFormat::Ncx
+            && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
+        // of L2, a block's input takes at most half
+        let budget = machine.l2 / 2 / element / problem.group_in.max(1);
+        let sheets = |rows, columns| Sheets::new(&axes, rows, columns, false);
+        let (block_rows, block_columns) = if y.grid == 1 && y.output == 1 {
+            let per_column = if direct { 1 } else { sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid)) };
+            (1, (budget / per_column.max(1)).max(256).min(x.grid))
+        } else if direct {
+            ((budget / x.grid).clamp(1, y.grid), x.grid)
+        } else {
+            let fixed = sheets(1, x.grid).channel_stride;
+            let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
+            ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+        };
+        let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
+        let laid_out = sheets(block_rows, block_columns);
+        let pitch = if direct { x.grid } else { laid_out.pitch };
+        let flat = (block_rows - 1) * pitch + block_columns;
+        let (outer, [y_axis, _]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+        let blocks = outer.iter().map(|a| a.grid).product::<usize>()
+            * y.grid.div_ceil(block_rows)
+            * x.grid.div_ceil(block_columns);
+        let chunk = (LONGEST_CHAIN / widest.max(1)).clamp(1, problem.group_in.max(1));
+        let chunks = problem.group_in.div_ceil(chunk);
+        // even passes
+        let chunk = problem.group_in.div_ceil(chunks.max(1)).max(1);
+        let vectors = problem.group_out.div_ceil(lanes);
+        let summed = (flat * vectors).saturating_mul(phases * chunks * cost::SUMMED);
+        let stored = (flat * vectors * phases).saturating_mul(cost::TRANSPOSED);
+        let copied = match direct {
+            true => 0,
+            false => laid_out.bytes(problem.group_in, 1) / lanes * cost::copied(DataFormat::Ncx, lanes),
+        };
+        let outer_share: f64 = outer.iter().map(share_inside).product();
+        let row_share = share_inside(y_axis);
+
         let mut best: Option<ChannelsPlan> = None;
         for (positions, nv) in tiles.into_iter().filter(|(positions, nv)| positions * nv >= 6) {
             let width = nv * lanes;
             let tail_width = (problem.group_out % width).next_multiple_of(lanes);
             let tail_width = if tail_width == 0 { width } else { tail_width };
-            let chunk = (L1_SHARE / element / (width * widest.max(1))).clamp(1, problem.group_in.max(1));
             if forced.is_some_and(|f| f != (width, tail_width, chunk)) {
                 continue;
             }
-            let sheets = |rows, columns| Sheets::new(&axes, rows, columns, false);
-            // of L2, sheets take at most half, and so do the sums of one panel and one row of phases
-            let sums = x.out_step * width;
-            let budget = machine.l2 / 2 / element;
-            let least = positions.max(lanes);
-            let (block_rows, block_columns) = if y.grid == 1 && y.output == 1 {
-                let per_column = problem.group_in * sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid));
-                let columns = budget / if direct { sums } else { sums.max(per_column) };
-                (1, columns.max(least).min(x.grid))
-            } else {
-                let fixed = sheets(1, x.grid).channel_stride;
-                let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
-                let of_sheets = 1 + (budget / problem.group_in.max(1)).saturating_sub(fixed) / per_row;
-                let of_sums = budget / (sums * x.grid);
-                (if direct { of_sums } else { of_sums.min(of_sheets) }.clamp(1, y.grid), x.grid)
-            };
-            let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
-            let laid_out = sheets(block_rows, block_columns);
-            let pitch = if direct { x.grid } else { laid_out.pitch };
-            let flat = (block_rows - 1) * pitch + block_columns;
-            let blocks = axes[..axes.len() - 2].iter().map(|a| a.grid).product::<usize>()
-                * y.grid.div_ceil(block_rows)
-                * x.grid.div_ceil(block_columns);
-            let chunks = problem.group_in.div_ceil(chunk);
-            let vectors = problem.group_out.div_ceil(lanes);
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
                 (panels - 1).saturating_mul(run_cost(len, positions, nv, &sizes))
                     + run_cost(len, positions, tail_width / lanes, &sizes)
             };
-            let (whole, rows) = (run_cost(flat), block_rows.saturating_mul(run_cost(block_columns)));
-            // a load and a store for each vector of sums and chunk; then what storing takes
-            let summed = (flat * vectors).saturating_mul(phases * chunks);
-            let stored =
-                (flat * vectors * phases).saturating_mul(if problem.data_format == DataFormat::Nxc { 3 } else { 24 });
-            let copied = if direct { 0 } else { laid_out.bytes(problem.group_in, 1) / 2 / lanes * 5 };
-            let block = whole.min(rows).saturating_mul(depth).saturating_add(summed);
-            let block = block.saturating_add(stored).saturating_add(copied) as u64;
+            let rows = (block_rows.saturating_mul(run_cost(block_columns)) as f64 * row_share) as usize;
+            let whole = run_cost(flat);
+            let multiplied = (whole.min(rows).saturating_mul(depth) as f64 * outer_share) as usize;
+            let block = multiplied.saturating_add(summed).saturating_add(stored).saturating_add(copied) as u64;
             let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
+            let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(ChannelsPlan {
                     width,
@@ -135,7 +152,9 @@ impl ChannelsPlan {
                     positions,
                     chunk,
                     direct,
+                    transposed,
                     by_row: rows < whole,
+                    strip: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
                     block_rows,
                     block_columns,
                     cost,
@@ -151,13 +170,26 @@ impl ChannelsPlan {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
         let block = if self.direct { 0 } else { sheets.bytes(problem.group_in, element) };
-        let positions = self.block_rows.saturating_mul(sheets.pitch).saturating_add(64);
-        let per_position = x.out_step * self.width * element;
-        let sums = positions.saturating_mul(per_position);
-        let transposed = (2 * TRANSPOSED).saturating_mul(per_position);
+        let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        let working = block.saturating_add(sums).saturating_add(transposed);
-        working.saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+        block.saturating_add(sums).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+    }
+
+    /// The flat positions of a block of rows and columns, in parts whose sums are made and stored together.
+    fn strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
+        if !self.by_row {
+            return super::blocks_of((rows - 1) * pitch + columns, self.strip);
+        }
+        let part = columns.div_ceil(columns.div_ceil(self.strip)).next_multiple_of(self.positions).min(self.strip);
+        if part < columns {
+            let of_row = |row: usize| {
+                let parts = super::blocks_of(columns, part).into_iter();
+                parts.map(move |part| row * pitch + part.start..row * pitch + part.end)
+            };
+            return (0..rows).flat_map(of_row).collect();
+        }
+        let groups = super::blocks_of(rows, (self.strip / pitch).max(1)).into_iter();
+        groups.map(|rows| rows.start * pitch..(rows.end - 1) * pitch + columns).collect()
     }
 
     /// The layout of the filter.
@@ -197,6 +229,13 @@ fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
     }
 }
 
+/// The share of an axis' (grid position, tap) pairs that read input.
+fn share_inside(axis: &AxisPhases) -> f64 {
+    let taps: Vec<_> = axis.phases.iter().flat_map(|p| &p.taps).collect();
+    let inside: usize = taps.iter().map(|t| axis.inside(t.shift).len()).sum();
+    inside as f64 / (axis.grid * taps.len()).max(1) as f64
+}
+
 /// Estimated slots of one (channel, tap) of a run of positions, in tiles of `most` positions and smaller ones for what is left; `sizes` are the tiles'
 /// positions, largest first.
 fn run_cost(mut len: usize, most: usize, nv: usize, sizes: &[usize]) -> usize {
@@ -229,6 +268,8 @@ struct Prepared<'a, E: Element> {
     panels: Vec<Panel<E::Compute>>,
     weights: &'a [E::Compute],
     group_weights: usize,
+    /// For each cell of a row of a strip, where its sums are: the phases interleave.
+    cells: Vec<usize>,
     /// Padded to panel widths, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
@@ -248,6 +289,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
         let cell = match problem.data_format {
+            DataFormat::Ncx if plan.transposed => problem.group_in.next_multiple_of(kernels.lanes),
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
         };
@@ -267,6 +309,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             })
             .collect::<TractResult<_>>()?;
         let padded: usize = panels.iter().map(|p| p.width).sum();
+        let columns = axes[axes.len() - 1].out_step;
+        let phase_stride = (plan.strip + kernels.lanes) * plan.width;
+        let cells = (0..plan.strip + kernels.lanes)
+            .flat_map(|position| (0..columns).map(move |phase| phase * phase_stride + position * plan.width));
         Ok(Prepared {
             plan,
             problem,
@@ -275,6 +321,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             cell,
             phases,
             panels,
+            cells: if problem.data_format == DataFormat::Ncx { cells.collect() } else { vec![] },
             weights: filter.data::<E::Compute>()?,
             group_weights: at,
             bias: super::padded_bias(problem, operands.bias, padded),
@@ -308,45 +355,74 @@ impl<'a, E: Element> Prepared<'a, E> {
             (source, x.grid, step)
         } else {
             let stride = self.sheets.channel_stride;
-            let data = scratch.block.of(problem.group_in * stride)?;
-            let parts = data.chunks_mut((stride * self.cell).max(1)).enumerate();
-            for (part, to) in parts {
-                self.sheets.fill_cells(
-                    &self.input[first + part * self.cell * self.strides.1..],
-                    spatial,
-                    self.cell,
-                    &task.outer,
-                    task.rows.clone(),
-                    task.columns.clone(),
-                    to,
-                );
+            let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
+            let (rows, columns) = (task.rows.clone(), task.columns.clone());
+            match problem.data_format {
+                DataFormat::Nxc => {
+                    let source = &self.input[first..];
+                    self.sheets.fill_cells(source, spatial, self.cell, &task.outer, rows, columns, data);
+                }
+                DataFormat::Ncx if self.cell == 1 => {
+                    for (ci, sheets) in data.chunks_mut(stride).enumerate() {
+                        let source = &self.input[first + ci * self.strides.1..];
+                        self.sheets.fill(source, spatial, &task.outer, rows.clone(), columns.clone(), sheets);
+                    }
+                }
+                DataFormat::Ncx => {
+                    let lanes = self.kernels.lanes;
+                    let planes = scratch.ragged.of(lanes * stride)?;
+                    let starts: SmallVec<[usize; 16]> = (0..lanes).map(|c| c * stride).collect();
+                    for c in (0..problem.group_in).step_by(lanes) {
+                        for (ci, plane) in (c..problem.group_in).zip(planes.chunks_mut(stride)) {
+                            let source = &self.input[first + ci * self.strides.1..];
+                            self.sheets.fill(source, spatial, &task.outer, rows.clone(), columns.clone(), plane);
+                        }
+                        for (square, cells) in data.chunks_mut(lanes * self.cell).enumerate() {
+                            let cells = cells.chunks_mut(self.cell).map(|cell| &mut cell[c..c + lanes]);
+                            let from = &planes[square * lanes..];
+                            self.kernels.transpose(from, &starts, &mut cells.collect::<SmallVec<[_; 16]>>(), 0);
+                        }
+                    }
+                }
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
             let source = Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..] };
             (source, self.sheets.pitch, self.cell)
         };
-        let flat = (task.rows.len() - 1) * pitch + task.columns.len();
-        // squares that are transposed may run over the last position
-        let padded = flat + self.kernels.lanes;
-        let (columns, per_outer) = (x.out_step, y.out_step * x.out_step);
-        let (count, len) = if plan.by_row { (task.rows.len(), task.columns.len()) } else { (1, flat) };
-        let runs = (0..count).map(|row| row * pitch..row * pitch + len);
+        let columns = x.out_step;
+        let per_outer = y.out_step * columns;
         let channels = task.channels.clone();
+        let strips = plan.strips(task.rows.len(), task.columns.len(), pitch);
+        // squares that are transposed may run over a strip's last position
+        let phase_stride = (plan.strip + self.kernels.lanes) * plan.width;
         for panel in self.panels.iter().filter(|p| channels.contains(&p.first_channel)) {
-            for o in 0..task.pieces.outer_phases.len() {
-                let first = task.pieces.outer_phases[o] * per_outer;
-                for (ry, phases) in self.phases[first..first + per_outer].chunks(columns).enumerate() {
-                    let sums = scratch.tile.of(columns * padded * panel.width)?;
-                    for (phase, sums) in phases.iter().zip(sums.chunks_mut(padded * panel.width)) {
-                        self.sum(g, panel, phase, &source, step, runs.clone(), sums);
-                    }
-                    crate::tail::apply(self.tail, sums);
-                    let sums = &*sums;
-                    match problem.data_format {
-                        DataFormat::Nxc => self.store_cells(task, (g, o, ry), panel, (flat, padded, pitch), sums),
-                        DataFormat::Ncx => {
-                            let buffers = (&mut scratch.ragged, &mut scratch.row);
-                            self.store_rows(task, (g, o, ry), panel, (flat, padded, pitch), sums, buffers)?
+            for strip in &strips {
+                let by_row = plan.by_row.then(|| flat_runs(strip.clone(), pitch, task.columns.len()));
+                let runs: Vec<Range<usize>> = match by_row {
+                    Some(runs) => runs.map(|run| strip.start + run.at..strip.start + run.at + run.len).collect(),
+                    None => vec![strip.clone()],
+                };
+                for o in 0..task.pieces.outer_phases.len() {
+                    for ry in 0..y.out_step {
+                        let sums = scratch.tile.of(columns * phase_stride)?;
+                        for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
+                            let phase = task.pieces.outer_phases[o] * per_outer + ry * columns + rx;
+                            for run in &runs {
+                                let rows = run.start / pitch..run.end.div_ceil(pitch);
+                                let rows = task.rows.start + rows.start..task.rows.start + rows.end;
+                                let taps = self.taps_inside(phase, &task.outer, rows);
+                                let sums = &mut sums[(run.start - strip.start) * plan.width..];
+                                self.sum(g, panel, (phase, taps), &source, step, run.clone(), sums);
+                            }
+                        }
+                        crate::tail::apply(self.tail, sums);
+                        let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
+                        match problem.data_format {
+                            DataFormat::Nxc => self.store_cells(task, place, panel, sums),
+                            DataFormat::Ncx => {
+                                let square = scratch.ragged.of(self.kernels.lanes * self.kernels.lanes)?;
+                                self.store_rows(task, place, panel, sums, square)
+                            }
                         }
                     }
                 }
@@ -355,38 +431,55 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// One phase of one panel over runs of a block's positions.
+    /// The taps of a phase that read input somewhere on grid rows `rows` at an outer position, or more: a range.
+    fn taps_inside(&self, phase: usize, outer: &[usize], rows: Range<usize>) -> Range<usize> {
+        let axes = &self.plan.axes;
+        let Some((x, others)) = axes.split_last() else { return 0..0 };
+        let at = outer.iter().map(|at| *at..at + 1).chain([rows]);
+        let picked = super::pieces::unflatten(phase, axes.iter().map(|a| a.out_step));
+        // first and last of a product, as flat indices
+        let (mut begin, mut last) = (0, 0);
+        for ((axis, at), phase) in others.iter().zip(at).zip(&picked) {
+            let (inside, count) = (axis.taps_inside(*phase, &at), axis.phases[*phase].taps.len());
+            if inside.is_empty() {
+                return 0..0;
+            }
+            (begin, last) = (begin * count + inside.start, last * count + inside.end - 1);
+        }
+        let count = x.phases[picked[axes.len() - 1]].taps.len();
+        begin * count..(last + 1) * count
+    }
+
+    /// One phase of one panel over a run of a block's positions, under a range of its taps.
     #[expect(clippy::too_many_arguments)]
     fn sum(
         &self,
         g: usize,
         panel: &Panel<E::Compute>,
-        phase: &Phase,
+        (phase, taps): (usize, Range<usize>),
         source: &Source<E::Compute>,
         step: usize,
-        runs: impl Iterator<Item = Range<usize>> + Clone,
+        run: Range<usize>,
         sums: &mut [E::Compute],
     ) {
+        let (plan, phase) = (self.plan, &self.phases[phase]);
         let bias = g * (self.bias.len() / self.problem.group) + panel.first_channel;
         let mut start = Start::Bias(&self.bias[bias..bias + panel.width]);
         let weights = &self.weights[g * self.group_weights + panel.weights + phase.weights * panel.width..];
-        let channels = if phase.taps.is_empty() { 1 } else { source.channels };
-        for from in (0..channels).step_by(self.plan.chunk) {
-            let weights = &weights[from * phase.taps.len() * panel.width..];
-            let chunk = Source {
-                base: source.base + from * source.channel_stride,
-                channels: self.plan.chunk.min(source.channels - from),
-                taps: &phase.taps,
-                ..*source
-            };
-            for run in runs.clone() {
-                let mut position = run.start;
-                for tile in &panel.tiles {
-                    while position + tile.positions <= run.end {
-                        let source = Source { base: chunk.base + position * step, ..chunk };
-                        tile.run(weights, &source, step, start, &mut sums[position * panel.width..], panel.width);
-                        position += tile.positions;
-                    }
+        let channels = if taps.is_empty() { 1 } else { source.channels };
+        for from in (0..channels).step_by(plan.chunk) {
+            let channels = plan.chunk.min(source.channels - from);
+            // `[tap][channel][width]` within a chunk
+            let weights = &weights[(from * phase.taps.len() + taps.start * channels) * panel.width..];
+            let base = source.base + from * source.channel_stride;
+            let chunk = Source { base, channels, taps: &phase.taps[taps.clone()], ..*source };
+            let mut position = run.start;
+            for tile in &panel.tiles {
+                while position + tile.positions <= run.end {
+                    let source = Source { base: chunk.base + position * step, ..chunk };
+                    let sums = &mut sums[(position - run.start) * plan.width..];
+                    tile.run(weights, &source, step, start, sums, plan.width);
+                    position += tile.positions;
                 }
             }
             start = Start::Add;
@@ -394,74 +487,79 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Channels last: a cell's channels are contiguous, in the sums as in the output.
-    fn store_cells(
-        &self,
-        task: &mut Task<E>,
-        (g, o, ry): (usize, usize, usize),
-        panel: &Panel<E::Compute>,
-        (flat, padded, pitch): (usize, usize, usize),
-        sums: &[E::Compute],
-    ) {
-        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
-        let channel = g * self.problem.group_out + panel.first_channel;
+    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: &Panel<E::Compute>, sums: &[E::Compute]) {
+        let (plan, axes) = (self.plan, &self.plan.axes);
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let channel = place.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(self.problem.group_out - panel.first_channel);
-        for run in flat_runs(0..flat, pitch, task.columns.len()) {
-            let cell = (task.rows.start + run.row) * y.out_step + ry;
+        for run in flat_runs(place.strip, place.pitch, task.columns.len()) {
+            let cell = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if cell >= task.pieces.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
-            for (rx, sums) in sums.chunks(padded * panel.width).enumerate() {
-                let cells = sums[run.at * panel.width..].chunks(panel.width).take(run.len);
-                task.pieces.write_cells(o, cell, first + rx, x.out_step, channel..channel + present, cells);
+            for (rx, sums) in sums.chunks(sums.len() / x.out_step).enumerate() {
+                let cells = sums[run.at * plan.width..].chunks(plan.width).take(run.len);
+                task.pieces.write_cells(place.outer, cell, first + rx, x.out_step, channel..channel + present, cells);
             }
         }
     }
 
-    /// Channels first: sums are transposed, then the phases of a row are interleaved.
+    /// Channels first: squares of cells × channels are transposed into the output, or by way of `square` where they don't fit or the element type differs.
     fn store_rows(
         &self,
         task: &mut Task<E>,
-        (g, o, ry): (usize, usize, usize),
+        place: Place,
         panel: &Panel<E::Compute>,
-        (flat, padded, pitch): (usize, usize, usize),
         sums: &[E::Compute],
-        (transposed, row): (&mut crate::kernel::Aligned<E::Compute>, &mut Vec<E::Compute>),
-    ) -> TractResult<()> {
-        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        square: &mut [E::Compute],
+    ) {
+        let (plan, axes) = (self.plan, &self.plan.axes);
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
-        let chunk = if pitch < TRANSPOSED { TRANSPOSED / pitch * pitch } else { TRANSPOSED };
-        for begin in (0..flat).step_by(chunk) {
-            let end = (begin + chunk).min(flat);
-            let stride = (end - begin).next_multiple_of(lanes);
-            let transposed = transposed.of(x.out_step * panel.width * stride)?;
-            for (sums, to) in sums.chunks(padded * panel.width).zip(transposed.chunks_mut(panel.width * stride)) {
-                for p in (0..end - begin).step_by(lanes) {
-                    for m in (0..panel.width).step_by(lanes) {
-                        let from = &sums[(begin + p) * panel.width + m..];
-                        self.kernels.transpose(from, panel.width, &mut to[m * stride + p..], stride);
-                    }
-                }
+        let first_slot = task.channel(self.problem, place.g, panel.first_channel);
+        for run in flat_runs(place.strip, place.pitch, task.columns.len()) {
+            let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
+            if row >= task.pieces.rows.end {
+                break;
             }
-            let mut rows: TVec<&[E::Compute]> = tvec!();
-            for run in flat_runs(begin..end, pitch, task.columns.len()) {
-                let cell = (task.rows.start + run.row) * y.out_step + ry;
-                if cell >= task.pieces.rows.end {
-                    break;
-                }
-                let first = (task.columns.start + run.column) * x.out_step;
-                for m in 0..channels {
-                    rows.clear();
-                    for rx in 0..x.out_step {
-                        let at = (rx * panel.width + m) * stride + run.at;
-                        rows.push(&transposed[at..at + run.len]);
+            let first = (task.columns.start + run.column) * x.out_step;
+            let cells = first..(first + run.len * x.out_step).min(task.pieces.columns.end);
+            let sums = &sums[run.at * plan.width..];
+            for m in (0..channels).step_by(lanes) {
+                let slots = first_slot + m..first_slot + channels.min(m + lanes);
+                let segments = task.pieces.segments(slots.clone(), place.outer, row, cells.clone());
+                let in_place: Option<SmallVec<[&mut [E::Compute]; 16]>> = segments.map(E::as_compute_mut).collect();
+                let whole = in_place.map_or(0, |mut rows| {
+                    let whole = cells.len() / lanes * lanes;
+                    for at in (0..whole).step_by(lanes) {
+                        self.kernels.transpose(&sums[m..], &self.cells[at..at + lanes], &mut rows, at);
                     }
-                    let channel = task.channel(self.problem, g, panel.first_channel + m);
-                    task.pieces.write(self.kernels, channel, o, cell, first, &rows, &[], row)?;
+                    whole
+                });
+                for at in (whole..cells.len()).step_by(lanes) {
+                    let mut rows = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
+                    self.kernels.transpose(&sums[m..], &self.cells[at..at + lanes], &mut rows, 0);
+                    let count = lanes.min(cells.len() - at);
+                    let segments = task.pieces.segments(slots.clone(), place.outer, row, cells.clone());
+                    for (to, from) in segments.zip(rows) {
+                        E::narrow_slice(&from[..count], &mut to[at..at + count]);
+                    }
                 }
             }
         }
-        Ok(())
     }
+}
+
+/// Where a strip's sums go.
+struct Place {
+    g: usize,
+    /// Index of the outer phase.
+    outer: usize,
+    /// Phase of the row axis.
+    phase_row: usize,
+    /// Flat positions of the block.
+    strip: Range<usize>,
+    pitch: usize,
 }

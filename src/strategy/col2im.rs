@@ -5,7 +5,7 @@
 
 use super::phases::axes_of;
 use super::pieces::{Cut, Task, bytes_of_tasks, tasks};
-use super::{Aligned, Operands, Scratch, blocks_of, group_parts, parallel, threads};
+use super::{Aligned, Operands, Scratch, blocks_of, cost, group_parts, parallel, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
@@ -80,20 +80,18 @@ impl Col2imPlan {
             let fits = (machine.l2 / 2 / element / products / x.input).max(1);
             let chunk_rows = (nv * lanes).div_ceil(x.input).clamp(1, fits.min(y.input));
             let vectors = (chunk_rows * x.input).div_ceil(lanes);
-            let tile_cost = |m: usize, n: usize| super::phases::tile_cost(m, n, lanes * element, false);
+            let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false);
             let row_cost = |m: usize| {
                 vectors / nv * tile_cost(m, nv) + if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { 0 }
             };
             let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
-            // a product's vector is stored, read and added once: three slots
-            let gathered = products * vectors * 3;
-            // output rows are summed in a buffer, interleaved and stored: as in the buffered phases
-            let (copying, storing) = super::phases::half_slots(problem.data_format, lanes);
-            let stored = vectors * problem.group_out * phases * storing / 2;
+            let gathered = products * vectors * cost::GATHERED;
+            let stored =
+                vectors * problem.group_out * phases * cost::buffered(problem.data_format, axes[1].out_step, lanes);
             // channels first are read in place
             let copied = match problem.data_format {
                 DataFormat::Ncx => 0,
-                DataFormat::Nxc => vectors * problem.group_in * copying / 2,
+                DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, lanes),
             };
             let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
             let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;

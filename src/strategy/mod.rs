@@ -2,6 +2,7 @@
 
 pub mod channels;
 pub mod col2im;
+mod cost;
 pub mod depthwise;
 pub mod matvec;
 pub mod phases;

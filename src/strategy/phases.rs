@@ -5,7 +5,7 @@
 
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, tasks};
 use super::sheets::Sheets;
-use super::{Aligned, Operands, Scratch, parallel};
+use super::{Aligned, Operands, Scratch, cost, parallel};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::{self, AxisPhases};
@@ -154,8 +154,11 @@ impl PhasesPlan {
             let blocks = axes[..axes.len() - 2].iter().map(|a| a.grid).product::<usize>()
                 * y.grid.div_ceil(block_rows)
                 * x.grid.div_ceil(block_columns);
-            let (copying, storing) = half_slots(problem.data_format, lanes);
-            let copied = if in_place { 0 } else { laid_out.bytes(problem.group_in, 1) / 2 / lanes * copying };
+            let copied = match in_place {
+                true => 0,
+                false => laid_out.bytes(problem.group_in, 1) / lanes * cost::copied(problem.data_format, lanes),
+            };
+            let buffered_store = cost::buffered(problem.data_format, x.out_step, lanes);
             let chain = widest * problem.group_in;
             let writes_rows =
                 problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN && cached;
@@ -168,7 +171,7 @@ impl PhasesPlan {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
-                let tile_cost = |m: usize, n: usize| tile_cost(m, n, lanes * element, resident);
+                let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident);
                 // tiles that write rows end where rows end, the others run over
                 let (runs, vectors) =
                     if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };
@@ -177,9 +180,8 @@ impl PhasesPlan {
                     |m: usize| runs * (whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 });
                 let panels = (problem.group_out / mr).saturating_mul(row_cost(mr))
                     + if tail > 0 { row_cost(tail_mr) } else { 0 };
-                // interleaving and storing from registers, or through a buffer
-                let stored =
-                    (runs * vectors).saturating_mul(problem.group_out * phases * if rows { 3 } else { storing } / 2);
+                let store = if rows { cost::FROM_REGISTERS } else { buffered_store };
+                let stored = (runs * vectors).saturating_mul(problem.group_out * phases * store);
                 let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored) as u64;
                 let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
@@ -242,21 +244,6 @@ impl PhasesPlan {
         let mut tasks = tasks(problem, &self.axes, &cut, output)?;
         parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
     }
-}
-
-/// Half slots that a vector of positions takes to be copied into a block, and to be stored through a buffer: channels last go element by element.
-pub(super) fn half_slots(data_format: DataFormat, lanes: usize) -> (usize, usize) {
-    match data_format {
-        DataFormat::Ncx => (5, 9),
-        DataFormat::Nxc => (6 * lanes, 4 * lanes),
-    }
-}
-
-/// Estimated slots of one (channel, tap) of an `m` × `n` tile, a slot being a vector multiply-add. Bounds: the multiply-adds; a load for each operand; eight
-/// accumulators to hide the latency; 20 bytes a slot from L2, where the input is not `resident` in L1 (measured on Zen 4).
-pub(super) fn tile_cost(m: usize, n: usize, vector_bytes: usize, resident: bool) -> usize {
-    let streamed = if resident { 0 } else { n * vector_bytes / 20 };
-    (m * n).max(m + n).max(8).max(streamed) + 1
 }
 
 /// As many tiles as a grid row has, as far as their results stay in L1.

@@ -315,6 +315,24 @@ impl<E: Element> Pieces<'_, E> {
         }
     }
 
+    /// Cells `columns` of row `row` of consecutive channels (NCX), `channels` counting the task's own.
+    pub fn segments(
+        &mut self,
+        channels: Range<usize>,
+        outer: usize,
+        row: usize,
+        columns: Range<usize>,
+    ) -> impl Iterator<Item = &mut [E]> {
+        let count = self.outer_phases.len();
+        let first = (row - self.rows.start) * self.columns.len();
+        let (begin, end) = (first + columns.start - self.columns.start, first + columns.end - self.columns.start);
+        self.slices[channels.start * count + outer..]
+            .iter_mut()
+            .step_by(count)
+            .take(channels.len())
+            .map(move |slice| &mut slice[begin..end])
+    }
+
     /// Whole output rows of one channel as one slice of compute elements, to be written in place; `None` where the layout or the element type
     /// forbids, or where the task does not have whole rows.
     pub fn rows_in_place(
@@ -360,14 +378,6 @@ impl<E: Element> Pieces<'_, E> {
         if self.step != 1 {
             return None;
         }
-        let count = self.outer_phases.len();
-        let first = (row - self.rows.start) * self.columns.len();
-        let (begin, end) = (first + columns.start - self.columns.start, first + columns.end - self.columns.start);
-        self.slices[channels.start * count + outer..]
-            .iter_mut()
-            .step_by(count)
-            .take(channels.len())
-            .map(|slice| E::as_compute_mut(&mut slice[begin..end]))
-            .collect()
+        self.segments(channels, outer, row, columns).map(E::as_compute_mut).collect()
     }
 }
