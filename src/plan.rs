@@ -8,6 +8,7 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{self, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Padding, Problem};
+use crate::strategy::cells::CellsPlan;
 use crate::strategy::channels::ChannelsPlan;
 use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::DepthwisePlan;
@@ -23,6 +24,8 @@ use tract_core::internal::*;
 pub enum Strategy {
     /// One input channel a group: sums of shifted rows.
     Depthwise,
+    /// The same for channels-last data: lanes are channels.
+    Cells,
     /// One input position: the weights are streamed once.
     MatVec,
     /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
@@ -37,8 +40,9 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 6] = [
+    pub const ALL: [Strategy; 7] = [
         Strategy::Depthwise,
+        Strategy::Cells,
         Strategy::MatVec,
         Strategy::Col2im,
         Strategy::Channels,
@@ -50,6 +54,7 @@ impl Strategy {
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Depthwise => "depthwise",
+            Strategy::Cells => "cells",
             Strategy::MatVec => "matvec",
             Strategy::Col2im => "col2im",
             Strategy::Channels => "channels",
@@ -81,6 +86,7 @@ impl Strategy {
     ) -> Result<Decision, String> {
         match self {
             Strategy::Depthwise => DepthwisePlan::propose(problem, layout).map(Decision::Depthwise),
+            Strategy::Cells => CellsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Cells),
             Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout).map(Decision::MatVec),
             Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
             Strategy::Channels => {
@@ -106,6 +112,8 @@ impl fmt::Display for Strategy {
 pub enum Decision {
     /// See [`Strategy::Depthwise`].
     Depthwise(DepthwisePlan),
+    /// See [`Strategy::Cells`].
+    Cells(CellsPlan),
     /// See [`Strategy::MatVec`].
     MatVec(MatVecPlan),
     /// See [`Strategy::Col2im`].
@@ -128,7 +136,7 @@ impl Decision {
             Decision::Col2im(plan) => Some(plan.cost),
             Decision::Channels(plan) => Some(plan.cost),
             Decision::Phases(plan) => Some(plan.cost),
-            Decision::Depthwise(_) | Decision::MatVec(_) | Decision::Reference => None,
+            Decision::Depthwise(_) | Decision::Cells(_) | Decision::MatVec(_) | Decision::Reference => None,
         }
     }
 
@@ -137,6 +145,7 @@ impl Decision {
         let element = compute_bytes(datum_type);
         match self {
             Decision::Depthwise(plan) => plan.working_bytes(problem, element),
+            Decision::Cells(plan) => plan.working_bytes(problem, element),
             Decision::MatVec(plan) => plan.working_bytes(problem, element),
             Decision::Col2im(plan) => plan.working_bytes(problem, element),
             Decision::Channels(plan) => plan.working_bytes(problem, element),
@@ -257,6 +266,7 @@ impl Plan {
     pub fn strategy(&self) -> Strategy {
         match self.decision {
             Decision::Depthwise(_) => Strategy::Depthwise,
+            Decision::Cells(_) => Strategy::Cells,
             Decision::MatVec(_) => Strategy::MatVec,
             Decision::Col2im(_) => Strategy::Col2im,
             Decision::Channels(_) => Strategy::Channels,
@@ -275,6 +285,7 @@ impl Plan {
     pub fn filter_layout(&self) -> FilterLayout {
         match &self.decision {
             Decision::Depthwise(_) => DepthwisePlan::layout(),
+            Decision::Cells(plan) => plan.filter_layout(),
             Decision::MatVec(plan) => plan.filter_layout(),
             Decision::Col2im(plan) => plan.filter_layout(),
             Decision::Channels(plan) => plan.filter_layout(),
@@ -364,6 +375,7 @@ impl Plan {
             let target = view.as_slice_mut::<E>()?;
             match &self.decision {
                 Decision::Depthwise(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
+                Decision::Cells(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::MatVec(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Col2im(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
                 Decision::Channels(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
@@ -382,6 +394,10 @@ impl fmt::Display for Plan {
                 let runs = if p.flat { "blocks of rows" } else { "rows" };
                 write!(f, "depthwise on {} {:?}, {runs} at a time", self.isa, self.datum_type)
             }
+            Decision::Cells(p) => {
+                let rows = p.block_rows;
+                write!(f, "cells on {} {:?}, {rows} rows of all channels at a time", self.isa, self.datum_type)
+            }
             Decision::MatVec(p) => {
                 write!(f, "matvec on {} {:?}, {} columns at a time", self.isa, self.datum_type, p.width)
             }
@@ -395,10 +411,11 @@ impl fmt::Display for Plan {
                     (_, true) => "in a transposed copy",
                     _ => "in padded rows",
                 };
+                let groups = if p.merged > 1 { format!(" {} groups as one,", p.merged) } else { String::new() };
                 let runs = if p.by_row { "rows" } else { "blocks" };
                 write!(
                     f,
-                    "channels {}x{} on {} {:?}, {} input channels at a time, input read {source} by {runs}, blocks of {}x{} positions",
+                    "channels {}x{} on {} {:?},{groups} {} input channels at a time, input read {source} by {runs}, blocks of {}x{} positions",
                     p.positions, p.width, self.isa, self.datum_type, p.chunk, p.block_rows, p.block_columns
                 )
             }

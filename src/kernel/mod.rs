@@ -1,6 +1,7 @@
 //! The only unsafe code of the crate: SIMD micro-kernels and the allocation of outputs.
 
 mod alloc;
+mod cells;
 mod isa;
 mod rows;
 mod scratch;
@@ -10,6 +11,7 @@ mod tile;
 mod vector;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
+pub(crate) use cells::{CellTap, Cells};
 pub use isa::Isa;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels};

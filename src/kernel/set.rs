@@ -1,6 +1,7 @@
 //! The kernels of one instruction set and compute type.
 
 use super::Isa;
+use super::cells::{Cells, sum_of_cells};
 use super::rows;
 use super::scratch::Scratch;
 use super::taps::{WeightedTap, sum_of_taps};
@@ -28,6 +29,7 @@ pub(crate) struct Kernels<T: 'static> {
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
     /// For one, two, four and eight phases.
     sum_of_taps: [SumOfTaps<T>; 4],
+    sum_of_cells: unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize),
     add: unsafe fn(&[T], &mut [T]),
 }
 
@@ -102,6 +104,23 @@ impl<T: Compute> Kernels<T> {
                 }
             }
         }
+    }
+
+    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`.
+    ///
+    /// # Panics
+    /// When weights, bias or what a position reads are not whole vectors, or `to` is too short.
+    pub fn sum_of_cells(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
+        if count == 0 || cells.channels == 0 {
+            return;
+        }
+        let width = cells.channels.next_multiple_of(self.lanes);
+        let furthest = (count - 1) * cells.step + width;
+        assert!(cells.taps.iter().all(|t| t.offset + furthest <= cells.source.len()));
+        assert!(cells.taps.iter().all(|t| t.weights + width <= cells.weights.len()));
+        assert!(cells.bias.len() >= width && (count - 1) * to_step + cells.channels <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.sum_of_cells)(cells, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
@@ -181,6 +200,12 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn cells(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+                // SAFETY: entered through `Kernels::sum_of_cells` only, which checks.
+                unsafe { sum_of_cells::<$vector>(cells, to, to_step, count) }
+            }
+
+            $(#[$feature])*
             unsafe fn add(from: &[$lane], to: &mut [$lane]) {
                 rows::add(from, to)
             }
@@ -208,6 +233,7 @@ macro_rules! kernels {
                 interleave2,
                 interleave4,
                 sum_of_taps: [taps::<1>, taps::<2>, taps::<4>, taps::<8>],
+                sum_of_cells: cells,
                 add,
             };
         }

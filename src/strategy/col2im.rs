@@ -86,12 +86,15 @@ impl Col2imPlan {
             };
             let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
             let gathered = products * vectors * cost::GATHERED;
-            let stored =
-                vectors * problem.group_out * phases * cost::buffered(problem.data_format, axes[1].out_step, lanes);
+            let store = match problem.data_format {
+                DataFormat::Ncx => cost::buffered(DataFormat::Ncx, axes[1].out_step, mr),
+                DataFormat::Nxc => cost::SCATTERED,
+            };
+            let stored = vectors * problem.group_out * phases * store;
             // channels first are read in place
             let copied = match problem.data_format {
                 DataFormat::Ncx => 0,
-                DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, lanes),
+                DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, problem.group_in),
             };
             let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
             let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
@@ -251,7 +254,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     chunk.clone(),
                     (made - first_row) / chunk_rows,
                     &mut ring,
-                    &mut scratch.block,
+                    (&mut scratch.block, &mut scratch.ragged),
                 )?;
                 made = chunk.end;
             }
@@ -314,7 +317,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         rows: Range<usize>,
         chunk: usize,
         ring: &mut Ring<E::Compute>,
-        block: &mut Aligned<E::Compute>,
+        (block, cells): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let width = self.problem.axes[1].input;
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
@@ -327,17 +330,21 @@ impl<'a, E: Element> Prepared<'a, E> {
             Some(data) => Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0] },
             None => {
                 let data = block.of(channels * padded)?;
-                for (ci, to) in data.chunks_mut(padded).enumerate() {
-                    let from = &self.operands.input[first + ci * self.strides[1]..];
-                    if self.strides[3] == 1 {
+                let (from, step) = (&self.operands.input[first..], self.strides[3]);
+                if self.problem.data_format == DataFormat::Ncx {
+                    for (ci, to) in data.chunks_mut(padded).enumerate() {
+                        let from = &from[ci * self.strides[1]..];
                         E::widen_slice(&from[..count], &mut to[..count]);
-                    } else {
-                        to.iter_mut()
-                            .zip(from.iter().step_by(self.strides[3]))
-                            .take(count)
-                            .for_each(|(to, from)| *to = from.widen());
+                        to[count..].fill(E::Compute::ZERO);
                     }
-                    to[count..].fill(E::Compute::ZERO);
+                } else if let Some(from) = E::as_compute(from) {
+                    super::planes_of_cells(self.kernels, from, step, channels, count, data, padded);
+                } else {
+                    let cells = cells.of(channels * count)?;
+                    for (to, from) in cells.chunks_mut(channels).zip(from.chunks(step)) {
+                        E::widen_slice(&from[..channels], to);
+                    }
+                    super::planes_of_cells(self.kernels, cells, channels, channels, count, data, padded);
                 }
                 Source { data, base: 0, channel_stride: padded, channels, taps: &[0] }
             }

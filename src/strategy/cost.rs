@@ -18,20 +18,25 @@ pub(super) const TRANSPOSED: usize = 6;
 /// Making, reading and adding a vector of products.
 pub(super) const GATHERED: usize = 16;
 
-/// Storing a vector of positions by way of a buffer in which so many phases of a row are interleaved. Channels last take it element by element.
-pub(super) fn buffered(data_format: DataFormat, phases: usize, lanes: usize) -> usize {
+/// Storing a vector of positions element by element, where channels are last.
+pub(super) const SCATTERED: usize = 80;
+
+/// Storing a vector of positions by way of a buffer in which so many phases of a row are interleaved. Channels last take squares of
+/// at most sixteen of a tile's `channels`, and a square costs the same however full it is.
+pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) -> usize {
     let interleaved = if matches!(phases, 1 | 2 | 4) { 38 } else { 54 };
     match data_format {
         DataFormat::Ncx => interleaved,
-        DataFormat::Nxc => interleaved + 3 * lanes,
+        DataFormat::Nxc if channels < 4 => SCATTERED,
+        DataFormat::Nxc => 20 + 400 / channels.min(16),
     }
 }
 
-/// Copying a vector of positions into a block. Channels last take it element by element.
-pub(super) fn copied(data_format: DataFormat, lanes: usize) -> usize {
+/// Copying a vector of positions into a block. Channels last take squares, as above.
+pub(super) fn copied(data_format: DataFormat, channels: usize) -> usize {
     match data_format {
         DataFormat::Ncx => 8,
-        DataFormat::Nxc => 8 + 3 * lanes,
+        DataFormat::Nxc => 8 + 250 / channels.clamp(1, 16),
     }
 }
 

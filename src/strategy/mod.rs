@@ -1,5 +1,6 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
+pub mod cells;
 pub mod channels;
 pub mod col2im;
 mod cost;
@@ -11,10 +12,12 @@ pub(crate) mod reference;
 mod sheets;
 
 use crate::element::{Compute, Element};
+use crate::kernel::Kernels;
 pub(crate) use crate::kernel::{Aligned, Scratch};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Activation;
 use std::ops::Range;
+use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
 use tract_linalg::multithread::par_chunks_mut;
@@ -92,6 +95,37 @@ pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, pad
         }
     }
     to
+}
+
+/// `to[c·stride + p] = from[p·step + c]` for channels `c` and positions `p`. Rows of `to` have room for whole vectors of positions.
+pub(crate) fn planes_of_cells<T: Compute>(
+    kernels: &Kernels<T>,
+    from: &[T],
+    step: usize,
+    channels: usize,
+    positions: usize,
+    to: &mut [T],
+    stride: usize,
+) {
+    let lanes = kernels.lanes;
+    let starts = |step: usize| (0..lanes).map(|i| i * step).collect::<SmallVec<[usize; 16]>>();
+    let (whole, copied) = (starts(step), starts(lanes));
+    for c in (0..channels).step_by(lanes) {
+        let count = lanes.min(channels - c);
+        let mut rows: SmallVec<[&mut [T]; 16]> = to.chunks_mut(stride).skip(c).take(count).collect();
+        for p in (0..positions).step_by(lanes) {
+            let cells = &from[p * step + c..];
+            if cells.len() >= (lanes - 1) * step + lanes {
+                kernels.transpose(cells, &whole, &mut rows, p);
+            } else {
+                let mut square = [T::ZERO; 16 * 16];
+                for (to, from) in square.chunks_mut(lanes).zip(cells.chunks(step)).take(positions - p) {
+                    to[..count].copy_from_slice(&from[..count]);
+                }
+                kernels.transpose(&square, &copied, &mut rows, p);
+            }
+        }
+    }
 }
 
 /// Strides of the input: image, channel, and `rank` spatial axes; those that the problem does not have come first and have none.
