@@ -77,11 +77,13 @@ fn written(model: &TypedModel) -> TractResult<(Vec<u8>, ProtoModel)> {
 }
 
 fn fragments(proto: &ProtoModel) -> Vec<&str> {
-    let invocation = |value| match value {
-        &RValue::Invocation(ref invocation) => Some(&*invocation.id.0),
-        _ => None,
-    };
-    proto.doc.graph_def.body.iter().filter_map(|assignment| invocation(&assignment.right)).collect()
+    let assignments = proto.doc.graph_def.body.iter();
+    assignments
+        .filter_map(|assignment| match &assignment.right {
+            RValue::Invocation(invocation) => Some(&*invocation.id.0),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Specs that the fragment can say.
