@@ -21,6 +21,9 @@ pub(crate) trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'st
 
     /// Applies an element-wise function to a run. Integers have none: what uses one on them is not folded.
     fn activate(activation: Activation, run: &mut [Self]);
+
+    /// `self` where it is not negative, `self·slope` elsewhere.
+    fn leak(self, slope: Self) -> Self;
 }
 
 /// The vectorised functions that tract itself uses for f32.
@@ -30,6 +33,8 @@ fn of_linalg(func: Func, kernel: &'static OnceLock<Option<Box<dyn ElementWise<f3
 
 static SIGMOID: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
 static TANH: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
+static ERF: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
+static GELU_TANH: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
 
 fn sigmoid_f32(run: &mut [f32]) {
     if !of_linalg(Func::Sigmoid, &SIGMOID, run) {
@@ -43,6 +48,27 @@ fn tanh_f32(run: &mut [f32]) {
     }
 }
 
+fn erf_f32(run: &mut [f32]) {
+    if !of_linalg(Func::Erf, &ERF, run) {
+        run.iter_mut().for_each(|x| *x = libm::erff(*x));
+    }
+}
+
+fn gelu_tanh_f32(run: &mut [f32]) {
+    if !of_linalg(Func::Gelu, &GELU_TANH, run) {
+        run.iter_mut().for_each(|x| *x = gelu_tanh(*x as f64) as f32);
+    }
+}
+
+fn gelu_tanh_f64(run: &mut [f64]) {
+    run.iter_mut().for_each(|x| *x = gelu_tanh(*x));
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    0.5 * x * (1.0 + inner.tanh())
+}
+
 fn sigmoid_f64(run: &mut [f64]) {
     run.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
 }
@@ -51,8 +77,24 @@ fn tanh_f64(run: &mut [f64]) {
     run.iter_mut().for_each(|x| *x = x.tanh());
 }
 
+fn erf_f64(run: &mut [f64]) {
+    run.iter_mut().for_each(|x| *x = libm::erf(*x));
+}
+
+/// Multiplies each value by what `gate` makes of it.
+fn gated<T: Compute + std::ops::MulAssign>(run: &mut [T], gate: impl Fn(&mut [T])) {
+    // in pieces that fit the stack: the argument is needed once more
+    let mut factors = [T::ZERO; 256];
+    for piece in run.chunks_mut(factors.len()) {
+        let factors = &mut factors[..piece.len()];
+        factors.copy_from_slice(piece);
+        gate(factors);
+        piece.iter_mut().zip(factors).for_each(|(x, factor)| *x *= *factor);
+    }
+}
+
 macro_rules! float_compute {
-    ($($t:ty, $sigmoid:ident, $tanh:ident);*) => {$(
+    ($($t:ty, $sigmoid:ident, $tanh:ident, $erf:ident, $gelu_tanh:ident);*) => {$(
         impl Compute for $t {
             const ZERO: Self = 0.0;
 
@@ -77,22 +119,24 @@ macro_rules! float_compute {
                     Activation::Sigmoid => $sigmoid(run),
                     Activation::Tanh => $tanh(run),
                     Activation::HardSwish => each.for_each(|x| *x *= (*x / 6.0 + 0.5).clamp(0.0, 1.0)),
-                    Activation::Silu => {
-                        // in pieces that fit the stack: the argument is needed once more
-                        for piece in run.chunks_mut(256) {
-                            let mut gate: [$t; 256] = [0.0; 256];
-                            let gate = &mut gate[..piece.len()];
-                            gate.copy_from_slice(piece);
-                            $sigmoid(gate);
-                            piece.iter_mut().zip(gate).for_each(|(x, gate)| *x *= *gate);
-                        }
-                    }
+                    Activation::Silu => gated(run, $sigmoid),
+                    Activation::Gelu => gated(run, |gate| {
+                        gate.iter_mut().for_each(|x| *x *= std::f64::consts::FRAC_1_SQRT_2 as $t);
+                        $erf(gate);
+                        gate.iter_mut().for_each(|x| *x = 0.5 * *x + 0.5);
+                    }),
+                    Activation::GeluTanh => $gelu_tanh(run),
                 }
+            }
+
+            #[inline(always)]
+            fn leak(self, slope: Self) -> Self {
+                if self < 0.0 { self * slope } else { self }
             }
         }
     )*};
 }
-float_compute!(f32, sigmoid_f32, tanh_f32; f64, sigmoid_f64, tanh_f64);
+float_compute!(f32, sigmoid_f32, tanh_f32, erf_f32, gelu_tanh_f32; f64, sigmoid_f64, tanh_f64, erf_f64, gelu_tanh_f64);
 
 impl Compute for i64 {
     const ZERO: Self = 0;
@@ -108,6 +152,10 @@ impl Compute for i64 {
     }
 
     fn activate(_activation: Activation, _run: &mut [Self]) {}
+
+    fn leak(self, _slope: Self) -> Self {
+        self
+    }
 }
 
 /// A type that tensors hold.

@@ -1,9 +1,11 @@
 //! What each deconvolution of a model will do, and why.
 
+use crate::describe::list;
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv, OptGroupedDeconv};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DeconvSpec, OutputShape, Padding};
+use crate::tail::Step;
 use std::fmt;
 use tract_core::internal::*;
 use tract_core::ops::logic::IfThenElse;
@@ -25,6 +27,8 @@ pub struct Explanation {
     pub input: TVec<TDim>,
     /// The output's shape.
     pub output: TVec<TDim>,
+    /// What is applied to the results before they are stored.
+    pub tail: Vec<Step>,
     /// What follows from the shape, where all symbols in it are known and it is not empty.
     pub concrete: Option<Concrete>,
 }
@@ -71,10 +75,9 @@ fn explain_into(
                     .with_context(|| name.clone())?,
             );
         } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
-            explanations.push(
-                explain_node(&name, model, node, symbols, op.dialect, &op.spec, &op.options)
-                    .with_context(|| name.clone())?,
-            );
+            let plain = explain_node(&name, model, node, symbols, op.dialect, &op.spec, &op.options)
+                .with_context(|| name.clone())?;
+            explanations.push(Explanation { tail: op.tail.clone(), ..plain });
         }
         for (label, body) in bodies(node) {
             explain_into(&format!("{name}/{label}"), body, symbols, explanations)?;
@@ -140,6 +143,7 @@ fn explain_node(
         datum_type: data.datum_type,
         input,
         output,
+        tail: vec![],
         concrete,
     })
 }
@@ -150,6 +154,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "{} ({})", self.name, self.dialect)?;
         writeln!(f, "  {}", self.spec)?;
         writeln!(f, "  {:?}: [{}] -> [{}]", self.datum_type, shape(&self.input), shape(&self.output))?;
+        if !self.tail.is_empty() {
+            writeln!(f, "  then {}", list(&self.tail, ", "))?;
+        }
         let Some(concrete) = &self.concrete else {
             let empty = self.input.contains(&0.to_dim());
             return f.write_str(if empty { "  nothing to compute" } else { "  planned at run time, once per shape" });

@@ -1,66 +1,122 @@
-//! What follows a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and bias,
-//! activations into the store.
+//! What follows a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and
+//! bias, what else follows into the store.
 
 use crate::spec::DeconvSpec;
-use crate::tail::Activation;
+use crate::tail::{Activation, Step};
 use tract_core::internal::*;
 use tract_core::ops::binary::TypedBinOp;
 use tract_core::ops::element_wise::ElementWiseOp;
+use tract_core::ops::logic::{CompGT, CompLT, Iff};
 use tract_core::ops::math::{Add, Div, Max, Min, Mul, Sub, Tanh};
-use tract_core::ops::nn::{HardSwish, LeakyRelu, Sigmoid, Silu};
+use tract_core::ops::nn::{GeluApproximate, GeluExact, HardSwish, LeakyRelu, Sigmoid, Silu};
+
+/// `factor·x + term` for each channel, over all groups.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Affine {
+    factor: Vec<f64>,
+    term: Vec<f64>,
+}
+
+impl Affine {
+    /// This, then another.
+    fn then(self, next: &Affine) -> Affine {
+        let term = self.term.iter().zip(&next.factor).zip(&next.term).map(|((t, f), n)| t * f + n).collect();
+        Affine { factor: self.factor.iter().zip(&next.factor).map(|(f, n)| f * n).collect(), term }
+    }
+
+    fn has_term(&self) -> bool {
+        self.term.iter().any(|term| *term != 0.0)
+    }
+}
 
 /// What was found behind a node, as far as nothing else reads the values in between.
 pub(crate) struct Following {
-    /// Affine steps merged: a factor and a term per output channel.
-    pub affine: Option<(Vec<f64>, Vec<f64>)>,
-    /// Activations in order.
-    pub tail: Vec<Activation>,
+    /// What goes into weights and bias.
+    pub affine: Option<Affine>,
+    /// What is applied to the results, in order.
+    pub tail: Vec<Step>,
+    /// What the tail adds, in order.
+    pub residuals: TVec<OutletId>,
     /// The outlet that takes the place of the last folded node's.
     pub outlet: OutletId,
 }
 
-/// Looks behind `node`. `affine` tells whether weights and bias are there to be changed.
+/// One thing behind a node.
+enum Fold {
+    Step(Step),
+    Affine(Affine),
+    Add(OutletId),
+}
+
+/// Looks behind `node`. `weights` tells whether weights and bias are there to be changed.
 pub(crate) fn following(
     model: &TypedModel,
     node: &TypedNode,
     spec: &DeconvSpec,
-    affine: bool,
+    weights: bool,
 ) -> TractResult<Following> {
-    let mut found = Following { affine: None, tail: vec![], outlet: node.id.into() };
-    let fact = model.outlet_fact(found.outlet)?;
-    let c_axis = spec.data_format.c_axis(fact.rank());
-    if !fact.datum_type.is_float() {
-        return Ok(found);
+    let mut outlet = OutletId::from(node.id);
+    let mut folds: Vec<Fold> = vec![];
+    let fact = model.outlet_fact(outlet)?;
+    let channels = (spec.data_format.c_axis(fact.rank()), spec.out_channels);
+    while let Some((fold, next)) = behind(model, outlet, channels)? {
+        let same = model.outlet_fact(next)?;
+        if !fact.datum_type.is_float() || same.datum_type != fact.datum_type || same.shape != fact.shape {
+            break;
+        }
+        match (folds.pop(), fold) {
+            (Some(Fold::Affine(last)), Fold::Affine(affine)) => folds.push(Fold::Affine(last.then(&affine))),
+            (last, fold) => folds.extend(last.into_iter().chain([fold])),
+        }
+        outlet = next;
     }
-    while let Some(next) = only_successor(model, found.outlet) {
-        let same = model.outlet_fact(next.id.into())?;
-        if next.outputs.len() != 1 || same.datum_type != fact.datum_type || same.shape != fact.shape {
-            break;
-        }
-        if let Some(activation) = activation(model, next, found.outlet)? {
-            found.tail.push(activation);
-        } else if affine && found.tail.is_empty() && fact.datum_type != f16::datum_type() {
-            let Some((scale, term)) = affine_step(model, next, found.outlet, c_axis, spec.out_channels)? else { break };
-            let (scales, terms) =
-                found.affine.get_or_insert_with(|| (vec![1.0; spec.out_channels], vec![0.0; spec.out_channels]));
-            for c in 0..spec.out_channels {
-                scales[c] *= scale[c];
-                terms[c] = terms[c] * scale[c] + term[c];
+    let mut found = Following { affine: None, tail: vec![], residuals: tvec![], outlet };
+    // weights of 16 bits would be rounded once more, and sums of many of them show it
+    let wide = fact.datum_type != f16::datum_type();
+    for fold in folds {
+        match fold {
+            Fold::Affine(affine) if weights && wide && found.tail.is_empty() => found.affine = Some(affine),
+            Fold::Affine(Affine { factor, term }) => found.tail.push(Step::Affine {
+                factor: per_channel(factor, fact.datum_type)?,
+                term: per_channel(term, fact.datum_type)?,
+            }),
+            Fold::Step(step) => found.tail.push(step),
+            Fold::Add(residual) => {
+                found.tail.push(Step::Add);
+                found.residuals.push(residual);
             }
-        } else {
-            break;
         }
-        found.outlet = next.id.into();
     }
     Ok(found)
 }
 
-/// The node that reads an outlet, if it is the only one and the outlet is no output of the model.
-fn only_successor(model: &TypedModel, outlet: OutletId) -> Option<&TypedNode> {
-    match model.outlet_successors(outlet) {
-        [inlet] if !model.outputs.contains(&outlet) => Some(model.node(inlet.node)),
-        _ => None,
+/// Values in the type that sums of `datum_type` are made in.
+fn per_channel(values: Vec<f64>, datum_type: DatumType) -> TractResult<Arc<Tensor>> {
+    let compute = if datum_type == DatumType::F64 { DatumType::F64 } else { DatumType::F32 };
+    Ok(tensor1(&values).cast_to_dt(compute)?.into_owned().into_arc_tensor())
+}
+
+/// What folds of the nodes that read an outlet, and the outlet behind it; nothing where the value itself is needed.
+/// `channels` are the axis of the channels and their number.
+fn behind(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
+    if model.outputs.contains(&from) {
+        return Ok(None);
     }
+    let [reader] = model.outlet_successors(from) else { return prelu(model, from, channels) };
+    let node = model.node(reader.node);
+    if node.outputs.len() != 1 {
+        return Ok(None);
+    }
+    let fold = if let Some(activation) = activation(model, node, from)? {
+        Fold::Step(Step::Activation(activation))
+    } else if let Some(affine) = affine(model, node, from, channels)? {
+        Fold::Affine(affine)
+    } else if let Some(residual) = residual(model, node, from)? {
+        Fold::Add(residual)
+    } else {
+        return Ok(None);
+    };
+    Ok(Some((fold, node.id.into())))
 }
 
 fn activation(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult<Option<Activation>> {
@@ -74,6 +130,10 @@ fn activation(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResu
             Some(Activation::HardSwish)
         } else if op.is::<Silu>() {
             Some(Activation::Silu)
+        } else if op.is::<GeluExact>() {
+            Some(Activation::Gelu)
+        } else if op.downcast_ref::<GeluApproximate>().is_some_and(|gelu| !gelu.fast_impl) {
+            Some(Activation::GeluTanh)
         } else {
             op.downcast_ref::<LeakyRelu>().map(|relu| Activation::LeakyRelu(relu.alpha))
         });
@@ -89,7 +149,50 @@ fn activation(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResu
     })
 }
 
-/// A binary op of `from` and a constant, and whether the constant is the second operand.
+/// What is added to `from`, where it has the same type and shape.
+fn residual(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult<Option<OutletId>> {
+    if !node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<Add>()) {
+        return Ok(None);
+    }
+    let other = node.inputs[(node.inputs[0] == from) as usize];
+    let (one, two) = (model.outlet_fact(from)?, model.outlet_fact(other)?);
+    Ok((one.datum_type == two.datum_type && one.shape == two.shape).then_some(other))
+}
+
+/// PRelu as tract wires it, `if 0 > x then slope·x else x`, with slopes per channel.
+fn prelu(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
+    let readers = model.outlet_successors(from);
+    let Some(iff) = readers.iter().map(|inlet| model.node(inlet.node)).find(|node| node.op_is::<Iff>()) else {
+        return Ok(None);
+    };
+    let [test, scaled, plain] = *iff.inputs else { return Ok(None) };
+    let between = [test, scaled];
+    let alone = |outlet: &OutletId| model.outlet_successors(*outlet).len() == 1 && !model.outputs.contains(outlet);
+    let chosen = plain == from
+        && readers.len() == 3
+        && between.iter().all(|outlet| alone(outlet) && readers.iter().any(|reader| reader.node == outlet.node));
+    if !chosen {
+        return Ok(None);
+    }
+    let Some((op, zero, constant_first)) = with_constant(model, model.node(test.node), from)? else { return Ok(None) };
+    let negative = if constant_first { op.0.is::<CompGT>() } else { op.0.is::<CompLT>() };
+    if !negative || scalar(&zero)? != Some(0.0) {
+        return Ok(None);
+    }
+    let Some(slopes) = affine(model, model.node(scaled.node), from, channels)?.filter(|affine| !affine.has_term())
+    else {
+        return Ok(None);
+    };
+    let first = slopes.factor.first().copied().unwrap_or(0.0);
+    let step = if slopes.factor.iter().all(|slope| *slope == first) && first as f32 as f64 == first {
+        Step::Activation(Activation::LeakyRelu(first as f32))
+    } else {
+        Step::PRelu(per_channel(slopes.factor, model.outlet_fact(from)?.datum_type)?)
+    };
+    Ok(Some((Fold::Step(step), iff.id.into())))
+}
+
+/// A binary op of `from` and a constant, and whether the constant is the first operand.
 fn with_constant<'a>(
     model: &TypedModel,
     node: &'a TypedNode,
@@ -98,7 +201,7 @@ fn with_constant<'a>(
     let Some(op) = node.op_as::<TypedBinOp>() else { return Ok(None) };
     let second = node.inputs[0] == from;
     let other = model.outlet_fact(node.inputs[second as usize])?;
-    Ok(other.konst.clone().map(|constant| (op, constant, second)))
+    Ok(other.konst.clone().map(|constant| (op, constant, !second)))
 }
 
 /// The value of a constant of one element, where f32 holds it exactly.
@@ -111,15 +214,14 @@ fn scalar(constant: &Tensor) -> TractResult<Option<f32>> {
     Ok((value as f32 as f64 == value).then_some(value as f32))
 }
 
-/// A factor and a term per channel.
-fn affine_step(
+/// A node that multiplies `from` by constants, or adds them, one per channel or one for all.
+fn affine(
     model: &TypedModel,
     node: &TypedNode,
     from: OutletId,
-    c_axis: usize,
-    channels: usize,
-) -> TractResult<Option<(Vec<f64>, Vec<f64>)>> {
-    let Some((op, constant, second)) = with_constant(model, node, from)? else { return Ok(None) };
+    (c_axis, channels): (usize, usize),
+) -> TractResult<Option<Affine>> {
+    let Some((op, constant, constant_first)) = with_constant(model, node, from)? else { return Ok(None) };
     let rank = model.outlet_fact(from)?.rank();
     let per_channel = constant.rank() == rank
         && constant.shape().iter().enumerate().all(|(axis, dim)| *dim == if axis == c_axis { channels } else { 1 });
@@ -132,55 +234,73 @@ fn affine_step(
     let values: Vec<f64> = (0..channels).map(|c| values[if per_channel { c } else { 0 }]).collect();
     let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
     let negated = |values: Vec<f64>| values.into_iter().map(|v| -v).collect();
+    let affine = |factor, term| Some(Affine { factor, term });
     Ok(if op.0.is::<Mul>() {
-        Some((values, zeros))
+        affine(values, zeros)
     } else if op.0.is::<Add>() {
-        Some((ones, values))
+        affine(ones, values)
+    } else if op.0.is::<Sub>() && constant_first {
+        affine(negated(ones), values)
     } else if op.0.is::<Sub>() {
-        Some(if second { (ones, negated(values)) } else { (negated(ones), values) })
-    } else if op.0.is::<Div>() && second && values.iter().all(|v| *v != 0.0) {
-        Some((values.into_iter().map(|v| 1.0 / v).collect(), zeros))
+        affine(ones, negated(values))
+    } else if op.0.is::<Div>() && !constant_first && values.iter().all(|v| *v != 0.0) {
+        affine(values.into_iter().map(|v| 1.0 / v).collect(), zeros)
     } else {
         None
     })
 }
 
-/// Filter and bias with an affine step folded in.
-pub(crate) fn fold(
-    spec: &DeconvSpec,
-    filter: &Tensor,
-    bias: Option<&Tensor>,
-    (scale, term): &(Vec<f64>, Vec<f64>),
-) -> TractResult<(Arc<Tensor>, Arc<Tensor>)> {
-    let datum_type = filter.datum_type();
-    let mut wide = filter.cast_to::<f64>()?.into_owned();
+/// Calls `each` with the input channel, the output channel (both over all groups) and the index of every weight.
+fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) {
     let strides = spec.filter_strides();
-    let mut view = wide.try_as_plain_ram_mut()?;
-    let weights = view.as_slice_mut::<f64>()?;
     let taps: Vec<usize> = (0..spec.rank()).fold(vec![0], |at, ax| {
         at.iter()
             .flat_map(|a| (0..spec.kernel[ax]).map(move |k| (*a, k)))
             .map(|(a, k)| a + k * strides.kernel[ax])
             .collect()
     });
-    for (channel, scale) in scale.iter().enumerate() {
-        let (g, co) = (channel / spec.group_out(), channel % spec.group_out());
+    for output in 0..spec.out_channels {
+        let (g, co) = (output / spec.group_out(), output % spec.group_out());
         for ci in 0..spec.group_in() {
             for tap in &taps {
-                weights[g * strides.group + ci * strides.input + co * strides.output + tap] *= scale;
+                let at = g * strides.group + ci * strides.input + co * strides.output + tap;
+                each(g * spec.group_in() + ci, output, at);
             }
         }
     }
-    let mut folded = term.clone();
-    if let Some(bias) = bias {
-        let bias = bias.cast_to::<f64>()?;
-        let bias = bias.try_as_plain_ram()?;
-        for (c, value) in bias.as_slice::<f64>()?.iter().enumerate() {
-            folded[c] += value * scale[c];
-        }
-    }
-    Ok((
-        wide.cast_to_dt(datum_type)?.into_owned().into_arc_tensor(),
-        tensor1(&folded).cast_to_dt(datum_type)?.into_owned().into_arc_tensor(),
-    ))
+}
+
+/// A filter whose weights went through `change`, which takes the input channel, the output channel and the weight.
+fn changed(
+    spec: &DeconvSpec,
+    filter: &Tensor,
+    mut change: impl FnMut(usize, usize, f64) -> f64,
+) -> TractResult<Arc<Tensor>> {
+    let mut wide = filter.cast_to::<f64>()?.into_owned();
+    let mut view = wide.try_as_plain_ram_mut()?;
+    let weights = view.as_slice_mut::<f64>()?;
+    for_each_weight(spec, |input, output, at| weights[at] = change(input, output, weights[at]));
+    Ok(wide.cast_to_dt(filter.datum_type())?.into_owned().into_arc_tensor())
+}
+
+fn bias_values(spec: &DeconvSpec, bias: Option<&Tensor>) -> TractResult<Vec<f64>> {
+    let Some(bias) = bias else { return Ok(vec![0.0; spec.out_channels]) };
+    Ok(bias.cast_to::<f64>()?.try_as_plain_ram()?.as_slice::<f64>()?.to_vec())
+}
+
+/// Filter and bias with what follows folded in.
+pub(crate) fn fold_following(
+    spec: &DeconvSpec,
+    filter: &Tensor,
+    bias: Option<&Tensor>,
+    affine: &Affine,
+) -> TractResult<(Arc<Tensor>, Arc<Tensor>)> {
+    let folded = changed(spec, filter, |_, output, weight| weight * affine.factor[output])?;
+    let bias: Vec<f64> = bias_values(spec, bias)?
+        .iter()
+        .zip(&affine.factor)
+        .zip(&affine.term)
+        .map(|((bias, factor), term)| bias * factor + term)
+        .collect();
+    Ok((folded, tensor1(&bias).cast_to_dt(filter.datum_type())?.into_owned().into_arc_tensor()))
 }

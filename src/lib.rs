@@ -111,4 +111,4 @@ pub use load::load;
 pub use op::{Dialect, GroupedDeconv, OptGroupedDeconv};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
-pub use tail::Activation;
+pub use tail::{Activation, Step};

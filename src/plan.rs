@@ -15,7 +15,7 @@ use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::phases::PhasesPlan;
 use crate::strategy::{Operands, compute_bytes, reference};
-use crate::tail::Activation;
+use crate::tail::{self, Step, Tail};
 use std::fmt;
 use tract_core::internal::*;
 
@@ -344,20 +344,22 @@ impl Plan {
         filter: &PackedFilter,
         bias: Option<&Tensor>,
     ) -> TractResult<Tensor> {
-        self.run_with_tail(spec, input, filter, bias, &[])
+        self.run_with_tail(spec, input, filter, bias, &[], &[])
     }
 
-    /// As [`Plan::run`], with functions applied to each result in order. Integers take none.
+    /// As [`Plan::run`], with steps applied to each result in order; `residuals` are what [`Step::Add`] adds, one each.
+    /// Integers take none.
     ///
     /// # Errors
-    /// As [`Plan::run`]; a function on integers.
+    /// As [`Plan::run`]; a step on integers, or operands that don't fit it.
     pub fn run_with_tail(
         &self,
         spec: &DeconvSpec,
         input: &Tensor,
         filter: &PackedFilter,
         bias: Option<&Tensor>,
-        tail: &[Activation],
+        tail: &[Step],
+        residuals: &[&Tensor],
     ) -> TractResult<Tensor> {
         ensure!(
             tail.is_empty() || self.datum_type.is_float(),
@@ -365,11 +367,13 @@ impl Plan {
             self.datum_type
         );
         dispatch_element!(self.datum_type, E => {
-            let mut output = kernel::uninitialized_tensor("output size", self.datum_type, &self.problem.output_shape())?;
+            let shape = self.problem.output_shape();
+            let steps = tail::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
+            let mut output = kernel::uninitialized_tensor("output size", self.datum_type, &shape)?;
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
-                tail,
+                tail: Tail(&steps),
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;

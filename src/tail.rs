@@ -1,7 +1,9 @@
 //! What is applied to a deconvolution's sums while they are hot, before they are stored.
 
-use crate::element::Compute;
+use crate::element::{Compute, Element};
+use std::fmt;
 use std::hash::{Hash, Hasher};
+use tract_core::internal::*;
 
 /// An element-wise function that a strategy applies to each run of results. Values as tract's own ops compute them.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,10 @@ pub enum Activation {
     HardSwish,
     /// `x · sigmoid(x)`.
     Silu,
+    /// `x/2 · (1 + erf(x/√2))`.
+    Gelu,
+    /// `x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
+    GeluTanh,
 }
 
 impl Activation {
@@ -47,9 +53,188 @@ impl Hash for Activation {
     }
 }
 
-/// Applies the functions in order.
-pub(crate) fn apply<T: Compute>(tail: &[Activation], run: &mut [T]) {
-    for activation in tail {
-        T::activate(*activation, run);
+/// One thing that is done to the results before they are stored. Values per output channel are a vector over all groups, of
+/// the type that sums are made in: f32 for f16 and f32.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The same for every result.
+    Activation(Activation),
+    /// `x` where not negative, elsewhere `x` times the channel's value.
+    PRelu(Arc<Tensor>),
+    /// `factor·x + term`, both per channel.
+    Affine {
+        /// What results are multiplied by.
+        factor: Arc<Tensor>,
+        /// What is added then.
+        term: Arc<Tensor>,
+    },
+    /// Adds the next of the tensors of the output's shape that come with the operands.
+    Add,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Step::Activation(activation) => write!(f, "{activation:?}"),
+            Step::PRelu(_) => f.write_str("PRelu"),
+            Step::Affine { .. } => f.write_str("Affine"),
+            Step::Add => f.write_str("Add"),
+        }
+    }
+}
+
+/// How many tensors some steps add.
+pub(crate) fn added(steps: &[Step]) -> usize {
+    steps.iter().filter(|step| **step == Step::Add).count()
+}
+
+/// A [`Step`] with its operands at hand.
+#[derive(Clone, Copy)]
+pub(crate) enum Bound<'a, E: Element> {
+    Activation(Activation),
+    PRelu(&'a [E::Compute]),
+    Affine(&'a [E::Compute], &'a [E::Compute]),
+    Add(&'a [E]),
+}
+
+/// Steps with the tensors that they add, each of the output's shape.
+///
+/// # Errors
+/// More or fewer tensors than are added; one of another type or shape; values that are not one per output channel.
+pub(crate) fn bind<'a, E: Element>(
+    steps: &'a [Step],
+    residuals: &[&'a Tensor],
+    channels: usize,
+    output: &[usize],
+) -> TractResult<Vec<Bound<'a, E>>> {
+    let count = added(steps);
+    ensure!(residuals.len() == count, "residual: count={}, the steps add {count}", residuals.len());
+    let per_channel = |what: &str, values: &'a Tensor| {
+        let values = values.try_as_plain_ram()?.as_slice::<E::Compute>()?;
+        ensure!(
+            values.len() == channels,
+            "{what}: count={}, one per output channel, {channels}, is needed",
+            values.len()
+        );
+        Ok(values)
+    };
+    let mut residuals = residuals.iter();
+    steps
+        .iter()
+        .map(|step| {
+            Ok(match step {
+                Step::Activation(activation) => Bound::Activation(*activation),
+                Step::PRelu(slopes) => Bound::PRelu(per_channel("slope", slopes)?),
+                Step::Affine { factor, term } => {
+                    Bound::Affine(per_channel("factor", factor)?, per_channel("term", term)?)
+                }
+                Step::Add => {
+                    let residual = residuals.next().context("residual: one is missing")?;
+                    ensure!(
+                        residual.shape() == output,
+                        "residual: shape={:?}, the output's is {output:?}",
+                        residual.shape()
+                    );
+                    Bound::Add(residual.try_as_plain_ram()?.as_slice::<E>()?)
+                }
+            })
+        })
+        .collect()
+}
+
+/// Bound steps, to be applied in order.
+#[derive(Clone, Copy)]
+pub(crate) struct Tail<'a, E: Element>(pub &'a [Bound<'a, E>]);
+
+impl<'a, E: Element> Tail<'a, E> {
+    /// The steps at the beginning that are the same for every result, and the others.
+    pub fn split(self) -> (Everywhere<'a, E>, Tail<'a, E>) {
+        let same = self.0.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
+        let (same, placed) = self.0.split_at(same);
+        (Everywhere(Tail(same)), Tail(placed))
+    }
+
+    /// For results of one output channel, counted over all groups.
+    pub fn of(self, channel: usize) -> ChannelTail<'a, E> {
+        ChannelTail { tail: self, channel }
+    }
+
+    /// Applies the steps to results of neighbouring channels at one position, in channels-last data: `at` is the index of
+    /// the first in the output.
+    pub fn apply_cell(self, first_channel: usize, at: usize, run: &mut [E::Compute]) {
+        let channels = first_channel..first_channel + run.len();
+        for step in self.0 {
+            match step {
+                Bound::Activation(activation) => E::Compute::activate(*activation, run),
+                Bound::PRelu(slopes) => {
+                    run.iter_mut().zip(&slopes[channels.clone()]).for_each(|(x, slope)| *x = x.leak(*slope))
+                }
+                Bound::Affine(factors, terms) => {
+                    let values = factors[channels.clone()].iter().zip(&terms[channels.clone()]);
+                    run.iter_mut().zip(values).for_each(|(x, (factor, term))| *x = term.mul_add(*x, *factor))
+                }
+                Bound::Add(residual) => add(&residual[at..at + run.len()], run),
+            }
+        }
+    }
+}
+
+/// Steps that are the same for every result.
+#[derive(Clone, Copy)]
+pub(crate) struct Everywhere<'a, E: Element>(Tail<'a, E>);
+
+impl<E: Element> Everywhere<'_, E> {
+    /// Applies the steps to any results.
+    pub fn apply(self, run: &mut [E::Compute]) {
+        self.0.apply_cell(0, 0, run)
+    }
+}
+
+/// A [`Tail`] for results of one output channel.
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelTail<'a, E: Element> {
+    tail: Tail<'a, E>,
+    channel: usize,
+}
+
+impl<E: Element> ChannelTail<'_, E> {
+    /// Applies the steps: `at` is the index of the first result in the output, the others follow `stride` apart.
+    pub fn apply(self, at: usize, stride: usize, run: &mut [E::Compute]) {
+        for step in self.tail.0 {
+            match step {
+                Bound::Activation(activation) => E::Compute::activate(*activation, run),
+                Bound::PRelu(slopes) => {
+                    let slope = slopes[self.channel];
+                    run.iter_mut().for_each(|x| *x = x.leak(slope))
+                }
+                Bound::Affine(factors, terms) => {
+                    let (factor, term) = (factors[self.channel], terms[self.channel]);
+                    run.iter_mut().for_each(|x| *x = term.mul_add(*x, factor))
+                }
+                Bound::Add(residual) if stride == 1 => add(&residual[at..at + run.len()], run),
+                Bound::Add(residual) => {
+                    let values = residual.iter().skip(at).step_by(stride);
+                    run.iter_mut().zip(values).for_each(|(x, value)| *x = x.plus(value.widen()))
+                }
+            }
+        }
+    }
+}
+
+fn add<E: Element>(from: &[E], to: &mut [E::Compute]) {
+    let sum = |from: &[E::Compute], to: &mut [E::Compute]| {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = to.plus(*from));
+    };
+    match E::as_compute(from) {
+        Some(from) => sum(from, to),
+        None => {
+            // in pieces that fit the stack
+            let mut wide = [E::Compute::ZERO; 256];
+            for (from, to) in from.chunks(wide.len()).zip(to.chunks_mut(wide.len())) {
+                let wide = &mut wide[..from.len()];
+                E::widen_slice(from, wide);
+                sum(wide, to);
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! What follows a deconvolution folds into it when a model is optimised: the graph shows it, and the numbers are those of the decluttered
-//! model, in which nothing is folded.
+//! What follows a deconvolution folds into it when a model is optimised: the graph shows it, and the numbers are those
+//! of the model as loaded, in which nothing is folded.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
 use common::run::{Stage, load, run};
 use tract_core::internal::*;
-use tract_deconv::{Activation, OptGroupedDeconv};
+use tract_deconv::{Activation, OptGroupedDeconv, Step};
 
 const CHANNELS: usize = 6;
 
@@ -33,7 +33,7 @@ fn unary(op: &str, change: impl FnOnce(Node) -> Node) -> impl FnOnce(Model, &str
     let op = op.to_string();
     move |model, from| {
         let out = format!("{from}.{op}");
-        (model.node(change(Node::new(&op).inputs(&[from])).output(&out)), out)
+        (model.node(change(Node::new(&op).named(&out).inputs(&[from])).output(&out)), out)
     }
 }
 
@@ -43,7 +43,7 @@ fn binary(op: &str, constant: Tensor, constant_first: bool) -> impl FnOnce(Model
     move |model, from| {
         let (out, name) = (format!("{from}.{op}"), format!("{from}.{op}.constant"));
         let inputs = if constant_first { [&*name, from] } else { [from, &*name] };
-        (model.initializer(&name, &constant).node(Node::new(&op).inputs(&inputs).output(&out)), out)
+        (model.initializer(&name, &constant).node(Node::new(&op).named(&out).inputs(&inputs).output(&out)), out)
     }
 }
 
@@ -77,49 +77,211 @@ fn optimised(proto: &tract_onnx::pb::ModelProto) -> TractResult<(Vec<OptGroupedD
     Ok((ours, others, model))
 }
 
-/// Decluttered and optimised numbers agree.
+/// Numbers agree as loaded and optimised, for a model whose input is of 4 channels and 7 columns.
 fn same_numbers(proto: &tract_onnx::pb::ModelProto, dt: DatumType) -> TractResult<()> {
     for shape in [[1, 4, 5, 7], [3, 4, 40, 7]] {
-        let x = Random(3).tensor(dt, &shape);
-        let plain = run(Stage::Decluttered.of(load(proto)?)?, std::slice::from_ref(&x))?;
-        let fused = run(Stage::Optimised.of(load(proto)?)?, &[x])?;
-        for (plain, fused) in plain.iter().zip(&fused) {
-            assert_eq!(plain.shape(), fused.shape());
-            let (a, b) = (plain.cast_to::<f64>()?, fused.cast_to::<f64>()?);
-            let (a, b) = (a.try_as_plain_ram()?, b.try_as_plain_ram()?);
-            for (a, b) in a.as_slice::<f64>()?.iter().zip(b.as_slice::<f64>()?) {
-                // unfused, each step rounds to the type, and what lies in between may be larger than the result (HardSwish)
-                let allowed = 4.0 * tolerance(dt, 4 * 12 + 4, 64.0, a.abs().max(1.0));
-                assert!((a - b).abs() <= allowed, "{a} unfused, {b} fused, {allowed} allowed");
-            }
+        same_numbers_for(proto, dt, &shape)?;
+    }
+    Ok(())
+}
+
+fn same_numbers_for(proto: &tract_onnx::pb::ModelProto, dt: DatumType, shape: &[usize]) -> TractResult<()> {
+    let x = Random(3).tensor(dt, shape);
+    let plain = run(Stage::Typed.of(load(proto)?)?, std::slice::from_ref(&x))?;
+    let fused = run(Stage::Optimised.of(load(proto)?)?, &[x])?;
+    for (plain, fused) in plain.iter().zip(&fused) {
+        assert_eq!(plain.shape(), fused.shape());
+        let (a, b) = (plain.cast_to::<f64>()?, fused.cast_to::<f64>()?);
+        let (a, b) = (a.try_as_plain_ram()?, b.try_as_plain_ram()?);
+        for (a, b) in a.as_slice::<f64>()?.iter().zip(b.as_slice::<f64>()?) {
+            // unfused, each step rounds to the type, and what lies in between may be larger than the result (HardSwish)
+            let allowed = 4.0 * tolerance(dt, 4 * 12 + 4, 64.0, a.abs().max(1.0));
+            assert!((a - b).abs() <= allowed, "{a} unfused, {b} fused, {allowed} allowed");
         }
     }
     Ok(())
 }
 
+fn activations(of: &[Activation]) -> Vec<Step> {
+    of.iter().map(|activation| Step::Activation(*activation)).collect()
+}
+
 /// Everything behind the deconvolution folds into it.
-fn folds(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[Activation]) -> TractResult<()> {
+fn folds(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[Step]) -> TractResult<()> {
     let (ours, others, model) = optimised(&proto)?;
     assert_eq!((ours.len(), others), (1, 0), "{model}");
     assert_eq!(ours[0].tail, tail);
     same_numbers(&proto, dt)
 }
 
+/// Everything folds, into steps of these names.
+fn folds_into(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[&str]) -> TractResult<()> {
+    let (ours, others, model) = optimised(&proto)?;
+    assert_eq!((ours.len(), others), (1, 0), "{model}");
+    assert_eq!(names(&ours[0].tail), tail);
+    same_numbers(&proto, dt)
+}
+
+fn names(tail: &[Step]) -> Vec<String> {
+    tail.iter().map(|step| step.to_string()).collect()
+}
+
 #[test]
 fn activations_run_inside_the_store() -> TractResult<()> {
     for dt in [DatumType::F32, DatumType::F16] {
-        let unary_model = |op: &str, change: fn(Node) -> Node| model(dt, true, unary(op, change));
-        folds(dt, unary_model("Relu", |n| n), &[Activation::Max(0.0)])?;
-        folds(dt, unary_model("LeakyRelu", |n| n.float("alpha", 0.125)), &[Activation::LeakyRelu(0.125)])?;
-        folds(dt, unary_model("Sigmoid", |n| n), &[Activation::Sigmoid])?;
-        folds(dt, unary_model("Tanh", |n| n), &[Activation::Tanh])?;
-        folds(dt, unary_model("HardSwish", |n| n), &[Activation::HardSwish])?;
+        let one = |op: &str, change: fn(Node) -> Node, activation| {
+            folds(dt, model(dt, true, unary(op, change)), &activations(&[activation]))
+        };
+        one("Relu", |n| n, Activation::Max(0.0))?;
+        one("LeakyRelu", |n| n.float("alpha", 0.125), Activation::LeakyRelu(0.125))?;
+        one("Sigmoid", |n| n, Activation::Sigmoid)?;
+        one("Tanh", |n| n, Activation::Tanh)?;
+        one("HardSwish", |n| n, Activation::HardSwish)?;
+        one("Swish", |n| n, Activation::Silu)?;
+        one("Gelu", |n| n, Activation::Gelu)?;
+        one("Gelu", |n| n.string("approximate", "tanh"), Activation::GeluTanh)?;
     }
     let clip = model(DatumType::F32, false, |model, from| {
         let model = model.initializer("low", &tensor0(0f32)).initializer("high", &tensor0(6f32));
         (model.node(Node::new("Clip").inputs(&[from, "low", "high"]).output("clipped")), "clipped".into())
     });
-    folds(DatumType::F32, clip, &[Activation::Max(0.0), Activation::Min(6.0)])
+    folds(DatumType::F32, clip, &activations(&[Activation::Max(0.0), Activation::Min(6.0)]))
+}
+
+/// A node of two values behind a deconvolution.
+fn join(model: Model, op: &str, inputs: [&str; 2]) -> (Model, String) {
+    let out = format!("{}.{op}", inputs.join("."));
+    (model.node(Node::new(op).named(&out).inputs(&inputs).output(&out)), out)
+}
+
+#[test]
+fn activations_that_exporters_spell_out() -> TractResult<()> {
+    let dt = DatumType::F32;
+    let silu = model(dt, true, |model, from| {
+        let (model, gate) = unary("Sigmoid", |n| n)(model, from);
+        join(model, "Mul", [from, &gate])
+    });
+    folds(dt, silu, &activations(&[Activation::Silu]))?;
+    let gelu = model(dt, true, |model, from| {
+        let (model, scaled) = binary("Mul", tensor0(std::f32::consts::FRAC_1_SQRT_2), false)(model, from);
+        let (model, erf) = unary("Erf", |n| n)(model, &scaled);
+        let (model, gate) = binary("Add", tensor0(1f32), false)(model, &erf);
+        let (model, product) = join(model, "Mul", [from, &gate]);
+        binary("Mul", tensor0(0.5f32), false)(model, &product)
+    });
+    folds(dt, gelu, &activations(&[Activation::Gelu]))?;
+    // its first two steps go into weights and bias
+    let hard_sigmoid = model(dt, true, unary("HardSigmoid", |n| n.float("alpha", 0.25)));
+    folds(dt, hard_sigmoid, &activations(&[Activation::Min(1.0), Activation::Max(0.0)]))
+}
+
+#[test]
+fn prelu_runs_inside_the_store() -> TractResult<()> {
+    for dt in [DatumType::F32, DatumType::F16, DatumType::F64] {
+        let slopes = Random(5).tensor(dt, &[CHANNELS, 1, 1]);
+        folds_into(dt, model(dt, true, binary("PRelu", slopes, false)), &["PRelu"])?;
+        let same = tensor1(&[0.125f32]).cast_to_dt(dt)?.into_owned();
+        folds(dt, model(dt, true, binary("PRelu", same, false)), &activations(&[Activation::LeakyRelu(0.125)]))?;
+    }
+    // slopes that are not per channel, and a value that is read once more
+    let dt = DatumType::F32;
+    let proto = model(dt, true, binary("PRelu", Random(5).tensor(dt, &[1, 1, 16]), false));
+    let (ours, others, _) = optimised(&proto)?;
+    assert_eq!((ours[0].tail.len(), others), (0, 3));
+    same_numbers(&proto, dt)?;
+    let proto = model(dt, true, |model, from| {
+        let (model, prelu) = binary("PRelu", Random(5).tensor(dt, &[CHANNELS, 1, 1]), false)(model, from);
+        join(model, "Mul", [&prelu, from])
+    });
+    let (ours, others, _) = optimised(&proto)?;
+    assert_eq!((ours[0].tail.len(), others), (0, 4));
+    same_numbers(&proto, dt)
+}
+
+/// A deconvolution that keeps its input's shape.
+fn keeps_shape(model: Model, dt: DatumType, from: &str, name: &str) -> (Model, String) {
+    let (weights, out) = (format!("{name}.w"), format!("{name}.out"));
+    let node =
+        Node::new("ConvTranspose").named(name).inputs(&[from, &weights]).ints("pads", &[1, 1, 1, 1]).output(&out);
+    (model.initializer(&weights, &Random(name.len() as u64).tensor(dt, &[4, 4, 3, 3])).node(node), out)
+}
+
+/// Blocks of deconvolutions that keep the shape of `x`; `tail` takes the names of the input and of a first result.
+fn residual_model(
+    dt: DatumType,
+    tail: impl FnOnce(Model, &str, &str) -> (Model, String),
+) -> tract_onnx::pb::ModelProto {
+    let model = Model::opset(13).input("x", dt, &[Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(7)]);
+    let (model, first) = keeps_shape(model, dt, "x", "first");
+    let (model, last) = tail(model, "x", &first);
+    model.output(&last).build()
+}
+
+#[test]
+fn a_residual_is_added_inside_the_store() -> TractResult<()> {
+    for dt in [DatumType::F32, DatumType::F16, DatumType::F64] {
+        let add_then_relu = residual_model(dt, |model, x, first| {
+            let (model, sum) = join(model, "Add", [x, first]);
+            unary("Relu", |n| n)(model, &sum)
+        });
+        folds_into(dt, add_then_relu, &["Add", "Max(0.0)"])?;
+        let relu_then_add = residual_model(dt, |model, x, first| {
+            let (model, relu) = unary("Relu", |n| n)(model, first);
+            join(model, "Add", [&relu, x])
+        });
+        folds_into(dt, relu_then_add, &["Max(0.0)", "Add"])?;
+    }
+    let dt = DatumType::F32;
+    // two of them, a factor in between, which the first one must not get
+    let proto = residual_model(dt, |model, x, first| {
+        let (model, sum) = join(model, "Add", [first, x]);
+        let (model, scaled) = binary("Mul", Random(5).tensor(dt, &[1, 4, 1, 1]), false)(model, &sum);
+        let (model, shifted) = binary("Add", Random(6).tensor(dt, &[1, 4, 1, 1]), false)(model, &scaled);
+        join(model, "Add", [&shifted, x])
+    });
+    folds_into(dt, proto, &["Add", "Affine", "Add"])?;
+    // of two deconvolutions, one adds the other's result
+    let proto = residual_model(dt, |model, x, first| {
+        let (model, second) = keeps_shape(model, dt, x, "second");
+        let (model, second) = unary("Relu", |n| n)(model, &second);
+        join(model, "Add", [first, &second])
+    });
+    let (ours, others, model) = optimised(&proto)?;
+    let mut tails: Vec<_> = ours.iter().map(|op| names(&op.tail)).collect();
+    tails.sort();
+    assert_eq!((tails, others), (vec![vec!["Add".to_string()], vec!["Max(0.0)".into()]], 0), "{model}");
+    same_numbers(&proto, dt)
+}
+
+#[test]
+fn what_is_no_residual_stays_outside() -> TractResult<()> {
+    let dt = DatumType::F32;
+    // the value with itself; a value of another shape; a sum whose first operand is an output too
+    let twice = residual_model(dt, |model, _, first| join(model, "Add", [first, first]));
+    let broadcast = residual_model(dt, |model, x, first| {
+        let mean = Node::new("ReduceMean").inputs(&[x]).ints("axes", &[2, 3]).int("keepdims", 1).output("mean");
+        join(model.node(mean), "Add", [first, "mean"])
+    });
+    let needed = residual_model(dt, |model, x, first| join(model.output(first), "Add", [first, x]));
+    for proto in [twice, broadcast, needed] {
+        let (ours, others, model) = optimised(&proto)?;
+        assert!(ours[0].tail.is_empty() && others > 0, "{model}");
+        same_numbers(&proto, dt)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_residual_of_an_unforeseen_shape_is_an_error() -> TractResult<()> {
+    let proto = residual_model(DatumType::F32, |model, x, first| join(model, "Add", [first, x]));
+    let (ours, _, _) = optimised(&proto)?;
+    let tensor = |shape: &[usize]| Random(1).tensor(DatumType::F32, shape).into_tvalue();
+    let context = EvalContext::out_of_plan();
+    let error = ours[0].eval(&context, tvec!(tensor(&[1, 4, 5, 7]), tensor(&[1, 4, 6, 7]))).expect_err("other rows");
+    assert_eq!(format!("{error:#}"), "residual: shape=[1, 4, 6, 7], the output's is [1, 4, 5, 7]");
+    let error = ours[0].eval(&context, tvec!(tensor(&[1, 4, 5, 7]))).expect_err("there is none");
+    assert_eq!(format!("{error:#}"), "residual: count=0, the steps add 1");
+    Ok(())
 }
 
 #[test]
@@ -137,9 +299,40 @@ fn affine_steps_fold_into_weights_and_bias() -> TractResult<()> {
             let (model, from) = batch_norm(model, from);
             unary("Relu", |n| n)(model, &from)
         });
-        folds(DatumType::F32, both, &[Activation::Max(0.0)])?;
+        folds(DatumType::F32, both, &activations(&[Activation::Max(0.0)]))?;
     }
     Ok(())
+}
+
+#[test]
+fn affine_steps_that_weights_can_not_take_run_inside_the_store() -> TractResult<()> {
+    // half floats would be rounded once more
+    let f16 = DatumType::F16;
+    let mul = |constant: Tensor| binary("Mul", constant, false);
+    let norm = model(f16, true, |model, from| {
+        let (model, from) = mul(Random(5).tensor(f16, &[1, CHANNELS, 1, 1]))(model, from);
+        binary("Add", Random(6).tensor(f16, &[1, CHANNELS, 1, 1]), false)(model, &from)
+    });
+    folds_into(f16, norm, &["Affine"])?;
+    // behind an activation
+    let behind = model(DatumType::F32, true, |model, from| {
+        let (model, from) = unary("Relu", |n| n)(model, from);
+        batch_norm(model, &from)
+    });
+    folds_into(DatumType::F32, behind, &["Max(0.0)", "Affine"])?;
+    // behind a bias that comes in with the data
+    let dt = DatumType::F32;
+    let model = Model::opset(13)
+        .input("x", dt, &[Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(7)])
+        .input("b", dt, &sizes(&[CHANNELS]))
+        .initializer("w", &Random(7).tensor(dt, &[4, CHANNELS, 3, 4]))
+        .node(Node::new("ConvTranspose").inputs(&["x", "w", "b"]).output("up"));
+    let (model, last) = mul(Random(5).tensor(dt, &[1, CHANNELS, 1, 1]))(model, "up");
+    let proto = model.output(&last).build();
+    let (ours, others, optimised) = optimised(&proto)?;
+    assert_eq!((names(&ours[0].tail), others), (vec!["Affine".to_string()], 0));
+    let inputs = [Random(1).tensor(dt, &[2, 4, 5, 7]), Random(2).tensor(dt, &[CHANNELS])];
+    run(load(&proto)?, &inputs)?[0].close_enough(&run(optimised, &inputs)?[0], true)
 }
 
 #[test]
@@ -201,7 +394,7 @@ fn every_strategy_applies_the_tail() -> TractResult<()> {
         let (ours, others, _) = optimised(&proto)?;
         assert_eq!((ours[0].tail.len(), others), (1, 0));
         seen.insert(format!("{:?}", ours[0].filter_layout()));
-        let plain = run(Stage::Decluttered.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
+        let plain = run(load(&proto)?, std::slice::from_ref(&x))?.remove(0);
         let fused = run(Stage::Optimised.of(load(&proto)?)?, &[x])?.remove(0);
         plain.close_enough(&fused, true)?;
     }

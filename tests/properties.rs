@@ -1,10 +1,11 @@
-//! Random specs through every strategy on every instruction set this machine has, against the definition.
+//! Random specs through every strategy on every instruction set this machine has, against the definition; half of them with
+//! steps that are applied as results are stored.
 //!
 //! `PROPTEST_CASES` sets the number of specs per property.
 
 mod common;
 
-use common::oracle::Expected;
+use common::oracle::{Answer, Expected, answer};
 use common::random::Random;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -17,6 +18,7 @@ use tract_deconv::filter::PackedFilter;
 use tract_deconv::kernel::Isa;
 use tract_deconv::plan::{Plan, PlanOptions, Strategy as Algorithm};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use tract_deconv::{Activation, Step};
 
 /// How large the specs of a property are.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,7 @@ struct Case {
     requested: Option<Vec<i64>>,
     dt: DatumType,
     bias: bool,
+    tail: bool,
     seed: u64,
 }
 
@@ -164,10 +167,10 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
         ),
     );
     let batch = prop_oneof![1 => Just(0usize), 12 => Just(1), 4 => 2usize..=3];
-    let rest = (0usize..10, prop::sample::select(types), any::<bool>(), any::<u64>(), prop::bool::weighted(0.08));
+    let rest = (0usize..10, prop::sample::select(types), any::<[bool; 2]>(), any::<u64>(), prop::bool::weighted(0.08));
     (lines, channels(), layouts, batch, rest).prop_map(
         move |(mut lines, (mut group, mut ci, mut co), (data_format, filter_format), mut batch, rest)| {
-            let (kind, dt, bias, seed, one_cell) = rest;
+            let (kind, dt, [bias, tail], seed, one_cell) = rest;
             if one_cell {
                 lines.iter_mut().for_each(|line| *line = Line { input: 1, ..*line }.legal(direction));
             }
@@ -196,7 +199,7 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
                 padding,
             };
             let input = data_format.shape(batch, group * ci, lines.iter().map(|l| l.input));
-            Case { spec, input, requested, dt, bias, seed }
+            Case { spec, input, requested, dt, bias, tail: tail && dt.is_float(), seed }
         },
     )
 }
@@ -219,6 +222,59 @@ fn fail(what: impl std::fmt::Display, error: impl std::fmt::Display) -> TestCase
     TestCaseError::fail(format!("{what}: {error:#}"))
 }
 
+/// One to four steps, and what they add.
+fn steps(case: &Case, output: &[usize], random: &mut Random) -> (Vec<Step>, Vec<Tensor>) {
+    let compute = if case.dt == DatumType::F64 { DatumType::F64 } else { DatumType::F32 };
+    let steps = 1 + random.below(4);
+    let mut residuals = vec![];
+    let steps = (0..steps).map(|_| {
+        let values = |random: &mut Random| Arc::new(random.tensor(compute, &[case.spec.out_channels]));
+        match random.below(5) {
+            0 => Step::Activation(Activation::Max(-0.25)),
+            1 => Step::Activation(Activation::LeakyRelu(0.125)),
+            2 => Step::PRelu(values(random)),
+            3 => Step::Affine { factor: values(random), term: values(random) },
+            _ => {
+                residuals.push(random.tensor(case.dt, output));
+                Step::Add
+            }
+        }
+    });
+    (steps.collect(), residuals)
+}
+
+/// The steps on the definition's answer. None of them makes an error larger than the magnitude says.
+fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &[Tensor]) -> Answer<f64> {
+    let c_axis = case.spec.data_format.c_axis(answer.y.ndim());
+    let values = |tensor: &Tensor| -> Vec<f64> {
+        tensor.cast_to::<f64>().unwrap().try_as_plain_ram().unwrap().as_slice::<f64>().unwrap().to_vec()
+    };
+    let mut residuals = residuals.iter();
+    for step in steps {
+        let operands = match step {
+            Step::Activation(_) => [vec![], vec![]],
+            Step::PRelu(slopes) => [values(slopes), vec![]],
+            Step::Affine { factor, term } => [values(factor), values(term)],
+            Step::Add => [values(residuals.next().expect("one for each")), vec![]],
+        };
+        for (at, ((place, y), magnitude)) in answer.y.indexed_iter_mut().zip(answer.magnitude.iter_mut()).enumerate() {
+            let channel = place[c_axis];
+            match step {
+                Step::Activation(Activation::Max(low)) => *y = y.max(*low as f64),
+                Step::Activation(_) => *y = if *y < 0.0 { *y * 0.125 } else { *y },
+                Step::PRelu(_) => *y = if *y < 0.0 { *y * operands[0][channel] } else { *y },
+                Step::Affine { .. } => {
+                    let (factor, term) = (operands[0][channel], operands[1][channel]);
+                    (*y, *magnitude) = (*y * factor + term, *magnitude * factor.abs() + term.abs());
+                }
+                Step::Add => (*y, *magnitude) = (*y + operands[0][at], *magnitude + operands[0][at].abs()),
+            }
+        }
+        answer.terms += 1;
+    }
+    answer
+}
+
 fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     let Case { spec, input, requested, dt, .. } = case;
     let requested = requested.as_deref();
@@ -227,15 +283,22 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     let x = random.tensor(*dt, input);
     let w = Arc::new(random.tensor(*dt, &spec.filter_shape()));
     let bias = case.bias.then(|| random.tensor(*dt, &[spec.out_channels]));
-    let expected = Expected::new(spec, &x, &w, bias.as_ref(), requested);
+    let (expected, steps, residuals) = if case.tail {
+        let answer = answer(spec, &x, &w, bias.as_ref(), requested);
+        let (steps, residuals) = steps(case, answer.y.shape(), &mut random);
+        (Expected::floats(*dt, with_steps(case, answer, &steps, &residuals)), steps, residuals)
+    } else {
+        (Expected::new(spec, &x, &w, bias.as_ref(), requested), vec![], vec![])
+    };
+    let residuals: Vec<&Tensor> = residuals.iter().collect();
 
     let run = |what: &str, options: &PlanOptions| -> Result<Option<Plan>, TestCaseError> {
         let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
         let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
         for (threads, executor) in executors() {
-            let y = multithread_tract_scope(executor, || plan.run(spec, &x, &packed, bias.as_ref()));
-            let y = y.map_err(|e| fail(what, e))?;
-            expected.check(&y).map_err(|e| fail(format!("{what}, {plan}, {threads} threads"), e))?;
+            let run = || plan.run_with_tail(spec, &x, &packed, bias.as_ref(), &steps, &residuals);
+            let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
+            expected.check(&y).map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
         }
         Ok(Some(plan))
     };

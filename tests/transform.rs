@@ -14,7 +14,7 @@ use tract_core::ops::cnn::Deconv;
 use tract_core::transform::get_transform;
 use tract_core::transform::get_transform_with_params;
 use tract_deconv::kernel::Isa;
-use tract_deconv::{Activation, GroupedDeconv, OptGroupedDeconv, Strategy, explain};
+use tract_deconv::{Activation, GroupedDeconv, OptGroupedDeconv, Step, Strategy, explain};
 
 fn transformed(mut model: TypedModel) -> TractResult<TypedModel> {
     get_transform("deconv")?.context("the transform is registered")?.transform(&mut model)?;
@@ -124,8 +124,8 @@ fn an_option_turns_fusion_off() -> TractResult<()> {
     let (stock, x) = with_activation()?;
     let want = run(stock.clone(), std::slice::from_ref(&x))?.remove(0);
     for (json, tail) in [
-        (serde_json::json!({}), &[Activation::Max(0.0)][..]),
-        (serde_json::json!({"fusion": true}), &[Activation::Max(0.0)]),
+        (serde_json::json!({}), &[Step::Activation(Activation::Max(0.0))][..]),
+        (serde_json::json!({"fusion": true}), &[Step::Activation(Activation::Max(0.0))]),
         (serde_json::json!({"fusion": false}), &[]),
     ] {
         let model = with_options(stock.clone(), json.clone())?.into_optimized()?;

@@ -121,6 +121,7 @@ impl EvalOp for GroupedDeconv {
             bias: tensor(&inputs, self.bias_slot())?,
             output_shape: tensor(&inputs, self.output_shape_slot())?,
             tail: &[],
+            residuals: tvec!(),
         }
         .eval(ctx.symbols, |plan| {
             let (filter, layout) = (inputs[1].clone().into_arc_tensor(), plan.filter_layout());
@@ -243,16 +244,17 @@ impl TypedOp for GroupedDeconv {
         let (filter, bias) = match (&following.affine, &bias) {
             (None, _) => (Arc::clone(filter), bias),
             (Some(affine), Bias::Const(bias)) => {
-                let (filter, bias) = fuse::fold(&self.spec, filter, Some(bias), affine)?;
+                let (filter, bias) = fuse::fold_following(&self.spec, filter, Some(bias), affine)?;
                 (filter, Bias::Const(bias))
             }
             (Some(affine), _) => {
-                let (filter, bias) = fuse::fold(&self.spec, filter, None, affine)?;
+                let (filter, bias) = fuse::fold_following(&self.spec, filter, None, affine)?;
                 (filter, Bias::Const(bias))
             }
         };
         let mut op = OptGroupedDeconv::new(self, model, facts[0], &filter, bias, options)?;
         op.tail = following.tail;
+        inputs.extend(following.residuals);
         let mut patch = TypedModelPatch::default();
         let taps = patch.taps(model, &inputs)?;
         let wires = patch.wire_node(&node.name, op, &taps)?;

@@ -3,17 +3,19 @@
 use super::shared::{self, Run, tensor};
 use super::{Dialect, GroupedDeconv};
 use crate::cache::PlanCache;
+use crate::describe::list;
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DeconvSpec, Padding};
-use crate::tail::Activation;
+use crate::tail::{self, Step};
 use std::hash::{Hash, Hasher};
 use std::sync::Weak;
 use tract_core::internal::*;
 
 /// [`GroupedDeconv`] with its constant filter packed: what an optimised model runs.
 ///
-/// Inputs: the data, then the bias where it is not constant, then the output shape where it is read at run time.
+/// Inputs: the data, then the bias where it is not constant, then the output shape where it is read at run time, then a
+/// tensor of the output's shape for each [`Step::Add`] of the tail.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OptGroupedDeconv {
     /// What is computed.
@@ -25,7 +27,7 @@ pub struct OptGroupedDeconv {
     /// Where the bias is.
     pub bias: Bias,
     /// What is applied to the results before they are stored.
-    pub tail: Vec<Activation>,
+    pub tail: Vec<Step>,
     /// What may be forced on the planner, with the packed filter's layout.
     pub options: PlanOptions,
     filter: Arc<PackedFilter>,
@@ -111,6 +113,11 @@ impl OptGroupedDeconv {
         self.spec.has_output_shape_input().then(|| 1 + (self.bias == Bias::Input) as usize)
     }
 
+    /// The slot of the first tensor that the tail adds; the others follow.
+    fn first_residual_slot(&self) -> usize {
+        1 + (self.bias == Bias::Input) as usize + self.spec.has_output_shape_input() as usize
+    }
+
     /// Whether both ops read one packed filter.
     pub fn shares_filter_with(&self, other: &OptGroupedDeconv) -> bool {
         Arc::ptr_eq(&self.filter, &other.filter)
@@ -133,7 +140,7 @@ impl Op for OptGroupedDeconv {
     fn info(&self) -> TractResult<Vec<String>> {
         let mut lines = vec![shared::info(&self.spec, self.dialect)];
         if !self.tail.is_empty() {
-            lines.push(format!("then {:?}", self.tail));
+            lines.push(format!("then {}", list(&self.tail, ", ")));
         }
         lines.extend(self.plans.latest().map(|plan| plan.to_string()));
         Ok(lines)
@@ -160,6 +167,7 @@ impl EvalOp for OptGroupedDeconv {
             },
             output_shape: tensor(&inputs, self.output_shape_slot())?,
             tail: &self.tail,
+            residuals: inputs.iter().skip(self.first_residual_slot()).map(|value| &**value).collect(),
         }
         .eval(ctx.symbols, |_| Ok(Arc::clone(&self.filter)))
     }
@@ -174,7 +182,7 @@ impl EvalOp for OptGroupedDeconv {
 
 impl TypedOp for OptGroupedDeconv {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let expected = 1 + (self.bias == Bias::Input) as usize + self.spec.has_output_shape_input() as usize;
+        let expected = self.first_residual_slot() + tail::added(&self.tail);
         ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
         ensure!(
             inputs[0].datum_type == self.datum_type,
@@ -188,11 +196,28 @@ impl TypedOp for OptGroupedDeconv {
         if let Some(slot) = self.output_shape_slot() {
             shared::check_output_shape_fact(&self.spec, inputs[slot])?;
         }
-        shared::output_fact(&self.spec, &self.options, inputs[0])
+        let output = shared::output_fact(&self.spec, &self.options, inputs[0])?;
+        for residual in &inputs[self.first_residual_slot()..] {
+            let (dt, shape) = (residual.datum_type, &residual.shape);
+            ensure!(dt == self.datum_type, "residual: datum_type={dt:?}, the output's is {:?}", self.datum_type);
+            ensure!(
+                shape.compatible_with(&output[0].shape),
+                "residual: shape={shape:?}, the output's is {:?}",
+                output[0].shape
+            );
+        }
+        Ok(output)
     }
 
     fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {
-        shared::axes_mapping(&self.spec, inputs, outputs)
+        let mut axes = shared::axes_mapping(&self.spec, inputs, outputs)?;
+        for (slot, residual) in inputs.iter().enumerate().skip(self.first_residual_slot()) {
+            for axis in 0..residual.rank() {
+                let of_output = axes.axis((InOut::Out(0), axis))?.repr;
+                axes = axes.linking(of_output, (InOut::In(slot), axis))?;
+            }
+        }
+        Ok(axes)
     }
 
     fn cost(&self, inputs: &[&TypedFact]) -> TractResult<TVec<(Cost, TDim)>> {

@@ -8,7 +8,7 @@ use crate::filter::PackedFilter;
 use crate::kernel;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
-use crate::tail::{self, Activation};
+use crate::tail::{self, Step, Tail};
 use tract_core::internal::*;
 
 /// What both ops run.
@@ -19,7 +19,9 @@ pub(super) struct Run<'a> {
     pub input: &'a Tensor,
     pub bias: Option<&'a Tensor>,
     pub output_shape: Option<&'a Tensor>,
-    pub tail: &'a [Activation],
+    pub tail: &'a [Step],
+    /// What the tail adds.
+    pub residuals: TVec<&'a Tensor>,
 }
 
 impl Run<'_> {
@@ -42,7 +44,7 @@ impl Run<'_> {
         if self.input.len() == 0 {
             let problem = self.spec.problem(self.input.shape(), requested.as_deref())?;
             self.options.check_output(&problem.output_shape(), self.input.datum_type())?;
-            let output = bias_only(&problem, self.input.datum_type(), self.bias, self.tail)?;
+            let output = bias_only(&problem, self.input.datum_type(), self.bias, self.tail, &self.residuals)?;
             return Ok(tvec!(output.into_tvalue()));
         }
         let plan = self.plans.get(
@@ -53,7 +55,8 @@ impl Run<'_> {
             self.options,
         )?;
         let filter = filter(&plan)?;
-        Ok(tvec!(plan.run_with_tail(self.spec, self.input, &filter, self.bias, self.tail)?.into_tvalue()))
+        let output = plan.run_with_tail(self.spec, self.input, &filter, self.bias, self.tail, &self.residuals)?;
+        Ok(tvec!(output.into_tvalue()))
     }
 }
 
@@ -62,7 +65,8 @@ fn bias_only(
     problem: &Problem,
     datum_type: DatumType,
     bias: Option<&Tensor>,
-    tail: &[Activation],
+    tail: &[Step],
+    residuals: &[&Tensor],
 ) -> TractResult<Tensor> {
     let shape = problem.output_shape();
     let inner: usize = match problem.data_format {
@@ -76,10 +80,23 @@ fn bias_only(
             let bias = bias.try_as_plain_ram()?;
             sums.iter_mut().zip(bias.as_slice::<E>()?).for_each(|(sum, bias)| *sum = bias.widen());
         }
-        tail::apply(tail, &mut sums);
+        let steps = tail::bind::<E>(tail, residuals, sums.len(), &shape)?;
+        let (everywhere, placed) = Tail(&steps).split();
+        everywhere.apply(&mut sums);
         let mut view = output.try_as_plain_ram_mut()?;
-        let channels = view.as_slice_mut::<E>()?.chunks_mut(inner.max(1));
-        channels.zip(sums.iter().cycle()).for_each(|(cells, sum)| cells.fill(E::narrow(*sum)));
+        let cells = view.as_slice_mut::<E>()?;
+        for (run, cells) in cells.chunks_mut(inner.max(1)).enumerate() {
+            let channel = run % sums.len();
+            if placed.0.is_empty() {
+                cells.fill(E::narrow(sums[channel]));
+            } else {
+                for (at, cell) in cells.iter_mut().enumerate() {
+                    let mut value = [sums[channel]];
+                    placed.of(channel).apply(run * inner + at, 1, &mut value);
+                    *cell = E::narrow(value[0]);
+                }
+            }
+        }
     });
     Ok(output)
 }

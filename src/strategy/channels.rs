@@ -14,7 +14,7 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{ChannelTile, Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
-use crate::tail::Activation;
+use crate::tail::{Everywhere, Tail};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
@@ -297,7 +297,10 @@ struct Prepared<'a, E: Element> {
     /// Padded to panel widths, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
-    tail: &'a [Activation],
+    /// What is applied to all sums at once, then what is applied where they are stored.
+    tail: (Everywhere<'a, E>, Tail<'a, E>),
+    /// Cells of an output channel.
+    plane: usize,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -350,7 +353,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             group_weights: at,
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            tail: operands.tail,
+            tail: operands.tail.split(),
+            plane: problem.axes.iter().map(|a| a.output).product(),
             strides: super::input_strides(problem, axes.len()),
         })
     }
@@ -439,7 +443,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 self.sum(g, panel, (phase, taps), &source, step, run.clone(), sums);
                             }
                         }
-                        crate::tail::apply(self.tail, sums);
+                        self.tail.0.apply(sums);
                         let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
                         match problem.data_format {
                             DataFormat::Nxc => self.store_cells(task, place, panel, sums),
@@ -511,7 +515,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Channels last: a cell's channels are contiguous, in the sums as in the output.
-    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: &Panel<E::Compute>, sums: &[E::Compute]) {
+    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: &Panel<E::Compute>, sums: &mut [E::Compute]) {
         let (plan, axes) = (self.plan, &self.plan.axes);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let channel = place.g * self.problem.group_out + panel.first_channel;
@@ -522,9 +526,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
-            for (rx, sums) in sums.chunks(sums.len() / x.out_step).enumerate() {
-                let cells = sums[run.at * plan.width..].chunks(plan.width).take(run.len);
-                task.pieces.write_cells(place.outer, cell, first + rx, x.out_step, channel..channel + present, cells);
+            let phase_stride = sums.len() / x.out_step;
+            for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
+                let cells = sums[run.at * plan.width..].chunks_mut(plan.width).take(run.len);
+                let channels = channel..channel + present;
+                task.pieces.write_cells(place.outer, cell, first + rx, x.out_step, channels, cells, self.tail.1);
             }
         }
     }
@@ -553,6 +559,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             let sums = &sums[run.at * plan.width..];
             for m in (0..channels).step_by(lanes) {
                 let slots = first_slot + m..first_slot + channels.min(m + lanes);
+                let index = task.pieces.index(slots.start, place.outer, row, cells.start);
+                let channel = place.g * self.problem.group_out + panel.first_channel + m;
+                let finish = |lane: usize, at: usize, results: &mut [E::Compute]| {
+                    self.tail.1.of(channel + lane).apply(index + lane * self.plane + at, 1, results);
+                };
                 let segments = task.pieces.segments(slots.clone(), place.outer, row, cells.clone());
                 let in_place: Option<SmallVec<[&mut [E::Compute]; 16]>> = segments.map(E::as_compute_mut).collect();
                 let whole = in_place.map_or(0, |mut rows| {
@@ -560,6 +571,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for at in (0..whole).step_by(lanes) {
                         self.kernels.transpose(&sums[m..], &self.cells[at..at + lanes], &mut rows, at);
                     }
+                    rows.iter_mut().enumerate().for_each(|(lane, row)| finish(lane, 0, &mut row[..whole]));
                     whole
                 });
                 for at in (whole..cells.len()).step_by(lanes) {
@@ -567,7 +579,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                     self.kernels.transpose(&sums[m..], &self.cells[at..at + lanes], &mut rows, 0);
                     let count = lanes.min(cells.len() - at);
                     let segments = task.pieces.segments(slots.clone(), place.outer, row, cells.clone());
-                    for (to, from) in segments.zip(rows) {
+                    for (lane, (to, from)) in segments.zip(rows).enumerate() {
+                        finish(lane, at, &mut from[..count]);
                         E::narrow_slice(&from[..count], &mut to[at..at + count]);
                     }
                 }

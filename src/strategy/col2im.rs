@@ -300,7 +300,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         cell,
                         0,
                         &columns,
-                        self.operands.tail,
+                        self.operands.tail.of(g * self.problem.group_out + channel),
                         &mut scratch.row,
                     )?;
                 }

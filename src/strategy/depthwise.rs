@@ -9,7 +9,7 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
 use crate::kernel::{Dispatch, Isa, Kernels, WeightedTap, refill};
 use crate::spec::{DataFormat, Problem};
-use crate::tail;
+use crate::tail::ChannelTail;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -158,6 +158,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let weights = &self.weights[output_channel * taps..];
                 let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
                 let slot = task.channel(problem, g, channel);
+                let tail = self.operands.tail.of(output_channel);
                 for outer in 0..task.pieces.outer_phases.len() {
                     for ry in 0..y.out_step {
                         let row = &self.rows[task.pieces.outer_phases[outer] * y.out_step + ry];
@@ -166,10 +167,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                             phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
                         }
                         if self.plan.flat {
+                            let at = task.pieces.index(slot, outer, rows.start, 0);
                             let run = task.pieces.rows_in_place(x.output, slot, outer, rows.clone());
                             if let Some(run) = run {
                                 self.kernels.sum_of_taps(sheets, &phases, bias, run);
-                                tail::apply(self.operands.tail, run);
+                                tail.apply(at, 1, run);
                                 continue;
                             }
                         }
@@ -179,7 +181,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 break;
                             }
                             let source = &sheets[(u - rows.start) * self.sheets.pitch..];
-                            self.run_row(task, source, &phases, bias, (slot, outer, cell), &mut scratch.row)?;
+                            let place = (slot, outer, cell);
+                            self.run_row(task, source, &phases, bias, place, tail, &mut scratch.row)?;
                         }
                     }
                 }
@@ -188,6 +191,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
+    #[expect(clippy::too_many_arguments)]
     fn run_row(
         &self,
         task: &mut Task<E>,
@@ -195,19 +199,22 @@ impl<'a, E: Element> Prepared<'a, E> {
         phases: &[Vec<WeightedTap<E::Compute>>],
         bias: E::Compute,
         (slot, outer, cell): (usize, usize, usize),
+        tail: ChannelTail<E>,
         row: &mut Vec<E::Compute>,
     ) -> TractResult<()> {
         let x = &self.plan.axes[self.plan.axes.len() - 1];
         let whole = x.output == x.grid * x.out_step;
+        let at = task.pieces.index(slot, outer, cell, 0);
         if whole && let Some(to) = task.pieces.rows_in_place(x.output, slot, outer, cell..cell + 1) {
             self.kernels.sum_of_taps(source, phases, bias, to);
-            tail::apply(self.operands.tail, to);
+            tail.apply(at, 1, to);
             return Ok(());
         }
         refill("working memory", row, x.grid * x.out_step, E::Compute::ZERO)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
-        tail::apply(self.operands.tail, row);
-        task.pieces.write_row(slot, outer, cell, &row[..x.output]);
+        let row = &mut row[..x.output];
+        tail.apply(at, 1, row);
+        task.pieces.write_row(slot, outer, cell, row);
         Ok(())
     }
 }

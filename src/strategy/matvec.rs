@@ -131,6 +131,7 @@ impl MatVecPlan {
             })
             .collect();
         let plane: usize = problem.axes.iter().map(|a| a.output).product();
+        let (everywhere, placed) = operands.tail.split();
         let cell_stride = strides[x + problem.axes.len() - 1];
         let mut values: Vec<E::Compute> = vec![];
         let filled = cells.iter().flatten().count() == plane;
@@ -138,7 +139,14 @@ impl MatVecPlan {
             for channel in 0..problem.group * problem.group_out {
                 let (g, co) = (channel / problem.group_out, channel % problem.group_out);
                 let bias = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
-                let output = &mut output[n * strides[0] + channel * strides[c]..];
+                let first = n * strides[0] + channel * strides[c];
+                let output = &mut output[first..];
+                let tail = placed.of(channel);
+                let result = |cell: usize, value: E::Compute| {
+                    let mut value = [value];
+                    tail.apply(first + cell, 1, &mut value);
+                    E::narrow(value[0])
+                };
                 let column = |k: usize| {
                     let at = co * taps + k;
                     sums[((g * panels + at / self.width) * problem.batch + n) * self.width + at % self.width]
@@ -147,14 +155,14 @@ impl MatVecPlan {
                 values.clear();
                 values.extend((0..taps).map(|k| bias.plus(column(k))));
                 values.push(bias);
-                crate::tail::apply(operands.tail, &mut values);
+                everywhere.apply(&mut values);
                 if !filled {
-                    let empty = E::narrow(values[taps]);
-                    output.iter_mut().step_by(cell_stride).take(plane).for_each(|cell| *cell = empty);
+                    let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
+                    empty.for_each(|(cell, to)| *to = result(cell, values[taps]));
                 }
                 for (cell, value) in cells.iter().zip(&values) {
                     if let Some(cell) = cell {
-                        output[*cell] = E::narrow(*value);
+                        output[*cell] = result(*cell, *value);
                     }
                 }
             }

@@ -15,7 +15,7 @@ use crate::element::{Compute, Element};
 use crate::kernel::Kernels;
 pub(crate) use crate::kernel::{Aligned, Scratch};
 use crate::spec::{DataFormat, Problem};
-use crate::tail::Activation;
+use crate::tail::Tail;
 use std::ops::Range;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -23,13 +23,13 @@ use tract_core::prelude::multithread::{Executor, current_tract_executor};
 use tract_linalg::multithread::par_chunks_mut;
 
 /// What every strategy reads besides the filter.
-pub(crate) struct Operands<'a, E> {
+pub(crate) struct Operands<'a, E: Element> {
     /// In the problem's input shape.
     pub input: &'a [E],
     /// One value per output channel, over all groups.
     pub bias: Option<&'a [E]>,
     /// What is applied to the sums before they are stored.
-    pub tail: &'a [Activation],
+    pub tail: Tail<'a, E>,
 }
 
 /// Multiply-adds below which a problem is not split over threads: waking them costs more.

@@ -12,7 +12,7 @@ use crate::geometry::{self, AxisPhases};
 use crate::kernel::{Dispatch, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
-use crate::tail::Activation;
+use crate::tail::Tail;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -327,7 +327,9 @@ struct Prepared<'a, E: Element> {
     /// Padded to panel heights, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
-    tail: &'a [Activation],
+    tail: Tail<'a, E>,
+    /// Cells of an output channel.
+    plane: usize,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -396,6 +398,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
             tail: operands.tail,
+            plane: problem.axes.iter().map(|a| a.output).product(),
             strides: super::input_strides(problem, axes.len()),
         })
     }
@@ -529,10 +532,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for (operand, phase) in operands.iter_mut().zip(phases) {
                     *operand = PhaseOperand { panel: &weights[phase.weights * panel.height..], taps: &phase.taps };
                 }
+                let at = task.pieces.index(first_channel, o, cell, cells.start);
                 let rows = task.pieces.channel_rows(first_channel..first_channel + channels, o, cell, cells.clone());
                 if let Some(mut rows) = rows {
                     tile.run(&operands[..self.columns], &source, bias, &mut rows);
-                    rows.iter_mut().for_each(|row| crate::tail::apply(self.tail, row));
+                    let first = g * self.problem.group_out + panel.first_channel;
+                    for (m, row) in rows.iter_mut().enumerate() {
+                        self.tail.of(first + m).apply(at + m * self.plane, 1, row);
+                    }
                 }
             }
         }
@@ -593,7 +600,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                             rows.push(&out[at..at + run.len]);
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
-                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, self.tail, buffers.row)?;
+                        let tail = self.tail.of(g * problem.group_out + panel.first_channel + m);
+                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, tail, buffers.row)?;
                     }
                 }
             }

@@ -5,7 +5,7 @@ use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::{Kernels, refill, reserved};
 use crate::spec::{DataFormat, Problem};
-use crate::tail::{self, Activation};
+use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
 use tract_core::internal::*;
 
@@ -110,7 +110,7 @@ pub(crate) struct Task<'a, E> {
 /// The slices that a task writes.
 pub(crate) struct Pieces<'a, E> {
     /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task.
-    slices: Vec<&'a mut [E]>,
+    slices: Vec<Slice<'a, E>>,
     /// The outer phases (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
     pub outer_phases: Vec<usize>,
     /// Output rows.
@@ -119,6 +119,13 @@ pub(crate) struct Pieces<'a, E> {
     pub columns: Range<usize>,
     /// Elements between columns: one (NCX) or all channels (NXC).
     step: usize,
+}
+
+/// Consecutive cells of the output.
+struct Slice<'a, E> {
+    /// The index of the first.
+    at: usize,
+    cells: &'a mut [E],
 }
 
 /// Bytes that the list of tasks takes where a grid of rows and columns is cut into so many blocks.
@@ -130,7 +137,7 @@ pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usi
     let slices = outer.iter().map(|axis| axis.output).fold(images.saturating_mul(channels), usize::saturating_mul);
     // a task has two more lists, of its position and of its phases
     let of_tasks = tasks.saturating_mul(size_of::<Task<f32>>() + 2 * 64);
-    of_tasks.saturating_add(slices.saturating_mul(size_of::<&mut [f32]>()))
+    of_tasks.saturating_add(slices.saturating_mul(size_of::<Slice<f32>>()))
 }
 
 /// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
@@ -186,11 +193,12 @@ pub(crate) fn tasks<'a, E: Element>(
 
     // Walk the output in memory order and hand each run of cells to its task. A task gets its slices by channel, then by outer
     // cell, and the outer cells of one grid position come in the order of their phases.
-    let mut rest = output;
+    let (mut rest, mut taken) = (output, 0);
     let mut take = |len: usize| {
-        let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
-        rest = tail;
-        head
+        let (cells, tail) = std::mem::take(&mut rest).split_at_mut(len);
+        let slice = Slice { at: taken, cells };
+        (rest, taken) = (tail, taken + len);
+        slice
     };
     let blocks = cut.rows.len() * cut.columns.len();
     for n in 0..problem.batch {
@@ -264,33 +272,30 @@ impl<E: Element> Pieces<'_, E> {
         row: usize,
         column: usize,
         phases: &[&[E::Compute]],
-        tail: &[Activation],
+        tail: ChannelTail<E>,
         scratch: &mut Vec<E::Compute>,
     ) -> TractResult<()> {
         let len = phases.len() * phases[0].len();
         let inside = len.min(self.columns.end - column);
-        let (slice, offset) = match self.step {
-            1 => (channel * self.outer_phases.len() + outer, 0),
-            _ => (outer, channel),
-        };
-        let at = ((row - self.rows.start) * self.columns.len() + column - self.columns.start) * self.step + offset;
-        let slice = &mut *self.slices[slice];
-        if self.step == 1
+        let (slice, at) = self.find(channel, outer, row, column);
+        let step = self.step;
+        let Slice { at: first, cells } = &mut self.slices[slice];
+        if step == 1
             && inside == len
-            && let Some(to) = E::as_compute_mut(&mut slice[at..at + len])
+            && let Some(to) = E::as_compute_mut(&mut cells[at..at + len])
         {
             kernels.interleave(phases, to);
-            tail::apply(tail, to);
+            tail.apply(*first + at, 1, to);
             return Ok(());
         }
         refill("working memory", scratch, len, E::Compute::ZERO)?;
         kernels.interleave(phases, scratch);
-        tail::apply(tail, scratch);
-        let cells = &scratch[..inside];
-        if self.step == 1 {
-            E::narrow_slice(cells, &mut slice[at..at + inside]);
+        let run = &mut scratch[..inside];
+        tail.apply(*first + at, step, run);
+        if step == 1 {
+            E::narrow_slice(run, &mut cells[at..at + inside]);
         } else {
-            for (to, from) in slice[at..].iter_mut().step_by(self.step).zip(cells) {
+            for (to, from) in cells[at..].iter_mut().step_by(step).zip(run) {
                 *to = E::narrow(*from);
             }
         }
@@ -298,6 +303,7 @@ impl<E: Element> Pieces<'_, E> {
     }
 
     /// Writes cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. Cells outside the piece are dropped.
+    #[expect(clippy::too_many_arguments)]
     pub fn write_cells<'c>(
         &mut self,
         outer: usize,
@@ -305,14 +311,32 @@ impl<E: Element> Pieces<'_, E> {
         column: usize,
         step: usize,
         channels: Range<usize>,
-        cells: impl Iterator<Item = &'c [E::Compute]>,
+        cells: impl Iterator<Item = &'c mut [E::Compute]>,
+        tail: Tail<E>,
     ) {
         let first = (row - self.rows.start) * self.columns.len();
+        let slice = &mut self.slices[outer];
         for (column, cell) in (column..self.columns.end).step_by(step).zip(cells) {
-            let at = (first + column - self.columns.start) * self.step;
-            let to = &mut self.slices[outer][at + channels.start..at + channels.end];
-            E::narrow_slice(&cell[..to.len()], to);
+            let at = (first + column - self.columns.start) * self.step + channels.start;
+            let cell = &mut cell[..channels.len()];
+            tail.apply_cell(channels.start, slice.at + at, cell);
+            E::narrow_slice(cell, &mut slice.cells[at..at + channels.len()]);
         }
+    }
+
+    /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
+    fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
+        let cell = (row - self.rows.start) * self.columns.len() + column - self.columns.start;
+        match self.step {
+            1 => (channel * self.outer_phases.len() + outer, cell),
+            step => (outer, cell * step + channel),
+        }
+    }
+
+    /// The index of a cell in the output; the arguments are those of [`Pieces::write`].
+    pub fn index(&self, channel: usize, outer: usize, row: usize, column: usize) -> usize {
+        let (slice, at) = self.find(channel, outer, row, column);
+        self.slices[slice].at + at
     }
 
     /// Cells `columns` of row `row` of consecutive channels (NCX), `channels` counting the task's own.
@@ -330,7 +354,7 @@ impl<E: Element> Pieces<'_, E> {
             .iter_mut()
             .step_by(count)
             .take(channels.len())
-            .map(move |slice| &mut slice[begin..end])
+            .map(move |slice| &mut slice.cells[begin..end])
     }
 
     /// All channels of one output row (NXC), of a task that has whole rows.
@@ -351,18 +375,16 @@ impl<E: Element> Pieces<'_, E> {
         if self.step != 1 || self.columns != (0..width) {
             return None;
         }
-        let slice = &mut *self.slices[channel * self.outer_phases.len() + outer];
-        E::as_compute_mut(&mut slice[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
+        let slice = &mut self.slices[channel * self.outer_phases.len() + outer];
+        E::as_compute_mut(
+            &mut slice.cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width],
+        )
     }
 
     /// Writes one whole output row of one channel, `row` being the output's.
     pub fn write_row(&mut self, channel: usize, outer: usize, row: usize, cells: &[E::Compute]) {
-        let (slice, offset) = match self.step {
-            1 => (channel * self.outer_phases.len() + outer, 0),
-            _ => (outer, channel),
-        };
-        let at = (row - self.rows.start) * cells.len() * self.step + offset;
-        let to = &mut self.slices[slice][at..];
+        let (slice, at) = self.find(channel, outer, row, self.columns.start);
+        let to = &mut self.slices[slice].cells[at..];
         if self.step == 1 {
             E::narrow_slice(cells, &mut to[..cells.len()]);
         } else {

@@ -51,11 +51,10 @@ pub(crate) fn run<E: Element>(
                             }
                         }
                     }
-                    output[n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset] = {
-                        let mut sum = [sum];
-                        crate::tail::apply(operands.tail, &mut sum);
-                        E::narrow(sum[0])
-                    };
+                    let at = n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset;
+                    let mut sum = [sum];
+                    operands.tail.of(channel).apply(at, 1, &mut sum);
+                    output[at] = E::narrow(sum[0]);
                 }
             }
         }
