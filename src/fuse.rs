@@ -1,7 +1,7 @@
-//! What follows a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and
+//! What stands around a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and
 //! bias, what else follows into the store.
 
-use crate::spec::DeconvSpec;
+use crate::spec::{DeconvSpec, Direction, Padding};
 use crate::tail::{Activation, Step};
 use tract_core::internal::*;
 use tract_core::ops::binary::TypedBinOp;
@@ -250,6 +250,71 @@ fn affine(
     })
 }
 
+/// What was found before a node's data, as far as nothing else reads the values in between.
+pub(crate) struct Preceding {
+    /// What goes into weights and bias, per input channel.
+    pub affine: Affine,
+    /// The outlet that is read instead.
+    pub outlet: OutletId,
+}
+
+/// Looks before `data`, what a deconvolution reads. `bias` tells whether the bias is there to be changed.
+pub(crate) fn preceding(
+    model: &TypedModel,
+    data: OutletId,
+    spec: &DeconvSpec,
+    bias: bool,
+) -> TractResult<Option<Preceding>> {
+    let fact = model.outlet_fact(data)?;
+    let channels = (spec.data_format.c_axis(fact.rank()), spec.in_channels);
+    let mut found: Option<Preceding> = None;
+    // weights of 16 bits might leave their range
+    if !matches!(fact.datum_type, DatumType::F32 | DatumType::F64) {
+        return Ok(None);
+    }
+    loop {
+        let outlet = found.as_ref().map_or(data, |found| found.outlet);
+        if model.outlet_successors(outlet).len() != 1 || model.outputs.contains(&outlet) {
+            break;
+        }
+        let node = model.node(outlet.node);
+        let mut inputs = node.inputs.iter();
+        let Some(from) = inputs.find(|input| model.outlet_fact(**input).is_ok_and(|fact| fact.konst.is_none())) else {
+            break;
+        };
+        let before = model.outlet_fact(*from)?;
+        if before.datum_type != fact.datum_type || before.shape != fact.shape {
+            break;
+        }
+        let Some(mut affine) = affine(model, node, *from, channels)? else { break };
+        if let Some(found) = &found {
+            affine = affine.then(&found.affine);
+        }
+        if affine.has_term() && !(bias && reaches_all_alike(spec)) {
+            break;
+        }
+        found = Some(Preceding { affine, outlet: *from });
+    }
+    Ok(found)
+}
+
+/// Whether every output position meets every tap, so that a constant added to the input is one added to the output. Next to
+/// padding some taps meet nothing, and the taps of a transposed convolution take turns.
+fn reaches_all_alike(spec: &DeconvSpec) -> bool {
+    let point = |values: &[usize]| values.iter().all(|value| *value == 1);
+    match (spec.direction, &spec.padding) {
+        (Direction::Forward, Padding::Explicit { begin, end }) => begin.iter().chain(end).all(|pad| *pad <= 0),
+        (Direction::Transposed, Padding::Explicit { begin, end }) => {
+            point(&spec.kernel)
+                && point(&spec.strides)
+                && spec.output_padding.iter().all(|cells| *cells == 0)
+                && begin.iter().chain(end).all(|pad| *pad >= 0)
+        }
+        (Direction::Forward, Padding::SameForward { .. }) => point(&spec.kernel),
+        (_, Padding::OutputShape { .. } | Padding::SameForward { .. }) => false,
+    }
+}
+
 /// Calls `each` with the input channel, the output channel (both over all groups) and the index of every weight.
 fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) {
     let strides = spec.filter_strides();
@@ -303,4 +368,21 @@ pub(crate) fn fold_following(
         .map(|((bias, factor), term)| bias * factor + term)
         .collect();
     Ok((folded, tensor1(&bias).cast_to_dt(filter.datum_type())?.into_owned().into_arc_tensor()))
+}
+
+/// The filter with what precedes folded in, and the bias where it changes.
+pub(crate) fn fold_preceding(
+    spec: &DeconvSpec,
+    filter: &Tensor,
+    bias: Option<&Tensor>,
+    affine: &Affine,
+) -> TractResult<(Arc<Tensor>, Option<Arc<Tensor>>)> {
+    let mut sums = bias_values(spec, bias)?;
+    let folded = changed(spec, filter, |input, output, weight| {
+        sums[output] += weight * affine.term[input];
+        weight * affine.factor[input]
+    })?;
+    let bias =
+        if affine.has_term() { Some(tensor1(&sums).cast_to_dt(filter.datum_type())?.into_owned()) } else { None };
+    Ok((folded, bias.map(Tensor::into_arc_tensor)))
 }

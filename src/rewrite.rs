@@ -32,7 +32,7 @@ pub struct Options {
     pub strategy: Option<String>,
     /// Only this instruction set, by its name.
     pub isa: Option<String>,
-    /// Whether what follows a deconvolution may be folded into it.
+    /// Whether what stands around a deconvolution may be folded into it.
     pub fusion: bool,
 }
 

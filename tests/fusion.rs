@@ -1,4 +1,4 @@
-//! What follows a deconvolution folds into it when a model is optimised: the graph shows it, and the numbers are those
+//! What stands around a deconvolution folds into it when a model is optimised: the graph shows it, and the numbers are those
 //! of the model as loaded, in which nothing is folded.
 
 mod common;
@@ -333,6 +333,68 @@ fn affine_steps_that_weights_can_not_take_run_inside_the_store() -> TractResult<
     assert_eq!((names(&ours[0].tail), others), (vec!["Affine".to_string()], 0));
     let inputs = [Random(1).tensor(dt, &[2, 4, 5, 7]), Random(2).tensor(dt, &[CHANNELS])];
     run(load(&proto)?, &inputs)?[0].close_enough(&run(optimised, &inputs)?[0], true)
+}
+
+/// `before` takes a model and the name of an input of four channels; a convolution of OpenVINO's or ONNX's reads its result.
+fn preceded(
+    node: Node,
+    filter: &[usize],
+    before: impl FnOnce(Model, &str) -> (Model, String),
+) -> tract_onnx::pb::ModelProto {
+    let dt = DatumType::F32;
+    let model = Model::opset(13)
+        .input("x", dt, &[Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(7)])
+        .initializer("w", &Random(7).tensor(dt, filter));
+    let (model, last) = before(model, "x");
+    model.node(node.inputs(&[&last, "w"]).output("y")).output("y").build()
+}
+
+fn norm_of_input(model: Model, from: &str) -> (Model, String) {
+    let (model, from) = binary("Mul", Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]), false)(model, from);
+    binary("Sub", Random(6).tensor(DatumType::F32, &[1, 4, 1, 1]), false)(model, &from)
+}
+
+fn forward(pads: &[i64]) -> Node {
+    let node =
+        Node::new("Convolution").domain("org.openvinotoolkit").ints("strides", &[2, 1]).ints("dilations", &[1, 1]);
+    node.ints("pads_begin", pads).ints("pads_end", &[0, 0])
+}
+
+#[test]
+fn what_precedes_folds_into_weights_and_bias() -> TractResult<()> {
+    let transposed = || Node::new("ConvTranspose").ints("strides", &[2, 2]).ints("pads", &[1, 0, 1, 1]);
+    let point = || Node::new("ConvTranspose").ints("pads", &[1, 0, 1, 1]);
+    let per_channel = || Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]);
+    // the nodes that are left beside ours
+    let cases = [
+        (preceded(transposed(), &[4, 6, 3, 4], binary("Mul", per_channel(), false)), 0),
+        (preceded(transposed().int("group", 2), &[4, 6, 3, 4], binary("Div", per_channel(), false)), 0),
+        (preceded(transposed(), &[4, 6, 3, 4], binary("Mul", tensor0(0.25f32), true)), 0),
+        // what is added reaches positions through one tap or two
+        (preceded(transposed(), &[4, 6, 3, 4], binary("Add", per_channel(), false)), 1),
+        (preceded(transposed(), &[4, 6, 3, 4], norm_of_input), 2),
+        (preceded(point(), &[4, 6, 1, 1], norm_of_input), 0),
+        (preceded(forward(&[0, 0]), &[6, 4, 3, 2], norm_of_input), 0),
+        (preceded(forward(&[-1, 0]), &[6, 4, 3, 2], norm_of_input), 0),
+        (preceded(forward(&[0, 1]), &[6, 4, 3, 2], norm_of_input), 2),
+    ];
+    for (ix, (proto, left)) in cases.into_iter().enumerate() {
+        let (_, others, model) = optimised(&proto)?;
+        assert_eq!(others, left, "case {ix}: {model}");
+        same_numbers(&proto, DatumType::F32).with_context(|| format!("case {ix}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_precedes_and_is_read_elsewhere_is_kept() -> TractResult<()> {
+    let proto = preceded(Node::new("ConvTranspose"), &[4, 6, 3, 4], |model, from| {
+        let (model, scaled) = binary("Mul", Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]), false)(model, from);
+        (model.output(&scaled), scaled)
+    });
+    let (_, others, _) = optimised(&proto)?;
+    assert_eq!(others, 1);
+    same_numbers(&proto, DatumType::F32)
 }
 
 #[test]

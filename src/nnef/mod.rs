@@ -116,7 +116,7 @@ fn parameters() -> Vec<Parameter> {
             .default(none())
             .doc("dimensions, over symbols too; beside output_size they are what facts show"),
         TypeName::String.named("dialect").default("tract").doc("onnx, openvino, onednn, tract or nnef; only a label"),
-        TypeName::Logical.named("fusion").default(true).doc("whether what follows may be folded in"),
+        TypeName::Logical.named("fusion").default(true).doc("whether what stands around may be folded in"),
     ]
 }
 

@@ -61,7 +61,7 @@ pub struct GroupedDeconv {
     pub has_bias: bool,
     /// What may be forced on the planner.
     pub options: PlanOptions,
-    /// Whether what follows may be folded into the op.
+    /// Whether what stands around may be folded into the op.
     pub fusion: bool,
     plans: PlanCache,
     filters: FilterCache,
@@ -212,6 +212,32 @@ impl TypedOp for GroupedDeconv {
         let op =
             GroupedDeconv { spec: shared::substitute(&self.spec, subs)?, plans: PlanCache::default(), ..self.clone() };
         target.wire_node(&node.name, op, &inputs)
+    }
+
+    fn declutter(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        let facts = model.node_input_facts(node.id)?;
+        let Some(filter) = facts[1].konst.as_ref().filter(|_| self.fusion) else { return Ok(None) };
+        let bias = self.bias_slot().map(|slot| &facts[slot].konst);
+        let known = !matches!(bias, Some(None));
+        let Some(preceding) = fuse::preceding(model, node.inputs[0], &self.spec, known)? else { return Ok(None) };
+        let bias = bias.and_then(|bias| bias.as_deref());
+        let (filter, bias) = fuse::fold_preceding(&self.spec, filter, bias, &preceding.affine)?;
+        let mut patch = TypedModelPatch::default();
+        let mut inputs = patch.taps(model, &node.inputs)?;
+        inputs[0] = patch.tap_model(model, preceding.outlet)?;
+        inputs[1] = patch.add_const(format!("{}.filter", node.name), filter)?;
+        let mut op = GroupedDeconv { filters: FilterCache::default(), ..self.clone() };
+        if let Some(bias) = bias {
+            let bias = patch.add_const(format!("{}.bias", node.name), bias)?;
+            match self.bias_slot() {
+                Some(slot) => inputs[slot] = bias,
+                None => inputs.insert(2, bias),
+            }
+            op.has_bias = true;
+        }
+        let wires = patch.wire_node(&node.name, op, &inputs)?;
+        patch.shunt_outside(model, node.id.into(), wires[0])?;
+        Ok(Some(patch))
     }
 
     fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
