@@ -142,7 +142,10 @@ impl Op for OptGroupedDeconv {
         if !self.tail.is_empty() {
             lines.push(format!("then {}", list(&self.tail, ", ")));
         }
-        lines.extend(self.plans.latest().map(|plan| plan.to_string()));
+        lines.push(match self.plans.latest() {
+            Some(plan) => plan.to_string(),
+            None => format!("planned at run time, with a filter packed for {:?}", self.filter_layout()),
+        });
         Ok(lines)
     }
 
