@@ -10,6 +10,7 @@ use super::vector::*;
 use crate::element::Compute;
 use std::cell::RefCell;
 
+type Transpose<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], at: usize);
 type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
 
 /// Every kernel of one instruction set for one compute type.
@@ -24,7 +25,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
-    transpose: unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], at: usize),
+    transpose: Transpose<T>,
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
     /// For one, two, four and eight phases.
