@@ -154,6 +154,11 @@ impl<'a, E: Element> Tail<'a, E> {
         (Everywhere(Tail(same)), Tail(placed))
     }
 
+    /// Whether there are no steps.
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
     /// For results of one output channel, counted over all groups.
     pub fn of(self, channel: usize) -> ChannelTail<'a, E> {
         ChannelTail { tail: self, channel }

@@ -10,7 +10,6 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{CellTap, Cells, Dispatch, Isa, Kernels};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
-use crate::tail;
 use tract_core::internal::*;
 
 /// The share of L2 that a block's input takes: its output goes through the rest.
@@ -164,12 +163,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (u, ry) = (cell / y.out_step, cell % y.out_step);
                     let phases = &self.phases[first + ry * x.out_step..][..x.out_step];
                     let source = &sheets[(u - rows.start) * self.sheets.pitch * channels..];
+                    let at = task.pieces.index(0, outer, cell, 0);
                     let to = task.pieces.cells_of_row(outer, cell);
                     if let Some(to) = E::as_compute_mut(to) {
-                        self.run_row(phases, source, to);
+                        self.run_row(phases, source, at, to);
                     } else {
                         let row = scratch.tile.of(to.len())?;
-                        self.run_row(phases, source, row);
+                        self.run_row(phases, source, at, row);
                         E::narrow_slice(row, to);
                     }
                 }
@@ -178,8 +178,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// One row of cells.
-    fn run_row(&self, phases: &[Vec<CellTap>], source: &[E::Compute], to: &mut [E::Compute]) {
+    /// One row of cells, the first of which has index `at` in the output.
+    fn run_row(&self, phases: &[Vec<CellTap>], source: &[E::Compute], at: usize, to: &mut [E::Compute]) {
         let channels = self.problem.group;
         let columns = to.len() / channels;
         for (rx, taps) in phases.iter().enumerate().take(columns) {
@@ -187,6 +187,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             let count = (columns - rx).div_ceil(phases.len());
             self.kernels.sum_of_cells(&cells, &mut to[rx * channels..], phases.len() * channels, count);
         }
-        tail::apply(self.operands.tail, to);
+        let (everywhere, placed) = self.operands.tail.split();
+        everywhere.apply(to);
+        if !placed.is_empty() {
+            for (p, cell) in to.chunks_mut(channels).enumerate() {
+                placed.apply_cell(0, at + p * channels, cell);
+            }
+        }
     }
 }

@@ -581,7 +581,6 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 }
                 if problem.data_format == DataFormat::Nxc && channels >= FEWEST_IN_SQUARES {
-                    crate::tail::apply(self.tail, out);
                     let place = (g * problem.group_out + panel.first_channel, o, ry);
                     self.store_cells(task, place, channels, (position, count, pitch), (out, panel.height * stride));
                     continue;
@@ -636,9 +635,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for p in (0..run.len).step_by(lanes) {
                     let mut cells = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
                     self.kernels.transpose(&rows[p..], &starts, &mut cells, 0);
-                    let cells = cells.iter().take(run.len - p).map(|cell| &cell[..present]);
+                    let cells = cells.into_iter().take(run.len - p).map(|cell| &mut cell[..present]);
                     let (column, channels) = (first + p * x.out_step + rx, channel + m..channel + m + present);
-                    task.pieces.write_cells(outer, cell, column, x.out_step, channels, cells);
+                    task.pieces.write_cells(outer, cell, column, x.out_step, channels, cells, self.tail);
                 }
             }
         }

@@ -360,7 +360,7 @@ impl<E: Element> Pieces<'_, E> {
     /// All channels of one output row (NXC), of a task that has whole rows.
     pub fn cells_of_row(&mut self, outer: usize, row: usize) -> &mut [E] {
         let len = self.columns.len() * self.step;
-        &mut self.slices[outer][(row - self.rows.start) * len..][..len]
+        &mut self.slices[outer].cells[(row - self.rows.start) * len..][..len]
     }
 
     /// Whole output rows of one channel as one slice of compute elements, to be written in place; `None` where the layout or the element type
