@@ -10,10 +10,10 @@ use crate::spec::DataFormat;
 pub(super) const FROM_REGISTERS: usize = 19;
 
 /// Loading and storing a vector of unfinished sums of the strategy with lanes of channels.
-pub(super) const SUMMED: usize = 12;
+pub(super) const SUMMED: usize = 8;
 
 /// Transposing and storing a vector of such sums.
-pub(super) const TRANSPOSED: usize = 6;
+pub(super) const TRANSPOSED: usize = 10;
 
 /// Making, reading and adding a vector of products.
 pub(super) const GATHERED: usize = 16;

@@ -168,10 +168,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                         }
                         if self.plan.flat {
                             let at = task.pieces.index(slot, outer, rows.start, 0);
-                            let run = task.pieces.rows_in_place(x.output, slot, outer, rows.clone());
-                            if let Some(run) = run {
-                                self.kernels.sum_of_taps(sheets, &phases, bias, run);
-                                tail.apply(at, 1, run);
+                            if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
+                                self.run_cells(sheets, &phases, bias, (tail, at), to, &mut scratch.row)?;
                                 continue;
                             }
                         }
@@ -191,6 +189,28 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
+    /// Consecutive cells, the first of which has index `at` in the output.
+    fn run_cells(
+        &self,
+        source: &[E::Compute],
+        phases: &[Vec<WeightedTap<E::Compute>>],
+        bias: E::Compute,
+        (tail, at): (ChannelTail<E>, usize),
+        to: &mut [E],
+        row: &mut Vec<E::Compute>,
+    ) -> TractResult<()> {
+        if let Some(to) = E::as_compute_mut(to) {
+            self.kernels.sum_of_taps(source, phases, bias, to);
+            tail.apply(at, 1, to);
+            return Ok(());
+        }
+        refill("working memory", row, to.len(), E::Compute::ZERO)?;
+        self.kernels.sum_of_taps(source, phases, bias, row);
+        tail.apply(at, 1, row);
+        E::narrow_slice(row, to);
+        Ok(())
+    }
+
     #[expect(clippy::too_many_arguments)]
     fn run_row(
         &self,
@@ -205,10 +225,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let x = &self.plan.axes[self.plan.axes.len() - 1];
         let whole = x.output == x.grid * x.out_step;
         let at = task.pieces.index(slot, outer, cell, 0);
-        if whole && let Some(to) = task.pieces.rows_in_place(x.output, slot, outer, cell..cell + 1) {
-            self.kernels.sum_of_taps(source, phases, bias, to);
-            tail.apply(at, 1, to);
-            return Ok(());
+        if whole && let Some(to) = task.pieces.whole_rows(x.output, slot, outer, cell..cell + 1) {
+            return self.run_cells(source, phases, bias, (tail, at), to, row);
         }
         refill("working memory", row, x.grid * x.out_step, E::Compute::ZERO)?;
         self.kernels.sum_of_taps(source, phases, bias, row);

@@ -135,6 +135,7 @@ impl MatVecPlan {
         let cell_stride = strides[x + problem.axes.len() - 1];
         let mut values: Vec<E::Compute> = vec![];
         let filled = cells.iter().flatten().count() == plane;
+        let in_order = filled && cells.iter().enumerate().all(|(k, cell)| *cell == Some(k));
         for n in 0..problem.batch {
             for channel in 0..problem.group * problem.group_out {
                 let (g, co) = (channel / problem.group_out, channel % problem.group_out);
@@ -147,15 +148,25 @@ impl MatVecPlan {
                     tail.apply(first + cell, 1, &mut value);
                     E::narrow(value[0])
                 };
-                let column = |k: usize| {
-                    let at = co * taps + k;
-                    sums[((g * panels + at / self.width) * problem.batch + n) * self.width + at % self.width]
-                };
                 // the results of one channel in kernel order, then one cell more for where none lands
                 values.clear();
-                values.extend((0..taps).map(|k| bias.plus(column(k))));
+                let (mut at, end) = (co * taps, (co + 1) * taps);
+                while at < end {
+                    let (panel, column) = (at / self.width, at % self.width);
+                    let from = ((g * panels + panel) * problem.batch + n) * self.width + column;
+                    let len = (self.width - column).min(end - at);
+                    values.extend_from_slice(&sums[from..from + len]);
+                    at += len;
+                }
+                values.iter_mut().for_each(|value| *value = value.plus(bias));
                 values.push(bias);
                 everywhere.apply(&mut values);
+                if in_order {
+                    let values = &mut values[..taps];
+                    tail.apply(first, 1, values);
+                    E::narrow_slice(values, &mut output[..taps]);
+                    continue;
+                }
                 if !filled {
                     let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
                     empty.for_each(|(cell, to)| *to = result(cell, values[taps]));

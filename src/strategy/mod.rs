@@ -33,7 +33,7 @@ pub(crate) struct Operands<'a, E: Element> {
 }
 
 /// Multiply-adds below which a problem is not split over threads: waking them costs more.
-const THREADING_THRESHOLD: u64 = 1 << 20;
+const THREADING_THRESHOLD: u64 = 1 << 22;
 
 /// Number of threads of tract's current executor.
 pub(crate) fn threads() -> usize {
@@ -75,6 +75,14 @@ pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>
 /// `0..len` in blocks of `size`, the last one ragged.
 pub(crate) fn blocks_of(len: usize, size: usize) -> Vec<Range<usize>> {
     (0..len).step_by(size.max(1)).map(|begin| begin..(begin + size).min(len)).collect()
+}
+
+/// `0..len` in so many blocks whose sizes differ by at most one.
+pub(crate) fn even_blocks(len: usize, count: usize) -> Vec<Range<usize>> {
+    let count = count.clamp(1, len.max(1));
+    // as u128: a length times a count may not fit
+    let at = |i: usize| (len as u128 * i as u128 / count as u128) as usize;
+    (0..count).map(|i| at(i)..at(i + 1)).collect()
 }
 
 /// Element strides of a contiguous shape.

@@ -1,6 +1,6 @@
 //! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
 
-use super::blocks_of;
+use super::even_blocks;
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::{Kernels, refill, reserved};
@@ -42,29 +42,30 @@ impl Cut {
         let threads = super::threads();
         let groups = super::group_parts(problem, threads);
         let images = problem.batch * groups.len() * outer;
-        let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(images.max(1)) };
-        let (mut rows, mut columns, mut parts) = (block.rows, block.columns, 1);
-        let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
-        if blocks < wanted {
+        let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(images.max(1)) };
+        // a number that threads share evenly
+        let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
+        let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
+        if rows * columns < wanted {
             if y.grid > 1 {
-                rows = rows.min(y.grid.div_ceil(wanted).max(block.least.div_ceil(x.grid)));
+                rows = rows.max(wanted.min(shared(y.grid / block.least.div_ceil(x.grid))));
             } else if y.output == 1 {
-                columns = columns.min(x.grid.div_ceil(wanted).max(block.least));
+                columns = columns.max(wanted.min(shared(x.grid / block.least)));
             }
-            let blocks = y.grid.div_ceil(rows) * x.grid.div_ceil(columns);
-            if blocks * images < 2 * threads
+            if rows * columns * images < threads
                 && problem.data_format == DataFormat::Ncx
                 && groups.iter().all(|g| g.len() == 1)
             {
-                parts = (2 * threads).div_ceil((blocks * images).max(1));
+                // each part copies the block's input for itself
+                parts = threads.div_ceil((rows * columns * images).max(1));
             }
         }
         let panels = problem.group_out.div_ceil(block.panel);
-        let channels = blocks_of(panels, panels.div_ceil(parts))
+        let channels = even_blocks(panels, parts)
             .into_iter()
             .map(|p| p.start * block.panel..(p.end * block.panel).min(problem.group_out))
             .collect();
-        Cut { rows: blocks_of(y.grid, rows), columns: blocks_of(x.grid, columns), groups, channels }
+        Cut { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
     }
 }
 
@@ -363,22 +364,13 @@ impl<E: Element> Pieces<'_, E> {
         &mut self.slices[outer].cells[(row - self.rows.start) * len..][..len]
     }
 
-    /// Whole output rows of one channel as one slice of compute elements, to be written in place; `None` where the layout or the element type
-    /// forbids, or where the task does not have whole rows.
-    pub fn rows_in_place(
-        &mut self,
-        width: usize,
-        channel: usize,
-        outer: usize,
-        rows: Range<usize>,
-    ) -> Option<&mut [E::Compute]> {
+    /// Whole output rows of one channel as one slice; `None` where the layout forbids, or where the task does not have whole rows.
+    pub fn whole_rows(&mut self, width: usize, channel: usize, outer: usize, rows: Range<usize>) -> Option<&mut [E]> {
         if self.step != 1 || self.columns != (0..width) {
             return None;
         }
         let slice = &mut self.slices[channel * self.outer_phases.len() + outer];
-        E::as_compute_mut(
-            &mut slice.cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width],
-        )
+        Some(&mut slice.cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
     }
 
     /// Writes one whole output row of one channel, `row` being the output's.
