@@ -172,6 +172,21 @@ fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
     Ok(())
 }
 
+/// A filter that is an input of the graph is only a shape too.
+#[test]
+fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
+    for direction in [Direction::Transposed, Direction::Forward] {
+        let huge = i32::MAX as usize - 1;
+        let padding = Padding::Explicit { begin: tvec!(huge as i64 - 1), end: tvec!(huge as i64 - 1) };
+        let base = spec(direction, &[huge], 1);
+        let spec = DeconvSpec { in_channels: 1, out_channels: 1, filter_format: FilterFormat::Oix, padding, ..base };
+        let plan = Plan::new(&spec, &[1, 1, huge], None, f32::datum_type(), &PlanOptions::default())?;
+        let reason = "2147483646 taps are too many to enumerate";
+        ensure!(plan.strategy() == Strategy::Reference && plan.explain().contains(reason), "{}", plan.explain());
+    }
+    Ok(())
+}
+
 #[test]
 fn an_unreadable_limit_is_an_error() -> TractResult<()> {
     let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]);

@@ -24,6 +24,9 @@ pub(super) const LONGEST_CHAIN: usize = 256;
 /// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
 const MOST_PHASES: usize = 4096;
 
+/// Above this many taps, the same: a kernel may be no more than a shape in a model file when it is planned for.
+const MOST_TAPS: usize = 1 << 20;
+
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
 
@@ -92,8 +95,12 @@ pub(super) fn weights_of(axes: &[AxisPhases]) -> Vec<usize> {
         .collect()
 }
 
-/// Why a problem's phases can't be enumerated, if they can't.
+/// Why a problem's phases and their taps can't be enumerated, if they can't.
 pub(super) fn too_many_phases(problem: &Problem) -> Option<String> {
+    let taps = problem.axes.iter().fold(1usize, |n, a| n.saturating_mul(a.kernel));
+    if taps > MOST_TAPS {
+        return Some(format!("{taps} taps are too many to enumerate"));
+    }
     let compact = problem.axes.iter().all(|a| AxisPhases::is_compact(a, problem.direction));
     let phases = problem.axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.stride)).unwrap_or(usize::MAX);
     (!compact || phases > MOST_PHASES).then(|| format!("{phases} phases are too many to enumerate"))
