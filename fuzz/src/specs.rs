@@ -1,0 +1,366 @@
+//! Specs drawn at random: legal ones run on every strategy, nearly legal ones are refused or agree.
+
+use super::Outcome;
+use super::definition;
+use arbitrary::{Arbitrary, Unstructured};
+use tract_core::internal::*;
+use tract_deconv::filter::PackedFilter;
+use tract_deconv::kernel::Isa;
+use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
+
+/// Products and cells above which a draw is not run.
+const BUDGET: u64 = 4_000;
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Line {
+    input: u8,
+    kernel: u8,
+    stride: u8,
+    dilation: u8,
+    begin: u8,
+    end: u8,
+    output_padding: u8,
+    output: u8,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Rule {
+    Explicit,
+    Same,
+    Shape,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Draw {
+    transposed: bool,
+    channels_last: bool,
+    long: bool,
+    upper: bool,
+    bias: bool,
+    format: u8,
+    rank: u8,
+    batch: u8,
+    channels: [u8; 3],
+    rule: Rule,
+    lines: [Line; 4],
+    element: u8,
+    isa: u8,
+    values: u64,
+}
+
+/// What is run: a spec, the input's shape, the element type, the instruction set.
+struct Case {
+    spec: DeconvSpec,
+    input: TVec<usize>,
+    element: DatumType,
+    isa: Isa,
+    bias: bool,
+    values: u64,
+}
+
+const ELEMENTS: [DatumType; 8] = [
+    DatumType::F32,
+    DatumType::F16,
+    DatumType::F64,
+    DatumType::I8,
+    DatumType::U8,
+    DatumType::I32,
+    DatumType::U16,
+    DatumType::I64,
+];
+
+impl Draw {
+    /// A legal case, small enough to be run.
+    fn legal(&self) -> Case {
+        let direction = if self.transposed { Direction::Transposed } else { Direction::Forward };
+        let rank = match self.rank % 16 {
+            0..4 => 1,
+            4..12 => 2,
+            12..15 => 3,
+            _ => 4,
+        };
+        let within = |value: u8, least: usize, most: usize| least + value as usize % (most - least + 1);
+        let most = [17, 7, 4, 2][rank - 1];
+        let lines = &self.lines[..rank];
+        let mut input: TVec<usize> = lines.iter().map(|l| within(l.input, 1, most)).collect();
+        if self.long {
+            // past the ends of vectors and tiles
+            input[rank - 1] = within(lines[rank - 1].input, 1, [200, 70, 20, 17][rank - 1]);
+        }
+        let kernel: TVec<usize> = lines.iter().map(|l| within(l.kernel, 1, most.min(5))).collect();
+        let strides: TVec<usize> =
+            lines.iter().map(|l| if l.stride > 240 { 9 } else { within(l.stride, 1, 4) }).collect();
+        let dilations: TVec<usize> = lines.iter().map(|l| within(l.dilation, 1, 3)).collect();
+        let output_padding: TVec<usize> = lines
+            .iter()
+            .map(|l| if self.transposed && l.output_padding < 64 { l.output_padding as usize % 4 } else { 0 })
+            .collect();
+        let side = if self.upper { Side::End } else { Side::Begin };
+        let mut begin: TVec<i64> = lines.iter().map(|l| within(l.begin, 0, 7) as i64 - 2).collect();
+        let mut end: TVec<i64> = lines.iter().map(|l| within(l.end, 0, 7) as i64 - 2).collect();
+        let reach = |ax: usize| ((kernel[ax] - 1) * dilations[ax] + 1) as i64;
+        for ax in 0..rank {
+            if self.transposed {
+                // at least one cell is left
+                let full = (strides[ax] * (input[ax] - 1) + output_padding[ax]) as i64 + reach(ax);
+                begin[ax] = begin[ax].min(full - 1);
+                end[ax] = end[ax].min(full - 1 - begin[ax]);
+            } else {
+                // the kernel fits in once
+                end[ax] += (reach(ax) - input[ax] as i64 - begin[ax] - end[ax]).max(0);
+            }
+        }
+        let padding = match (self.rule, self.transposed) {
+            (Rule::Same, true) => Padding::same_transposed(&kernel, &strides, &dilations, &output_padding, side),
+            (Rule::Same, false) => Padding::SameForward { extra: side },
+            (Rule::Shape, true) => Padding::OutputShape {
+                shape: OutputShape::Dims(lines.iter().map(|l| within(l.output, 1, 3 * most).to_dim()).collect()),
+                extra: side,
+            },
+            _ => Padding::Explicit { begin, end },
+        };
+        let group = [1, 1, 2, 3][self.channels[0] as usize % 4];
+        let spec = DeconvSpec {
+            direction,
+            data_format: if self.channels_last { DataFormat::Nxc } else { DataFormat::Ncx },
+            filter_format: match (direction, self.format % 4) {
+                (Direction::Forward, _) => FilterFormat::GroupedOix,
+                (_, 0) => FilterFormat::Iox,
+                (_, 1) => FilterFormat::Oix,
+                (_, 2) => FilterFormat::Xio,
+                _ => FilterFormat::Xoi,
+            },
+            // past the ends of vectors and tiles too
+            in_channels: group * within(self.channels[1], 1, if self.channels[1] < 224 { 3 } else { 40 }),
+            out_channels: group * within(self.channels[2], 1, if self.channels[2] < 160 { 5 } else { 40 }),
+            group,
+            kernel,
+            strides,
+            dilations,
+            padding,
+            output_padding,
+        };
+        let available: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+        Case {
+            input: spec.data_format.shape(within(self.batch, 1, 2), spec.in_channels, input),
+            spec,
+            element: ELEMENTS[self.element as usize % ELEMENTS.len()],
+            isa: available[self.isa as usize % available.len()],
+            bias: self.bias,
+            values: self.values,
+        }
+    }
+}
+
+/// Every strategy gives the definition's numbers, bit for bit: the operands are small integers, so sums are exact. Says which
+/// strategies took the spec.
+///
+/// # Panics
+/// On a find.
+pub fn legal(bytes: &[u8]) -> (Outcome, Vec<Strategy>) {
+    let Ok(draw) = Draw::arbitrary(&mut Unstructured::new(bytes)) else { return (Outcome::Skipped, vec![]) };
+    let case = draw.legal();
+    let refusal =
+        |error: TractError| -> ! { panic!("a legal spec is refused: {error:#}: {:?} on {:?}", case.spec, case.input) };
+    case.spec.validate().unwrap_or_else(|error| refusal(error));
+    let problem = case.spec.problem(&case.input, None).unwrap_or_else(|error| refusal(error));
+    if !affordable(&problem) {
+        return (Outcome::Accepted, vec![]);
+    }
+    (Outcome::Ran, agree(&case, &problem, &PlanOptions::default()))
+}
+
+fn affordable(problem: &Problem) -> bool {
+    let cells = |shape: TVec<usize>| shape.iter().fold(1u64, |cells, dim| cells.saturating_mul(*dim as u64));
+    let taps = problem.axes.iter().fold(1u64, |taps, axis| taps.saturating_mul(axis.kernel as u64));
+    let weights = taps.saturating_mul((problem.group * problem.group_in * problem.group_out) as u64);
+    // the definition walks every pair of a position and a tap
+    let walked = cells(problem.input_shape()).max(cells(problem.output_shape())).saturating_mul(taps);
+    walked <= 4 * BUDGET && weights <= BUDGET && problem.multiply_adds() <= BUDGET
+}
+
+/// Runs a case on each strategy that takes it, and says which those are.
+fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy> {
+    let (spec, show) = (&case.spec, || format!("{:?} on {:?} {:?} {}", case.spec, case.input, case.element, case.isa));
+    let mut random = super::Random(case.values);
+    let mut draw = |len: usize| -> Vec<i64> {
+        let unsigned = matches!(case.element, DatumType::U8 | DatumType::U16);
+        (0..len).map(|_| if unsigned { random.below(4) as i64 } else { random.below(7) as i64 - 3 }).collect()
+    };
+    let filter_shape = spec.filter_shape();
+    let x = draw(case.input.iter().product());
+    let w = draw(filter_shape.iter().product());
+    let bias = case.bias.then(|| draw(spec.out_channels));
+    let Some((shape, expected)) = definition::output(spec, problem, &x, &w, bias.as_deref()) else {
+        panic!("accepted against the rules: {}", show());
+    };
+    let typed = |shape: &[usize], values: &[i64]| -> TractResult<Tensor> {
+        Ok(Tensor::from_shape(shape, values)?.cast_to_dt(case.element)?.into_owned())
+    };
+    let run = || -> TractResult<Vec<Strategy>> {
+        let (x, w) = (typed(&case.input, &x)?, typed(&filter_shape, &w)?.into_arc_tensor());
+        let bias = bias.as_ref().map(|bias| typed(&[bias.len()], bias)).transpose()?;
+        // integers wrap, as the crate documents; casts of tract's saturate
+        let wrapped: Vec<i64> = expected
+            .iter()
+            .map(|v| match case.element {
+                DatumType::I8 => *v as i8 as i64,
+                DatumType::U8 => *v as u8 as i64,
+                DatumType::U16 => *v as u16 as i64,
+                DatumType::I32 => *v as i32 as i64,
+                _ => *v,
+            })
+            .collect();
+        let expected = typed(&shape, &wrapped)?;
+        let mut ran = vec![];
+        for strategy in Strategy::ALL {
+            let options = PlanOptions { strategy: Some(strategy), isa: Some(case.isa), ..options.clone() };
+            let Ok(plan) = Plan::new(spec, &case.input, None, case.element, &options) else { continue };
+            let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;
+            let y = plan.run(spec, &x, &packed, bias.as_ref())?;
+            if y != expected {
+                bail!("{plan} gives {:?}, not {:?}", y.dump(true), expected.dump(true));
+            }
+            ran.push(strategy);
+        }
+        ensure!(!ran.is_empty(), "not even the reference takes it");
+        Ok(ran)
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}: {}", show()))
+}
+
+/// Values that arithmetic on sizes may stumble over.
+const WILD: [i64; 16] = [
+    0,
+    -1,
+    1,
+    7,
+    255,
+    1024,
+    1025,
+    65536,
+    (1 << 31) - 2,
+    (1 << 31) - 1,
+    1 << 31,
+    1 << 40,
+    (1 << 40) + 1,
+    1 << 62,
+    i64::MAX,
+    i64::MIN,
+];
+
+/// A legal spec with a few wild values is refused, or planned without overflow; what is small enough agrees with the definition.
+///
+/// # Panics
+/// On a find.
+pub fn nearly_legal(bytes: &[u8]) -> Outcome {
+    let mut rest = Unstructured::new(bytes);
+    let Ok(draw) = Draw::arbitrary(&mut rest) else { return Outcome::Skipped };
+    let mut case = draw.legal();
+    for _ in 0..1 + rest.arbitrary::<u8>().unwrap_or(0) % 3 {
+        let (field, at, value): (u8, u8, u8) = rest.arbitrary().unwrap_or((0, 0, 0));
+        // half of them small, so that something is left to be compared
+        let value = if value < 128 { value as i64 % 8 } else { WILD[value as usize % WILD.len()] };
+        wild(&mut case, field, at as usize, value);
+    }
+    let spec = &case.spec;
+    // the other methods rely on it
+    if spec.validate().is_err() {
+        return Outcome::Refused;
+    }
+    if case.input.len() != spec.rank() + 2 {
+        assert!(spec.problem(&case.input, None).is_err() && spec.output_shape::<usize>(&case.input).is_err());
+        return Outcome::Refused;
+    }
+    let open: TVec<TDim> = case.input.iter().map(|dim| dim.to_dim()).collect();
+    let (sizes, dims) = (spec.output_shape::<usize>(&case.input), spec.output_shape::<TDim>(&open));
+    let problem = spec.problem(&case.input, None);
+    let symbols = SymbolScope::default();
+    let symbolic: TVec<TDim> = (0..open.len())
+        .map(|axis| {
+            let channels = axis == spec.data_format.c_axis(open.len());
+            if channels { spec.in_channels.to_dim() } else { symbols.new_with_prefix("x").to_dim() }
+        })
+        .collect();
+    let _ = spec.output_shape::<TDim>(&symbolic);
+    Plan::shape_free_layout(spec, &symbolic, case.element, &PlanOptions::default());
+    let Ok(problem) = problem else {
+        assert!(sizes.is_err() && dims.is_err(), "a shape without a problem: {spec:?} on {:?}", case.input);
+        return Outcome::Refused;
+    };
+    let shape = problem.output_shape();
+    assert_eq!(sizes.ok().as_ref(), Some(&shape), "{spec:?} on {:?}", case.input);
+    assert_eq!(dims.ok(), Some(shape.iter().map(|dim| dim.to_dim()).collect()), "{spec:?} on {:?}", case.input);
+    let options = PlanOptions { memory_limit: Some(1 << 20), ..PlanOptions::default() };
+    let planned = Plan::new(spec, &case.input, None, case.element, &options);
+    let fits = problem.output_bytes(case.element) <= 1 << 20;
+    assert_eq!(planned.is_ok(), fits, "{:?}: {spec:?} on {:?}", planned.err(), case.input);
+    if !fits || case.input.contains(&0) || !affordable(&problem) {
+        return Outcome::Accepted;
+    }
+    agree(&case, &problem, &options);
+    Outcome::Ran
+}
+
+/// One value of a list, if it has any.
+fn set<T>(list: &mut [T], at: usize, value: T) {
+    let len = list.len().max(1);
+    if let Some(slot) = list.get_mut(at % len) {
+        *slot = value;
+    }
+}
+
+/// Puts a value where it does not belong.
+fn wild(case: &mut Case, field: u8, at: usize, value: i64) {
+    let spec = &mut case.spec;
+    let size = usize::try_from(value).unwrap_or(usize::MAX);
+    match field % 16 {
+        0 => set(&mut spec.kernel, at, size),
+        1 => set(&mut spec.strides, at, size),
+        2 => set(&mut spec.dilations, at, size),
+        3 => set(&mut spec.output_padding, at, size),
+        4 => spec.group = size,
+        5 => spec.in_channels = size,
+        6 => spec.out_channels = size,
+        7 | 8 => match &mut spec.padding {
+            Padding::Explicit { begin, end } => {
+                let list = if field.is_multiple_of(2) { begin } else { end };
+                set(list, at, value);
+            }
+            Padding::OutputShape { shape: OutputShape::Dims(dims), .. } => {
+                set(dims, at, value.to_dim());
+            }
+            _ => spec.padding = Padding::Explicit { begin: tvec!(value; at % 5), end: tvec!(value; at % 5) },
+        },
+        9 => {
+            // a crop that undoes what a dilation spreads
+            let ax = at % spec.rank().max(1);
+            set(&mut spec.dilations, ax, size);
+            if let (Padding::Explicit { begin, end }, Some(kernel)) = (&mut spec.padding, spec.kernel.get(ax)) {
+                let reach = (*kernel as i64).saturating_sub(1).saturating_mul(value);
+                set(begin, ax, reach / 2);
+                set(end, ax, reach - reach / 2);
+            }
+        }
+        10 => set(&mut case.input, at, size),
+        11 => {
+            case.input.pop();
+        }
+        12 => case.input.push(size),
+        13 => {
+            let lists = [&mut spec.kernel, &mut spec.strides, &mut spec.dilations, &mut spec.output_padding];
+            let picked = lists.into_iter().nth(at % 4);
+            picked.into_iter().for_each(|list| list.truncate(at / 4 % 4));
+        }
+        14 => {
+            // both sides agree on a number of channels
+            spec.in_channels = size;
+            let c = spec.data_format.c_axis(case.input.len().max(2));
+            set(&mut case.input, c, size);
+        }
+        _ => {
+            set(&mut case.input, spec.data_format.x_axis() + at % spec.rank().max(1), size);
+        }
+    }
+}
