@@ -2,6 +2,8 @@
 
 mod alloc;
 mod cells;
+#[cfg(all(test, target_os = "linux"))]
+mod guarded;
 mod isa;
 mod rows;
 mod scratch;

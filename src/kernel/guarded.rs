@@ -1,0 +1,367 @@
+//! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
+//! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
+
+use super::taps::WeightedTap;
+use super::tile::{PhaseOperand, Source, Start};
+use super::{Dispatch, Isa, Kernels};
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
+
+/// Where the forbidden page is that operands touch. There is one on the other side too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Side {
+    Before,
+    After,
+}
+
+/// Elements between two forbidden pages.
+struct Guarded<T> {
+    map: *mut libc::c_void,
+    bytes: usize,
+    first: *mut T,
+    len: usize,
+}
+
+fn page() -> usize {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+impl<T: Copy> Guarded<T> {
+    fn new(side: Side, values: &[T]) -> Guarded<T> {
+        let page = page();
+        let room = size_of_val(values).next_multiple_of(page).max(page);
+        let bytes = room + 2 * page;
+        // SAFETY: a new anonymous mapping, of which only the middle is made accessible; the elements are in the middle, at
+        // its begin or so that they end where it does, both aligned as pages and sizes are multiples of an element's.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let map = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            let middle = map.cast::<u8>().add(page);
+            assert_eq!(libc::mprotect(middle.cast(), room, libc::PROT_READ | libc::PROT_WRITE), 0);
+            let skip = if side == Side::Before { 0 } else { room - size_of_val(values) };
+            let first = middle.add(skip).cast::<T>();
+            std::ptr::copy_nonoverlapping(values.as_ptr(), first, values.len());
+            Guarded { map, bytes, first, len: values.len() }
+        }
+    }
+}
+
+impl<T> Deref for Guarded<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` put `len` elements there; they live as long as the mapping does.
+        unsafe { std::slice::from_raw_parts(self.first, self.len) }
+    }
+}
+
+impl<T> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the mapping is ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, no slice of which outlives it.
+        unsafe { libc::munmap(self.map, self.bytes) };
+    }
+}
+
+/// Compute types, with the few numbers that a test needs of them.
+trait Number: Dispatch {
+    const NAME: &'static str;
+    fn of(value: i64) -> Self;
+}
+
+macro_rules! numbers {
+    ($($t:ident),*) => {$(
+        impl Number for $t {
+            const NAME: &'static str = stringify!($t);
+
+            fn of(value: i64) -> $t {
+                value as $t
+            }
+        }
+    )*};
+}
+numbers!(f32, f64, i64);
+
+/// Small integers, so that sums are exact in any order.
+fn values<T: Number>(len: usize, seed: i64) -> Vec<T> {
+    (0..len as i64).map(|i| T::of((i * 7 + seed * 3) % 11 - 5)).collect()
+}
+
+/// Calls a test with the kernels of every instruction set and compute type that is here.
+macro_rules! for_each_kernel_set {
+    ($test:ident) => {
+        for isa in Isa::ALL {
+            if !isa.is_available() {
+                let _ =
+                    writeln!(std::io::stderr(), "guard pages: {}: {isa} skipped, this cpu lacks it", stringify!($test));
+                continue;
+            }
+            let mut calls =
+                vec![(f32::NAME, both(f32::kernels(isa), $test)), (f64::NAME, both(f64::kernels(isa), $test))];
+            if isa == Isa::Portable {
+                // integers have no other kernels
+                calls.push((i64::NAME, both(i64::kernels(isa), $test)));
+            }
+            for (of, calls) in calls {
+                assert!(calls > 0, "{} on {isa}: nothing was called", stringify!($test));
+                let line = format!("guard pages: {} on {isa} {of}: {calls} calls\n", stringify!($test));
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
+        }
+    };
+}
+
+fn both<T: Number>(kernels: &Kernels<T>, test: impl Fn(&Kernels<T>, Side) -> usize) -> usize {
+    [Side::Before, Side::After].into_iter().map(|side| test(kernels, side)).sum()
+}
+
+/// Channels, what lies between them beyond what a tile reads of one, and the taps.
+const SHAPES: [(usize, usize, &[usize]); 6] =
+    [(1, 0, &[0]), (3, 0, &[0]), (3, 5, &[2]), (2, 1, &[0, 3, 4]), (5, 0, &[7, 1]), (2, 0, &[])];
+
+/// What `width` positions read of a source with these channels and taps, and no element more.
+struct Shape<T> {
+    data: Guarded<T>,
+    channel_stride: usize,
+    channels: usize,
+    taps: &'static [usize],
+}
+
+impl<T: Number> Shape<T> {
+    fn new(side: Side, width: usize, (channels, gap, taps): (usize, usize, &'static [usize])) -> Shape<T> {
+        let span = taps.iter().max().map_or(0, |tap| tap + width);
+        let channel_stride = span + gap;
+        let len = if span == 0 { 0 } else { (channels - 1) * channel_stride + span };
+        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps }
+    }
+
+    fn source(&self) -> Source<'_, T> {
+        let &Shape { channel_stride, channels, taps, .. } = self;
+        Source { data: &self.data, base: 0, channel_stride, channels, taps }
+    }
+
+    /// `Σ weight(c, t) · source[c, t + at]`.
+    fn sum(&self, at: usize, taps: &[usize], weight: impl Fn(usize, usize) -> T) -> T {
+        let mut sum = T::ZERO;
+        for c in 0..self.channels {
+            for (t, tap) in taps.iter().enumerate() {
+                sum = sum.mul_add(weight(c, t), self.data[c * self.channel_stride + tap + at]);
+            }
+        }
+        sum
+    }
+}
+
+fn position_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    for tile in kernels.position_tiles {
+        for shape in SHAPES {
+            let shape = Shape::new(side, tile.positions, shape);
+            let taps = shape.taps.len();
+            let panel = Guarded::new(side, &values::<T>(shape.channels * taps * tile.mr, 2));
+            let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
+            for (stride, add) in [(tile.positions, false), (tile.positions + 3, false), (tile.positions + 1, true)] {
+                let before = values::<T>((tile.mr - 1) * stride + tile.positions, 4);
+                let mut out = Guarded::new(side, &before);
+                let start = if add { Start::Add } else { Start::Bias(&bias) };
+                tile.run(&panel, &shape.source(), start, &mut out, stride);
+                let mut expected = before;
+                for m in 0..tile.mr {
+                    for n in 0..tile.positions {
+                        let to = &mut expected[m * stride + n];
+                        let begin = if add { *to } else { bias[m] };
+                        *to = begin.plus(shape.sum(n, shape.taps, |c, t| panel[(c * taps + t) * tile.mr + m]));
+                    }
+                }
+                assert_eq!(*out, expected, "{}x{}", tile.mr, tile.nv);
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    for tile in kernels.channel_tiles {
+        for (shape, position_stride) in SHAPES.into_iter().flat_map(|shape| [(shape, 1), (shape, 3)]) {
+            let shape = Shape::new(side, (tile.positions - 1) * position_stride + 1, shape);
+            let panel = Guarded::new(side, &values::<T>(shape.channels * shape.taps.len() * tile.channels, 2));
+            let bias = Guarded::new(side, &values::<T>(tile.channels, 3));
+            for (stride, add) in [(tile.channels, false), (tile.channels + 3, false), (tile.channels + 1, true)] {
+                let before = values::<T>((tile.positions - 1) * stride + tile.channels, 4);
+                let mut out = Guarded::new(side, &before);
+                let start = if add { Start::Add } else { Start::Bias(&bias) };
+                tile.run(&panel, &shape.source(), position_stride, start, &mut out, stride);
+                let mut expected = before;
+                for p in 0..tile.positions {
+                    for j in 0..tile.channels {
+                        let to = &mut expected[p * stride + j];
+                        let begin = if add { *to } else { bias[j] };
+                        let weight = |c, t| panel[(t * shape.channels + c) * tile.channels + j];
+                        *to = begin.plus(shape.sum(p * position_stride, shape.taps, weight));
+                    }
+                }
+                assert_eq!(*out, expected, "{}x{}", tile.positions, tile.nv);
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    for tile in [1, 2, 4].into_iter().flat_map(|phases| kernels.row_tiles(phases)) {
+        for shape in SHAPES {
+            let shape = Shape::new(side, tile.positions, shape);
+            // phases with different numbers of the taps, the first with all of them
+            let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
+            let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr, 2 + s as i64);
+            let panels: Vec<Guarded<T>> = (0..tile.phases).map(|s| Guarded::new(side, &panel_of(s))).collect();
+            let phases: Vec<_> =
+                (0..tile.phases).map(|s| PhaseOperand { panel: &panels[s], taps: taps_of(s) }).collect();
+            let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
+            let lanes = kernels.lanes;
+            let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions - 1, tile.positions];
+            for (count, rows) in
+                ragged.into_iter().filter(|n| *n <= tile.positions).flat_map(|n| [(n, tile.mr), (n, 1)])
+            {
+                let mut out: Vec<Guarded<T>> =
+                    (0..rows).map(|_| Guarded::new(side, &vec![T::of(99); count * tile.phases])).collect();
+                let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
+                tile.run(&phases, &shape.source(), &bias, &mut slices);
+                for (m, row) in out.iter().enumerate() {
+                    for (at, got) in row.iter().enumerate() {
+                        let (s, n) = (at % tile.phases, at / tile.phases);
+                        let taps = taps_of(s);
+                        let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr + m]);
+                        assert_eq!(*got, bias[m].plus(sum), "{} phases, {}x{}", tile.phases, tile.mr, tile.nv);
+                    }
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    let counts = [1, lanes - 1, lanes, lanes + 1, 2 * lanes - 1, 2 * lanes, 3 * lanes + 1, 255, 256, 257, 600];
+    for phases in [1, 2, 3, 4, 5, 8] {
+        for count in counts {
+            for offsets in [&[0][..], &[0, 3, 9], &[6]] {
+                let furthest = offsets.iter().max().unwrap_or(&0);
+                let source = Guarded::new(side, &values::<T>(furthest + count.next_multiple_of(lanes), 1));
+                let taps: Vec<Vec<WeightedTap<T>>> = (0..phases)
+                    .map(|j| {
+                        let used = offsets.iter().skip(j % 3);
+                        used.enumerate()
+                            .map(|(t, o)| WeightedTap { offset: *o, weight: T::of((t + j) as i64) })
+                            .collect()
+                    })
+                    .collect();
+                let mut to = Guarded::new(side, &vec![T::of(99); count * phases]);
+                kernels.sum_of_taps(&source, &taps, T::of(5), &mut to);
+                for (at, got) in to.iter().enumerate() {
+                    let (j, i) = (at % phases, at / phases);
+                    let sum = taps[j].iter().fold(T::of(5), |sum, tap| sum.mul_add(tap.weight, source[i + tap.offset]));
+                    assert_eq!(*got, sum, "{phases} phases of {count}");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for (from_stride, to_stride) in [(lanes, lanes), (lanes + 1, lanes), (lanes, lanes + 3), (lanes + 2, lanes + 5)] {
+        let of = |stride: usize| (lanes - 1) * stride + lanes;
+        let from = Guarded::new(side, &values::<T>(of(from_stride), 1));
+        let mut to = Guarded::new(side, &vec![T::of(99); of(to_stride)]);
+        kernels.transpose(&from, from_stride, &mut to, to_stride);
+        for (i, j) in (0..lanes).flat_map(|i| (0..lanes).map(move |j| (i, j))) {
+            assert_eq!(to[j * to_stride + i], from[i * from_stride + j]);
+        }
+        calls += 1;
+    }
+    for len in [0, 1, lanes - 1, lanes, lanes + 1, 3 * lanes + 2] {
+        for count in 1..=5 {
+            let from: Vec<Guarded<T>> = (0..count).map(|r| Guarded::new(side, &values(len, r))).collect();
+            let mut to = Guarded::new(side, &vec![T::of(99); len * from.len()]);
+            let slices: Vec<&[T]> = from.iter().map(|row| &**row).collect();
+            kernels.interleave(&slices, &mut to);
+            for (at, got) in to.iter().enumerate() {
+                assert_eq!(*got, from[at % from.len()][at / from.len()]);
+            }
+            calls += 1;
+        }
+        let (from, before) = (Guarded::new(side, &values::<T>(len, 1)), values::<T>(len, 2));
+        let mut to = Guarded::new(side, &before);
+        kernels.add(&from, &mut to);
+        assert!(to.iter().zip(&before).zip(&*from).all(|((to, before), from)| *to == before.plus(*from)));
+        calls += 1;
+    }
+    calls
+}
+
+#[test]
+fn position_tiles_stay_inside() {
+    for_each_kernel_set!(position_tiles);
+}
+
+#[test]
+fn channel_tiles_stay_inside() {
+    for_each_kernel_set!(channel_tiles);
+}
+
+#[test]
+fn row_tiles_stay_inside() {
+    for_each_kernel_set!(row_tiles);
+}
+
+#[test]
+fn sums_of_taps_stay_inside() {
+    for_each_kernel_set!(sums_of_taps);
+}
+
+#[test]
+fn row_kernels_stay_inside() {
+    for_each_kernel_set!(rows);
+}
+
+/// Without this, the others would prove nothing.
+#[test]
+fn the_pages_are_guarded() {
+    for (side, offset) in [(Side::Before, -1), (Side::After, 5), (Side::Before, 0), (Side::After, 4)] {
+        let block = Guarded::new(side, &[1f32; 5]);
+        // SAFETY: the child only reads one element, which is inside or faults, and leaves at once.
+        let status = unsafe {
+            let child = libc::fork();
+            assert!(child >= 0, "no process can be made");
+            if child == 0 {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                std::hint::black_box(block.first.offset(offset).read_volatile());
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        let faulted = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV;
+        assert_eq!(faulted, !(0..5).contains(&offset), "{side:?}, element {offset}");
+    }
+}
