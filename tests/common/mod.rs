@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file is a crate of its own and uses a part
 
 pub mod case;
+pub mod decoder;
 pub mod nnef;
 pub mod oracle;
 pub mod probe;

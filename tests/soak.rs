@@ -1,0 +1,120 @@
+//! Runs without end over changing shapes: memory stays flat, plans are dropped, no thread and no handle is left.
+//!
+//! A counting allocator stands for the whole process, so everything is one test at a time.
+
+mod common;
+
+use common::decoder::{decoder, picture};
+use common::random::Random;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
+use std::sync::atomic::{AtomicIsize, Ordering};
+use tract_core::internal::*;
+use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+struct Counting;
+
+// SAFETY: forwards to the system's allocator, and counts beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What the process holds.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    live: isize,
+    /// Bytes of resident memory, threads, and open files, where Linux tells.
+    system: Option<(usize, usize, usize)>,
+}
+
+impl Held {
+    fn now() -> Held {
+        let entries = |folder: &str| Some(std::fs::read_dir(folder).ok()?.count());
+        let status = std::fs::read_to_string("/proc/self/status").ok();
+        let resident = status.as_deref().and_then(|status| {
+            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+            Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? << 10)
+        });
+        let system = resident
+            .zip(entries("/proc/self/task"))
+            .zip(entries("/proc/self/fd"))
+            .map(|((resident, threads), files)| (resident, threads, files));
+        Held { live: LIVE.load(Ordering::Relaxed), system }
+    }
+}
+
+fn soak(runs: usize) -> TractResult<()> {
+    let runnable = decoder()?;
+    let mut state = runnable.spawn()?;
+    let mut executors = vec![Executor::SingleThread];
+    #[cfg(feature = "multithread")]
+    executors.push(Executor::multithread(2));
+    let mut random = Random(17);
+    let mut cells = 0;
+    let mut run = |count: usize, cells: &mut usize| -> TractResult<()> {
+        for i in 0..count {
+            let (n, h, w) = (1 + random.below(2), 1 + random.below(12), 1 + random.below(12));
+            let executor = executors[i % executors.len()].clone();
+            // now and then on a thread that ends, and takes its scratch memory along
+            let y = match i % 100 {
+                0 => std::thread::scope(|scope| scope.spawn(|| runnable.run(tvec!(picture(n, h, w)))).join())
+                    .map_err(|_| format_err!("a thread panicked"))?,
+                _ => multithread_tract_scope(executor, || state.run(tvec!(picture(n, h, w)))),
+            }?;
+            *cells += y[0].len();
+        }
+        Ok(())
+    };
+    // the same seventeen shapes, the largest last: caches and scratch memory are as full at every call
+    let settle = || -> TractResult<Held> {
+        for executor in &executors {
+            for h in (1..=12).rev().chain(8..=12) {
+                multithread_tract_scope(executor.clone(), || runnable.run(tvec!(picture(2, h, 12))))?;
+            }
+        }
+        Ok(Held::now())
+    };
+    run(runs / 10, &mut cells)?;
+    let before = settle()?;
+    run(runs - runs / 10, &mut cells)?;
+    let after = settle()?;
+    let _ = writeln!(std::io::stderr(), "soak: {runs} runs, {cells} cells; {before:?}, then {after:?}");
+    ensure!(after.live <= before.live + (256 << 10), "{} bytes are kept", after.live - before.live);
+    match before.system.zip(after.system) {
+        Some((before, after)) => {
+            ensure!(after.0 <= before.0 + (16 << 20), "{} bytes more are resident", after.0 - before.0);
+            ensure!(after.1 <= before.1, "{} threads are left", after.1 - before.1);
+            ensure!(after.2 <= before.2, "{} open files are left", after.2 - before.2);
+        }
+        None => {
+            let _ = writeln!(std::io::stderr(), "soak: resident memory, threads and files skipped, no /proc here");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn three_thousand_runs() -> TractResult<()> {
+    soak(3000)
+}
+
+#[test]
+#[ignore = "minutes: .ci/run long does it, in release"]
+fn a_hundred_thousand_runs() -> TractResult<()> {
+    soak(100_000)
+}

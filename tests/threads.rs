@@ -1,0 +1,160 @@
+//! Many threads, one runnable; and bit-equal results whoever computes them: see "Determinism" in the crate's documentation.
+
+mod common;
+
+use common::decoder::{decoder, picture};
+use common::random::Random;
+use std::io::Write;
+use std::sync::Barrier;
+use tract_core::internal::*;
+use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
+use tract_deconv::filter::PackedFilter;
+use tract_deconv::kernel::Isa;
+use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+
+/// More shapes than an op keeps plans for, small ones and some that are worth threads.
+fn shapes() -> Vec<(usize, usize, usize)> {
+    (0..30).map(|i| (1 + i % 2, 1 + i * 5 % 19, if i % 7 == 0 { 24 } else { 1 + i * 3 % 11 })).collect()
+}
+
+/// The calling thread alone, and pools of sizes that cut work differently, where the feature is there.
+fn executors() -> Vec<(String, Executor)> {
+    let mut executors = vec![("the calling thread".to_string(), Executor::SingleThread)];
+    #[cfg(feature = "multithread")]
+    for threads in [2, 3, 5] {
+        executors.push((format!("{threads} threads"), Executor::multithread(threads)));
+    }
+    if executors.len() == 1 {
+        let _ = writeln!(std::io::stderr(), "threads: pools are skipped, the feature multithread is off");
+    }
+    executors
+}
+
+#[test]
+fn one_runnable_on_many_threads() -> TractResult<()> {
+    const THREADS: usize = 8;
+    let runnable = decoder()?;
+    let shapes = shapes();
+    let alone: Vec<TValue> = shapes
+        .iter()
+        .map(|&(n, h, w)| {
+            let run = || runnable.run(tvec!(picture(n, h, w)));
+            Ok(multithread_tract_scope(Executor::SingleThread, run)?.remove(0))
+        })
+        .collect::<TractResult<_>>()?;
+    let executors = executors();
+    let together = Barrier::new(THREADS);
+    let run_all = |thread: usize| -> TractResult<usize> {
+        let mut state = runnable.spawn()?;
+        together.wait();
+        let mut runs = 0;
+        for round in 0..3 {
+            for i in 0..shapes.len() {
+                // every thread at another shape, and now and then two at the same one
+                let at = (i * (1 + 2 * (thread % 4)) + thread * 4 + round) % shapes.len();
+                let (n, h, w) = shapes[at];
+                // the executor changes from run to run
+                let (who, executor) = &executors[(i + thread) % executors.len()];
+                let y = multithread_tract_scope(executor.clone(), || state.run(tvec!(picture(n, h, w))))?.remove(0);
+                ensure!(y.as_bytes() == alone[at].as_bytes(), "{n}x{h}x{w} on {who}: other bits than alone");
+                runs += 1;
+            }
+        }
+        Ok(runs)
+    };
+    let runs: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || run_all(thread))).collect();
+        threads.into_iter().map(|t| t.join().map_err(|_| format_err!("a thread panicked"))?).sum::<TractResult<usize>>()
+    })?;
+    let _ = writeln!(std::io::stderr(), "threads: {runs} runs of {} shapes on {THREADS} threads", shapes.len());
+    ensure!(runs == THREADS * 3 * shapes.len());
+    Ok(())
+}
+
+#[test]
+fn a_model_loaded_again_gives_the_same_bits() -> TractResult<()> {
+    let (first, second) = (decoder()?, decoder()?);
+    for (n, h, w) in shapes() {
+        let [a, b, c] = [&first, &second, &first].map(|runnable| runnable.run(tvec!(picture(n, h, w))));
+        let (a, b, c) = (a?.remove(0), b?.remove(0), c?.remove(0));
+        ensure!(a.as_bytes() == b.as_bytes() && a.as_bytes() == c.as_bytes(), "{n}x{h}x{w}");
+    }
+    Ok(())
+}
+
+fn spec(direction: Direction, channels: (usize, usize, usize), kernel: &[usize], stride: usize) -> DeconvSpec {
+    let (in_channels, out_channels, group) = channels;
+    let rank = kernel.len();
+    DeconvSpec {
+        direction,
+        data_format: DataFormat::Ncx,
+        filter_format: if direction == Direction::Forward { FilterFormat::GroupedOix } else { FilterFormat::Iox },
+        in_channels,
+        out_channels,
+        group,
+        kernel: kernel.into(),
+        strides: tvec!(stride; rank),
+        dilations: tvec!(1; rank),
+        padding: Padding::zero(rank),
+        output_padding: tvec!(0; rank),
+    }
+}
+
+/// Problems that are worth threads, at least one for each strategy.
+fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
+    use Direction::{Forward, Transposed};
+    vec![
+        (spec(Transposed, (32, 32, 32), &[3, 3], 2), 1, vec![65, 63]),
+        (spec(Transposed, (200, 70, 1), &[4, 4], 1), 5, vec![1, 1]),
+        (spec(Transposed, (24, 3, 1), &[9, 9], 4), 1, vec![25, 23]),
+        (spec(Transposed, (40, 37, 1), &[4, 4], 2), 1, vec![17, 19]),
+        // sums longer than one chain
+        (spec(Transposed, (300, 20, 1), &[3, 3], 2), 1, vec![9, 11]),
+        (spec(Transposed, (64, 48, 1), &[16], 8), 1, vec![70]),
+        (spec(Transposed, (16, 17, 1), &[3, 3, 3], 2), 1, vec![7, 6, 9]),
+        (spec(Transposed, (36, 34, 2), &[2, 2], 2), 2, vec![31, 33]),
+        (spec(Forward, (24, 33, 1), &[3, 3], 1), 1, vec![30, 29]),
+    ]
+}
+
+#[test]
+fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
+    let executors = executors();
+    let mut compared = [0; Strategy::ALL.len()];
+    for (spec, batch, spatial) in problems() {
+        for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            let input = data_format.shape(batch, spec.in_channels, spatial.iter().copied());
+            let mut random = Random(9);
+            let (f32, f16) = (f32::datum_type(), f16::datum_type());
+            for (dt, isa) in Isa::ALL.into_iter().flat_map(|isa| [(f32, isa), (f16, isa)]) {
+                let x = random.tensor(dt, &input);
+                let w = random.tensor(dt, &spec.filter_shape()).into_arc_tensor();
+                let bias = random.tensor(dt, &[spec.out_channels]);
+                for strategy in Strategy::ALL {
+                    let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                    let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
+                    if plan.strategy() == Strategy::Reference {
+                        continue;
+                    }
+                    ensure!(plan.problem.multiply_adds() > 1 << 20, "{plan} is not worth threads");
+                    let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
+                    let run = || plan.run(&spec, &x, &packed, Some(&bias));
+                    let alone = multithread_tract_scope(Executor::SingleThread, run)?;
+                    for (who, executor) in &executors {
+                        let y = multithread_tract_scope(executor.clone(), run)?;
+                        ensure!(y.as_bytes() == alone.as_bytes(), "{plan}, {input:?} on {who}: other bits than alone");
+                        compared[strategy as usize] += 1;
+                    }
+                }
+            }
+        }
+    }
+    for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Reference) {
+        let count = compared[strategy as usize];
+        let _ = writeln!(std::io::stderr(), "threads: {strategy} compared {count} times");
+        ensure!(count > 0, "{strategy} declined every problem");
+    }
+    Ok(())
+}
