@@ -1,0 +1,129 @@
+//! NaN and infinity in data, filter and bias: what they do to a sum by IEEE 754, they do here, on every strategy. There is one exception:
+//! padding is multiplied as zeros, so a weight that is not finite may make NaN of more cells of its own output channel.
+
+mod common;
+
+use common::oracle::{FromTensor, answer};
+use common::random::Random;
+use std::collections::BTreeSet;
+use std::io::Write;
+use tract_core::internal::*;
+use tract_deconv::filter::PackedFilter;
+use tract_deconv::kernel::Isa;
+use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+
+fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
+    let transposed = |channels: (usize, usize, usize), kernel: &[usize], stride: usize, spatial: &[usize]| {
+        let rank = kernel.len();
+        let spec = DeconvSpec {
+            direction: Direction::Transposed,
+            data_format: DataFormat::Ncx,
+            filter_format: FilterFormat::Iox,
+            in_channels: channels.0,
+            out_channels: channels.1,
+            group: channels.2,
+            kernel: kernel.into(),
+            strides: tvec!(stride; rank),
+            dilations: tvec!(1; rank),
+            padding: Padding::Explicit { begin: tvec!(1; rank), end: tvec!(0; rank) },
+            output_padding: tvec!(1; rank),
+        };
+        (spec, spatial.to_vec())
+    };
+    let forward = |(spec, spatial): (DeconvSpec, Vec<usize>)| {
+        let output_padding = tvec!(0; spatial.len());
+        let filter_format = FilterFormat::GroupedOix;
+        (DeconvSpec { direction: Direction::Forward, filter_format, output_padding, ..spec }, spatial)
+    };
+    vec![
+        transposed((6, 6, 6), &[3, 3], 2, &[7, 9]),
+        transposed((5, 19, 1), &[4, 4], 1, &[1, 1]),
+        transposed((7, 3, 1), &[5, 5], 2, &[9, 11]),
+        transposed((5, 35, 1), &[4, 4], 2, &[6, 19]),
+        transposed((4, 34, 2), &[2, 2], 2, &[5, 5]),
+        transposed((3, 18, 1), &[16], 8, &[21]),
+        transposed((2, 17, 1), &[2, 3, 2], 2, &[3, 4, 3]),
+        forward(transposed((6, 34, 2), &[3, 3], 1, &[8, 17])),
+        forward(transposed((4, 4, 4), &[3], 2, &[40])),
+    ]
+}
+
+/// Where a value that is not finite is put.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Data,
+    Filter,
+    Bias,
+}
+
+const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+
+/// A tensor with one element of another value.
+fn spoiled(tensor: &Tensor, at: usize, value: f64) -> TractResult<Tensor> {
+    let dt = tensor.datum_type();
+    let mut wide = tensor.cast_to::<f64>()?.into_owned();
+    wide.try_as_plain_ram_mut()?.as_slice_mut::<f64>()?[at] = value;
+    Ok(wide.cast_to_dt(dt)?.into_owned())
+}
+
+#[test]
+fn what_is_not_finite_passes_through() -> TractResult<()> {
+    let mut ran = [0; Strategy::ALL.len()];
+    let mut random = Random(23);
+    for (spec, spatial) in specs() {
+        for (data_format, dt) in [DataFormat::Ncx, DataFormat::Nxc]
+            .into_iter()
+            .flat_map(|format| [DatumType::F32, DatumType::F16, DatumType::F64].map(|dt| (format, dt)))
+        {
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            let input = data_format.shape(1, spec.in_channels, spatial.iter().copied());
+            let operands = [&*input, &*spec.filter_shape(), &[spec.out_channels]].map(|shape| {
+                // no zero, which makes NaN of an infinity
+                let values = random.small_integers(dt, shape).cast_to::<f64>()?.into_owned();
+                let values: Vec<f64> = values.try_as_plain_ram()?.as_slice::<f64>()?.iter().map(|v| v + 0.5).collect();
+                Ok(Tensor::from_shape(shape, &values)?.cast_to_dt(dt)?.into_owned())
+            });
+            let [x, w, bias]: [TractResult<Tensor>; 3] = operands;
+            let (x, w, bias) = (x?, w?, bias?);
+            for (place, value) in
+                [Place::Data, Place::Filter, Place::Bias].into_iter().flat_map(|place| VALUES.map(|v| (place, v)))
+            {
+                let mut spoil = |tensor: &Tensor, here: Place| {
+                    if here == place { spoiled(tensor, random.below(tensor.len()), value) } else { Ok(tensor.clone()) }
+                };
+                let (x, w) = (spoil(&x, Place::Data)?, spoil(&w, Place::Filter)?.into_arc_tensor());
+                let bias = spoil(&bias, Place::Bias)?;
+                let expected = answer::<f64>(&spec, &x, &w, Some(&bias), None).y;
+                for isa in Isa::ALL {
+                    for strategy in Strategy::ALL {
+                        let options =
+                            PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                        let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
+                        let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
+                        let y = f64::from_tensor(&plan.run(&spec, &x, &packed, Some(&bias))?);
+                        let mut spread = BTreeSet::new();
+                        for ((at, want), got) in expected.indexed_iter().zip(&y) {
+                            let same = got == want || (got.is_nan() && want.is_nan());
+                            if !same && place == Place::Filter && got.is_nan() {
+                                spread.insert(at[data_format.c_axis(input.len())]);
+                                continue;
+                            }
+                            ensure!(same, "{value} in {place:?}, {plan}: {got} for {want} at {at:?}: {spec:?}");
+                        }
+                        ensure!(
+                            spread.len() <= 1,
+                            "{value} in {place:?}, {plan}: NaN in channels {spread:?}: {spec:?}"
+                        );
+                        ran[strategy as usize] += 1;
+                    }
+                }
+            }
+        }
+    }
+    for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
+        let _ = writeln!(std::io::stderr(), "ieee: {strategy} ran {ran} times");
+        ensure!(ran > 0, "{strategy} declined every problem");
+    }
+    Ok(())
+}
