@@ -49,6 +49,17 @@
 //! NCX and NXC data are both read where they lie. tract can move the channel axis through the op, so that transposes around
 //! it cancel.
 //!
+//! # Determinism
+//!
+//! A plan gives the same bits at every run, on any number of threads, and whatever other threads run on the same model: each
+//! output element is summed in one order, which the plan fixes. The plan depends on the spec, the input's shape, the element
+//! type, the filter's layout, the CPU's instruction set and second-level cache, the knobs, and this crate's version, and on
+//! nothing else; where one of these differs, results may be rounded otherwise. [`explain`](explain()) prints it, and the knobs
+//! narrow it.
+//!
+//! NaN and infinity pass through sums as IEEE 754 has it. Padding is multiplied as zeros, so a weight that is not finite may
+//! make NaN of more cells of its own output channel.
+//!
 //! # Other doors
 //!
 //! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transform `deconv` of [`rewrite`].

@@ -98,6 +98,43 @@ fn attributes() {
             "attribute: name=strides, it is given more than once",
         ),
         (
+            grouped().ints("strides", &[i64::MIN, 1]),
+            "strides: strides=[-9223372036854775808, 1], every value must be at least 1",
+        ),
+        (grouped().float("dilations", 1.0), "dilations: type=float, list of ints or string is needed"),
+        (
+            grouped().ints("dilations", &[(1 << 31) - 1, 1]),
+            "dilations: dilation=2147483647, a kernel of 3 must extend over at most 2147483647 cells",
+        ),
+        (
+            grouped().floats("pads_begin", &[0.0, 0.0]),
+            "pads_begin: type=list of floats, list of ints or string is needed",
+        ),
+        (grouped().text("pads_begin", "0x1,0"), "pads_begin: pads_begin=\"0x1,0\", integers between commas are needed"),
+        (grouped().int("pads_end", 0), "pads_end: type=int, list of ints or string is needed"),
+        (
+            grouped().ints("output_padding", &[i64::MIN, 0]),
+            "output_padding: output_padding=[-9223372036854775808, 0], every value must be at least 0",
+        ),
+        (grouped().int("output_padding", 1), "output_padding: type=int, list of ints or string is needed"),
+        (grouped().ints("auto_pad", &[1]), "auto_pad: type=list of ints, string is needed"),
+        (
+            grouped().text("auto_pad", "valid").text("auto_pad", "valid"),
+            "attribute: name=auto_pad, it is given more than once",
+        ),
+        (
+            forward(&[1, 4, 5, 6], &[2, 3, 2, 3, 3]).ints("dilations", &[1, 9]),
+            "output size: axis=1, the kernel's extent 19 exceeds the padded input 6",
+        ),
+        (
+            forward(&[1, 4, 5, 6], &[2, 3, 2, 3, 3]).ints("pads_begin", &[MAX, 0]),
+            "pads begin: pads=[9223372036854775807, 0], every value must be within -2147483647..=2147483647",
+        ),
+        (
+            forward(&[1, 4, 5, 6], &[2, 3, 2, 3, 3]).text("auto_pad", "full"),
+            "auto_pad: auto_pad=full, it must be explicit, same_upper, same_lower or valid",
+        ),
+        (
             forward(&[1, 4, 5, 6], &[2, 3, 2, 3, 3]).ints("output_padding", &[1, 0]),
             "output_padding: output_padding=[1, 0], a forward convolution has none",
         ),
