@@ -7,9 +7,12 @@ use common::probe::{Probe, axis};
 use common::proto::Dim;
 use common::random::Random;
 use common::run::{Stage, guarded, load, refused, run};
+use std::io::Write;
+use std::time::Duration;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_deconv::filter::PackedFilter;
+use tract_deconv::kernel::Isa;
 use tract_deconv::plan::{Plan, PlanOptions, Strategy};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 
@@ -136,10 +139,19 @@ fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
             ..base
         };
         spread.validate()?;
-        let input = [&[1, 4][..], &[2, 1, 2, 1][..rank]].concat();
-        check(&spread, &Plan::new(&spread, &input, None, f32::datum_type(), &PlanOptions::default())?, &input)?;
-        let open: TVec<TDim> = input.iter().map(|dim| dim.to_dim()).collect();
-        Plan::shape_free_layout(&spread, &open, f32::datum_type(), &PlanOptions::default());
+        for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
+            let spread = DeconvSpec { data_format, out_channels: 40, ..spread.clone() };
+            let input = data_format.shape(1, 4, [2, 1, 2, 1][..rank].iter().copied());
+            check(&spread, &Plan::new(&spread, &input, None, f32::datum_type(), &PlanOptions::default())?, &input)?;
+            let open: TVec<TDim> = input.iter().map(|dim| dim.to_dim()).collect();
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                for dt in [f32::datum_type(), f64::datum_type(), i64::datum_type()] {
+                    let options = PlanOptions { isa: Some(isa), ..PlanOptions::default() };
+                    Plan::new(&spread, &input, None, dt, &options)?;
+                    Plan::shape_free_layout(&spread, &open, dt, &options);
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -185,6 +197,38 @@ fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
         ensure!(plan.strategy() == Strategy::Reference && plan.explain().contains(reason), "{}", plan.explain());
     }
     Ok(())
+}
+
+/// Few taps share a class: planning once compared each tap with every class, which took minutes.
+#[test]
+fn planning_for_the_most_taps_is_quick() -> TractResult<()> {
+    let taps = 1 << 16;
+    let base = spec(Direction::Forward, &[taps], 4096);
+    let spec = DeconvSpec { in_channels: 1, out_channels: 40, filter_format: FilterFormat::GroupedOix, ..base };
+    let begin = cpu_time();
+    let plan = Plan::new(&spec, &[1, 1, 3 * taps], None, f32::datum_type(), &PlanOptions::default())?;
+    ensure!(!plan.explain().contains("too many"), "{}", plan.explain());
+    let taken = cpu_time() - begin;
+    let _ = writeln!(std::io::stderr(), "limits: {taps} taps are planned for in {taken:?}");
+    ensure!(taken.as_secs() < 4, "{taken:?}");
+    Ok(())
+}
+
+/// Of this thread, whatever else the machine does; of the wall where that can't be had.
+fn cpu_time() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the clock exists on Linux, and the pointer is to a place of the right type.
+        let got = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        assert_eq!(got, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        static BEGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        BEGIN.get_or_init(std::time::Instant::now).elapsed()
+    }
 }
 
 #[test]

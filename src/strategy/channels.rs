@@ -83,8 +83,8 @@ impl ChannelsPlan {
         let (lanes, tiles) = shapes(datum_type, isa);
         let sizes: Vec<usize> = tiles.iter().map(|t| t.0).unique().sorted_unstable_by(|a, b| b.cmp(a)).collect();
         // the fewest neighbouring groups that fill a vector
-        let merged = (1..=problem.group).find(|n| problem.group.is_multiple_of(*n) && n * problem.group_out >= lanes);
-        let Some(merged) = merged.filter(|n| *n <= MOST_MERGED) else {
+        let mut few = 1..=problem.group.min(MOST_MERGED);
+        let Some(merged) = few.find(|n| problem.group.is_multiple_of(*n) && n * problem.group_out >= lanes) else {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
         };
         let problem = &merge(problem, merged);
@@ -117,7 +117,8 @@ impl ChannelsPlan {
         let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
         let laid_out = sheets(block_rows, block_columns);
         let pitch = if direct { x.grid } else { laid_out.pitch };
-        let flat = (block_rows - 1) * pitch + block_columns;
+        // a dilation can make the pitch, and with it all that follows, larger than can be counted
+        let flat = (block_rows - 1).saturating_mul(pitch).saturating_add(block_columns);
         let (outer, [y_axis, _]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
         let blocks = outer.iter().map(|a| a.grid).product::<usize>()
             * y.grid.div_ceil(block_rows)
@@ -127,11 +128,11 @@ impl ChannelsPlan {
         // even passes
         let chunk = problem.group_in.div_ceil(chunks.max(1)).max(1);
         let vectors = problem.group_out.div_ceil(lanes);
-        let summed = (flat * vectors).saturating_mul(phases * chunks * cost::SUMMED);
-        let stored = (flat * vectors * phases).saturating_mul(cost::TRANSPOSED);
+        let summed = flat.saturating_mul(vectors).saturating_mul(phases * chunks * cost::SUMMED);
+        let stored = flat.saturating_mul(vectors).saturating_mul(phases * cost::TRANSPOSED);
         let copied = match direct {
             true => 0,
-            false => laid_out.bytes(problem.group_in, 1) / lanes * cost::copied(DataFormat::Ncx, 1),
+            false => (laid_out.bytes(problem.group_in, 1) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1)),
         };
         let outer_share: f64 = outer.iter().map(share_inside).product();
         let row_share = share_inside(y_axis);
@@ -146,8 +147,8 @@ impl ChannelsPlan {
             }
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                (panels - 1).saturating_mul(run_cost(len, positions, nv, &sizes))
-                    + run_cost(len, positions, tail_width / lanes, &sizes)
+                let last = run_cost(len, positions, tail_width / lanes, &sizes);
+                (panels - 1).saturating_mul(run_cost(len, positions, nv, &sizes)).saturating_add(last)
             };
             let rows = (block_rows.saturating_mul(run_cost(block_columns)) as f64 * row_share) as usize;
             let whole = run_cost(flat);
@@ -263,9 +264,10 @@ fn share_inside(axis: &AxisPhases) -> f64 {
 /// Estimated slots of one (channel, tap) of a run of positions, in tiles of `most` positions and smaller ones for what is left; `sizes` are the tiles'
 /// positions, largest first.
 fn run_cost(mut len: usize, most: usize, nv: usize, sizes: &[usize]) -> usize {
-    let mut cost = 0;
+    let mut cost = 0usize;
     for positions in sizes.iter().copied().filter(|size| *size <= most) {
-        cost += len / positions * ((positions * nv).max(positions + nv).max(8) + 1);
+        let tile = (positions * nv).max(positions + nv).max(8) + 1;
+        cost = (len / positions).saturating_mul(tile).saturating_add(cost);
         len %= positions;
     }
     cost

@@ -24,8 +24,9 @@ pub(super) const LONGEST_CHAIN: usize = 256;
 /// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
 const MOST_PHASES: usize = 4096;
 
-/// Above this many taps, the same: a kernel may be no more than a shape in a model file when it is planned for.
-const MOST_TAPS: usize = 1 << 20;
+/// Above this many taps, the same: a kernel may be no more than a shape in a model file when it is planned for, and planning
+/// looks at each tap some hundred times.
+const MOST_TAPS: usize = 1 << 16;
 
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
@@ -161,14 +162,16 @@ impl PhasesPlan {
             let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
             let laid_out = sheets(block_rows, block_columns);
             let pitch = if in_place { x.grid } else { laid_out.pitch };
-            let flat = (block_rows - 1) * pitch + block_columns;
+            // a dilation can make the pitch, and with it all that follows, larger than can be counted
+            let flat = (block_rows - 1).saturating_mul(pitch).saturating_add(block_columns);
             let blocks = axes[..axes.len() - 2].iter().map(|a| a.grid).product::<usize>()
                 * y.grid.div_ceil(block_rows)
                 * x.grid.div_ceil(block_columns);
             let copied = match in_place {
                 true => 0,
                 false => {
-                    laid_out.bytes(problem.group_in, 1) / lanes * cost::copied(problem.data_format, problem.group_in)
+                    let copying = cost::copied(problem.data_format, problem.group_in);
+                    (laid_out.bytes(problem.group_in, 1) / lanes).saturating_mul(copying)
                 }
             };
             let chain = widest * problem.group_in;
@@ -188,10 +191,12 @@ impl PhasesPlan {
                 let (runs, vectors) =
                     if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };
                 let (whole, rest) = (vectors / nv, vectors % nv);
-                let row_cost =
-                    |m: usize| runs * (whole * tile_cost(m, nv) + if rest > 0 { tile_cost(m, rest) } else { 0 });
-                let panels = (problem.group_out / mr).saturating_mul(row_cost(mr))
-                    + if tail > 0 { row_cost(tail_mr) } else { 0 };
+                let row_cost = |m: usize| {
+                    let last = if rest > 0 { tile_cost(m, rest) } else { 0 };
+                    whole.saturating_mul(tile_cost(m, nv)).saturating_add(last).saturating_mul(runs)
+                };
+                let last = if tail > 0 { row_cost(tail_mr) } else { 0 };
+                let panels = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
                 let store = match rows {
                     true => cost::FROM_REGISTERS,
                     false => cost::buffered(problem.data_format, x.out_step, mr),

@@ -7,6 +7,7 @@
 
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
+use std::collections::HashMap;
 
 /// How the taps of one axis share sheets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +40,10 @@ impl AxisSheets {
         let step = axis.in_step as i64;
         let mut sheets =
             AxisSheets { firsts: vec![], extra: 0, shifts: vec![], in_step: axis.in_step, input: axis.input };
+        let mut classes = HashMap::new();
         for shift in axis.shifts() {
             // ascending, so the first of a class is its smallest
-            let class = sheets.firsts.iter().position(|f| (shift - f) % step == 0).unwrap_or_else(|| {
+            let class = *classes.entry(shift.rem_euclid(step)).or_insert_with(|| {
                 sheets.firsts.push(shift);
                 sheets.firsts.len() - 1
             });
