@@ -28,8 +28,6 @@ pub enum FilterLayout {
         tail_width: usize,
         /// Input channels of a chunk; the last one has what is left.
         chunk: usize,
-        /// Neighbouring groups that are packed as one, zeros between the channels of different ones.
-        merged: usize,
     },
     /// `[group][panel of products][input channel][product of the panel]`, a product being an (output channel, kernel position) pair.
     Columns {
@@ -80,9 +78,9 @@ impl PackedFilter {
             FilterLayout::Columns { mr, tail_mr } => Arc::new(products(spec, *mr, *tail_mr, plain)?),
             FilterLayout::Cells { width } => Arc::new(cells(spec, *width, plain)?),
             FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
-            FilterLayout::Phases { mr, tail_mr } => Arc::new(phases(spec, (*mr, *tail_mr), 1, 1, plain)?),
-            FilterLayout::Chunks { width, tail_width, chunk, merged } => {
-                Arc::new(phases(spec, (*width, *tail_width), *chunk, *merged, plain)?)
+            FilterLayout::Phases { mr, tail_mr } => Arc::new(phases(spec, *mr, *tail_mr, 1, plain)?),
+            FilterLayout::Chunks { width, tail_width, chunk } => {
+                Arc::new(phases(spec, *width, *tail_width, *chunk, plain)?)
             }
         };
         Ok(PackedFilter { layout: layout.clone(), data })
@@ -138,37 +136,28 @@ fn zeros<T: Compute + Datum>(shape: &[usize]) -> TractResult<Tensor> {
     Ok(tensor)
 }
 
-/// Input channels come in chunks, and each tap of a phase once a chunk; `merged` neighbouring groups count as one.
-fn phases<E: Element>(
-    spec: &DeconvSpec,
-    (mr, tail_mr): (usize, usize),
-    chunk: usize,
-    merged: usize,
-    plain: &[E],
-) -> TractResult<Tensor> {
+/// Input channels come in chunks, and each tap of a phase once a chunk.
+fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let phases = taps_of_phases(spec);
     let taps: usize = spec.kernel.iter().product();
-    let (group_in, group_out) = (merged * spec.group_in(), merged * spec.group_out());
-    let padded: usize = panel_heights(group_out, mr, tail_mr).map(|p| p.1).sum();
-    let mut tensor = zeros::<E::Compute>(&[spec.group / merged, padded, group_in, taps])?;
+    let padded: usize = panel_heights(spec.group_out(), mr, tail_mr).map(|p| p.1).sum();
+    let mut tensor = zeros::<E::Compute>(&[spec.group, padded, spec.group_in(), taps])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let mut packed = view.as_slice_mut::<E::Compute>()?;
-    for g in (0..spec.group).step_by(merged) {
-        for (first, height) in panel_heights(group_out, mr, tail_mr) {
-            let outputs = first..group_out.min(first + height);
+    for g in 0..spec.group {
+        for (first, height) in panel_heights(spec.group_out(), mr, tail_mr) {
+            let present = height.min(spec.group_out() - first);
+            let base = g * strides.group + first * strides.output;
             for taps in &phases {
-                for first in (0..group_in).step_by(chunk) {
-                    let channels = first..(first + chunk).min(group_in);
+                for first in (0..spec.group_in()).step_by(chunk) {
+                    let channels = first..(first + chunk).min(spec.group_in());
                     for (tap, ci) in taps.iter().cartesian_product(channels) {
+                        let at = base + ci * strides.input + tap;
                         let (column, rest) = std::mem::take(&mut packed).split_at_mut(height);
                         packed = rest;
-                        let (part, ci) = (ci / spec.group_in(), ci % spec.group_in());
-                        let at = (g + part) * strides.group + ci * strides.input + tap;
-                        for (to, co) in column.iter_mut().zip(outputs.clone()) {
-                            if co / spec.group_out() == part {
-                                *to = plain[at + co % spec.group_out() * strides.output].widen();
-                            }
+                        for (m, to) in column.iter_mut().take(present).enumerate() {
+                            *to = plain[at + m * strides.output].widen();
                         }
                     }
                 }

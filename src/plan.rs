@@ -415,11 +415,10 @@ impl fmt::Display for Plan {
                     (_, true) => "in a transposed copy",
                     _ => "in padded rows",
                 };
-                let groups = if p.merged > 1 { format!(" {} groups as one,", p.merged) } else { String::new() };
                 let runs = if p.by_row { "rows" } else { "blocks" };
                 write!(
                     f,
-                    "channels {}x{} on {} {:?},{groups} {} input channels at a time, input read {source} by {runs}, blocks of {}x{} positions",
+                    "channels {}x{} on {} {:?}, {} input channels at a time, input read {source} by {runs}, blocks of {}x{} positions",
                     p.positions, p.width, self.isa, self.datum_type, p.chunk, p.block_rows, p.block_columns
                 )
             }

@@ -124,7 +124,10 @@ impl Draw {
             },
             _ => Padding::Explicit { begin, end },
         };
-        let group = [1, 1, 2, 3][self.channels[0] as usize % 4];
+        // every sixth or so has a channel a group, and more groups than vectors have lanes
+        let depthwise = self.channels[0] >= 208;
+        let group =
+            if depthwise { within(self.channels[0], 2, 40) } else { [1, 1, 2, 3][self.channels[0] as usize % 4] };
         let spec = DeconvSpec {
             direction,
             data_format: if self.channels_last { DataFormat::Nxc } else { DataFormat::Ncx },
@@ -136,8 +139,14 @@ impl Draw {
                 _ => FilterFormat::Xoi,
             },
             // past the ends of vectors and tiles too
-            in_channels: group * within(self.channels[1], 1, if self.channels[1] < 224 { 3 } else { 40 }),
-            out_channels: group * within(self.channels[2], 1, if self.channels[2] < 160 { 5 } else { 40 }),
+            in_channels: group
+                * if depthwise { 1 } else { within(self.channels[1], 1, if self.channels[1] < 224 { 3 } else { 40 }) },
+            out_channels: group
+                * if depthwise {
+                    within(self.channels[2], 1, 2)
+                } else {
+                    within(self.channels[2], 1, if self.channels[2] < 160 { 5 } else { 40 })
+                },
             group,
             kernel,
             strides,

@@ -1,6 +1,7 @@
 //! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
 //! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
 
+use super::cells::{CellTap, Cells};
 use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
 use super::{Dispatch, Isa, Kernels};
@@ -285,18 +286,56 @@ fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     calls
 }
 
+fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for channels in [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1] {
+        let width = channels.next_multiple_of(lanes);
+        for (count, step, to_step) in
+            [1, 3, 4, 5, 9].into_iter().flat_map(|n| [(n, channels, channels), (n, width + 1, channels + 2)])
+        {
+            for offsets in [&[0][..], &[0, 3, 7], &[]] {
+                let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + width);
+                let source = Guarded::new(side, &values::<T>(reach, 1));
+                let weights = Guarded::new(side, &values::<T>(offsets.len() * width, 2));
+                let bias = Guarded::new(side, &values::<T>(width, 3));
+                let taps: Vec<CellTap> =
+                    offsets.iter().enumerate().map(|(t, o)| CellTap { offset: *o, weights: t * width }).collect();
+                let cells = Cells { source: &source, step, taps: &taps, weights: &weights, bias: &bias, channels };
+                let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
+                kernels.sum_of_cells(&cells, &mut to, to_step, count);
+                for (at, got) in to.iter().enumerate() {
+                    let (p, c) = (at / to_step, at % to_step);
+                    let sum = |sum: T, tap: &CellTap| {
+                        sum.mul_add(weights[tap.weights + c], source[p * step + tap.offset + c])
+                    };
+                    let want = if c < channels { taps.iter().fold(bias[c], sum) } else { T::of(99) };
+                    assert_eq!(*got, want, "{channels} channels, {count} positions");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
 fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    for (from_stride, to_stride) in [(lanes, lanes), (lanes + 1, lanes), (lanes, lanes + 3), (lanes + 2, lanes + 5)] {
-        let of = |stride: usize| (lanes - 1) * stride + lanes;
-        let from = Guarded::new(side, &values::<T>(of(from_stride), 1));
-        let mut to = Guarded::new(side, &vec![T::of(99); of(to_stride)]);
-        kernels.transpose(&from, from_stride, &mut to, to_stride);
-        for (i, j) in (0..lanes).flat_map(|i| (0..lanes).map(move |j| (i, j))) {
-            assert_eq!(to[j * to_stride + i], from[i * from_stride + j]);
+    for (stride, at) in [(lanes, 0), (lanes + 1, 0), (1, 3), (lanes + 2, lanes)] {
+        for count in [1, lanes - 1, lanes] {
+            let starts: Vec<usize> = (0..lanes).map(|i| i * stride).collect();
+            let from = Guarded::new(side, &values::<T>((lanes - 1) * stride + lanes, 1));
+            let row = || Guarded::new(side, &vec![T::of(99); at + lanes]);
+            let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
+            let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
+            kernels.transpose(&from, &starts, &mut slices, at);
+            for (j, row) in to.iter().enumerate() {
+                assert!(row[..at].iter().all(|v| *v == T::of(99)));
+                assert!((0..lanes).all(|i| row[at + i] == from[i * stride + j]));
+            }
+            calls += 1;
         }
-        calls += 1;
     }
     for len in [0, 1, lanes - 1, lanes, lanes + 1, 3 * lanes + 2] {
         for count in 1..=5 {
@@ -336,6 +375,11 @@ fn row_tiles_stay_inside() {
 #[test]
 fn sums_of_taps_stay_inside() {
     for_each_kernel_set!(sums_of_taps);
+}
+
+#[test]
+fn sums_of_cells_stay_inside() {
+    for_each_kernel_set!(sums_of_cells);
 }
 
 #[test]

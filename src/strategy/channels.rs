@@ -28,9 +28,6 @@ const SHARE_OF_SUMS: usize = 16;
 /// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
 const TRANSPOSING_PAYS: usize = 2048;
 
-/// Merging more groups than this multiplies with more zeros than it saves elsewhere.
-const MOST_MERGED: usize = 4;
-
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelsPlan {
@@ -40,8 +37,6 @@ pub struct ChannelsPlan {
     pub tail_width: usize,
     /// Positions of a register tile.
     pub positions: usize,
-    /// Neighbouring groups that are computed as one, with zeros for weights between them.
-    pub merged: usize,
     /// Input channels of one pass: the longest accumulation chain.
     pub chunk: usize,
     /// Whether the input is read in place.
@@ -75,19 +70,14 @@ impl ChannelsPlan {
         }
         let forced = match layout {
             None => None,
-            Some(FilterLayout::Chunks { width, tail_width, chunk, merged }) => {
-                Some((*width, *tail_width, *chunk, *merged))
-            }
+            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let (lanes, tiles) = shapes(datum_type, isa);
         let sizes: Vec<usize> = tiles.iter().map(|t| t.0).unique().sorted_unstable_by(|a, b| b.cmp(a)).collect();
-        // the fewest neighbouring groups that fill a vector
-        let mut few = 1..=problem.group.min(MOST_MERGED);
-        let Some(merged) = few.find(|n| problem.group.is_multiple_of(*n) && n * problem.group_out >= lanes) else {
+        if problem.group_out < lanes {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
-        };
-        let problem = &merge(problem, merged);
+        }
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -142,7 +132,7 @@ impl ChannelsPlan {
             let width = nv * lanes;
             let tail_width = (problem.group_out % width).next_multiple_of(lanes);
             let tail_width = if tail_width == 0 { width } else { tail_width };
-            if forced.is_some_and(|f| f != (width, tail_width, chunk, merged)) {
+            if forced.is_some_and(|f| f != (width, tail_width, chunk)) {
                 continue;
             }
             let panels = problem.group_out.div_ceil(width);
@@ -161,7 +151,6 @@ impl ChannelsPlan {
                     width,
                     tail_width,
                     positions,
-                    merged,
                     chunk,
                     direct,
                     transposed,
@@ -179,7 +168,6 @@ impl ChannelsPlan {
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let problem = &merge(problem, self.merged);
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
         let block = if self.direct { 0 } else { sheets.bytes(problem.group_in, element) };
@@ -207,8 +195,7 @@ impl ChannelsPlan {
 
     /// The layout of the filter.
     pub fn filter_layout(&self) -> FilterLayout {
-        let ChannelsPlan { width, tail_width, chunk, merged, .. } = *self;
-        FilterLayout::Chunks { width, tail_width, chunk, merged }
+        FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
     }
 
     /// Writes the whole output.
@@ -221,7 +208,6 @@ impl ChannelsPlan {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let problem = &merge(problem, self.merged);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let block =
             Block { rows: self.block_rows, columns: self.block_columns, least: 8 * self.positions, panel: self.width };
@@ -241,16 +227,6 @@ fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
         DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
         DatumType::F64 => of(f64::kernels(isa)),
         _ => of(i64::kernels(isa)),
-    }
-}
-
-/// The same problem with `count` neighbouring groups as one, most of whose weights are zero.
-fn merge(problem: &Problem, count: usize) -> Problem {
-    Problem {
-        group: problem.group / count,
-        group_in: problem.group_in * count,
-        group_out: problem.group_out * count,
-        ..problem.clone()
     }
 }
 
