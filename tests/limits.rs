@@ -189,7 +189,9 @@ fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
 fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
     for direction in [Direction::Transposed, Direction::Forward] {
         let huge = i32::MAX as usize - 1;
-        let padding = Padding::Explicit { begin: tvec!(huge as i64 - 1), end: tvec!(huge as i64 - 1) };
+        // one cell comes out
+        let crop = if direction == Direction::Transposed { huge as i64 - 1 } else { 0 };
+        let padding = Padding::Explicit { begin: tvec!(crop), end: tvec!(crop) };
         let base = spec(direction, &[huge], 1);
         let spec = DeconvSpec { in_channels: 1, out_channels: 1, filter_format: FilterFormat::Oix, padding, ..base };
         let plan = Plan::new(&spec, &[1, 1, huge], None, f32::datum_type(), &PlanOptions::default())?;
