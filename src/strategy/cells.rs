@@ -1,9 +1,9 @@
 //! One channel in and out a group, channels last: lanes are channels, and a cell's products need no broadcast.
 
 use super::phases::{axes_of, phases_of, too_many_phases};
-use super::pieces::{Cut, Task, bytes_of_tasks, tasks};
+use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::Sheets;
-use super::{Operands, Scratch, blocks_of, parallel, threads};
+use super::{Operands, Scratch, blocks_of, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
@@ -92,10 +92,7 @@ impl CellsPlan {
             rows: blocks_of(y.grid, y.grid.div_ceil(parts)),
             columns: blocks_of(x.grid, x.grid),
         };
-        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
-        parallel(&mut tasks, problem.multiply_adds(), |task| {
-            E::Compute::with_scratch(|scratch| prepared.run(task, scratch))
-        })
+        run_tasks(problem, &self.axes, &cut, output, |task, scratch| prepared.run(task, scratch))
     }
 }
 

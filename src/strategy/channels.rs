@@ -5,9 +5,9 @@
 //! phases of a row interleave by themselves.
 
 use super::phases::{LONGEST_CHAIN, Phase, axes_of, phases_of, too_many_phases};
-use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, tasks};
+use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::sheets::Sheets;
-use super::{Operands, Scratch, cost, parallel};
+use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
@@ -212,8 +212,9 @@ impl ChannelsPlan {
         let block =
             Block { rows: self.block_rows, columns: self.block_columns, least: 8 * self.positions, panel: self.width };
         let cut = Cut::for_threads(problem, &self.axes, &block);
-        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
-        parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
+        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+        })
     }
 }
 
@@ -337,15 +338,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    fn run(&self, task: &mut Task<E>) -> TractResult<()> {
-        E::Compute::with_scratch(|scratch| {
-            for g in task.groups.clone() {
-                self.run_group(task, g, scratch)?;
-            }
-            Ok(())
-        })
-    }
-
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
@@ -354,8 +346,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (source, pitch, step) = if plan.direct {
             let data = E::as_compute(self.input).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
-            let at = task.outer.iter().chain([&task.rows.start, &task.columns.start]).zip(spatial);
-            let base = first + at.map(|(at, stride)| at * stride).sum::<usize>();
+            let base = first + task.offset(spatial);
             let source =
                 Source { data, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[][..] };
             (source, x.grid, step)
@@ -377,17 +368,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                 DataFormat::Ncx => {
                     let lanes = self.kernels.lanes;
                     let planes = scratch.ragged.of(lanes * stride)?;
-                    let starts: SmallVec<[usize; 16]> = (0..lanes).map(|c| c * stride).collect();
                     for c in (0..problem.group_in).step_by(lanes) {
                         for (ci, plane) in (c..problem.group_in).zip(planes.chunks_mut(stride)) {
                             let source = &self.input[first + ci * self.strides.1..];
                             self.sheets.fill(source, spatial, &task.outer, rows.clone(), columns.clone(), plane);
                         }
-                        for (square, cells) in data.chunks_mut(lanes * self.cell).enumerate() {
-                            let cells = cells.chunks_mut(self.cell).map(|cell| &mut cell[c..c + lanes]);
-                            let from = &planes[square * lanes..];
-                            self.kernels.transpose(from, &starts, &mut cells.collect::<SmallVec<[_; 16]>>(), 0);
-                        }
+                        super::transposed(self.kernels, planes, stride, (stride, lanes), &mut data[c..], self.cell);
                     }
                 }
             }

@@ -4,8 +4,8 @@
 //! the input's size. Nothing is shifted before the product, so the input is read in place.
 
 use super::phases::axes_of;
-use super::pieces::{Cut, Task, bytes_of_tasks, tasks};
-use super::{Aligned, Operands, Scratch, blocks_of, cost, group_parts, parallel, threads};
+use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
+use super::{Aligned, Operands, Scratch, blocks_of, cost, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
@@ -146,11 +146,8 @@ impl Col2imPlan {
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
             columns: blocks_of(x.grid, x.grid),
         };
-        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
-        parallel(&mut tasks, problem.multiply_adds(), |task| {
-            E::Compute::with_scratch(|scratch| {
-                task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
-            })
+        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }
 }
@@ -338,13 +335,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                         to[count..].fill(E::Compute::ZERO);
                     }
                 } else if let Some(from) = E::as_compute(from) {
-                    super::planes_of_cells(self.kernels, from, step, channels, count, data, padded);
+                    super::transposed(self.kernels, from, step, (channels, count), data, padded);
                 } else {
                     let cells = cells.of(channels * count)?;
                     for (to, from) in cells.chunks_mut(channels).zip(from.chunks(step)) {
                         E::widen_slice(&from[..channels], to);
                     }
-                    super::planes_of_cells(self.kernels, cells, channels, channels, count, data, padded);
+                    super::transposed(self.kernels, cells, channels, (channels, count), data, padded);
                 }
                 Source { data, base: 0, channel_stride: padded, channels, taps: &[0] }
             }

@@ -1,9 +1,9 @@
 //! One input channel a group: sums of shifted rows, each output row written as it is computed.
 
 use super::phases::{axes_of, too_many_phases};
-use super::pieces::{Cut, Task, bytes_of_tasks, tasks};
+use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::Sheets;
-use super::{Operands, Scratch, blocks_of, group_parts, parallel, threads};
+use super::{Operands, Scratch, blocks_of, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
@@ -80,11 +80,8 @@ impl DepthwisePlan {
             rows: blocks_of(y.grid, y.grid),
             columns: blocks_of(x.grid, x.grid),
         };
-        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
-        parallel(&mut tasks, problem.multiply_adds(), |task| {
-            E::Compute::with_scratch(|scratch| {
-                task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
-            })
+        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }
 }

@@ -105,32 +105,31 @@ pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, pad
     to
 }
 
-/// `to[c·stride + p] = from[p·step + c]` for channels `c` and positions `p`. Rows of `to` have room for whole vectors of positions.
-pub(crate) fn planes_of_cells<T: Compute>(
+/// `to[r·stride + c] = from[c·step + r]` for `rows` of `columns`. Rows of `to` have room for whole vectors.
+pub(crate) fn transposed<T: Compute>(
     kernels: &Kernels<T>,
     from: &[T],
     step: usize,
-    channels: usize,
-    positions: usize,
+    (rows, columns): (usize, usize),
     to: &mut [T],
     stride: usize,
 ) {
     let lanes = kernels.lanes;
     let starts = |step: usize| (0..lanes).map(|i| i * step).collect::<SmallVec<[usize; 16]>>();
     let (whole, copied) = (starts(step), starts(lanes));
-    for c in (0..channels).step_by(lanes) {
-        let count = lanes.min(channels - c);
-        let mut rows: SmallVec<[&mut [T]; 16]> = to.chunks_mut(stride).skip(c).take(count).collect();
-        for p in (0..positions).step_by(lanes) {
-            let cells = &from[p * step + c..];
-            if cells.len() >= (lanes - 1) * step + lanes {
-                kernels.transpose(cells, &whole, &mut rows, p);
+    for r in (0..rows).step_by(lanes) {
+        let count = lanes.min(rows - r);
+        let mut square_rows: SmallVec<[&mut [T]; 16]> = to.chunks_mut(stride).skip(r).take(count).collect();
+        for c in (0..columns).step_by(lanes) {
+            let runs = &from[c * step + r..];
+            if runs.len() >= (lanes - 1) * step + lanes {
+                kernels.transpose(runs, &whole, &mut square_rows, c);
             } else {
                 let mut square = [T::ZERO; 16 * 16];
-                for (to, from) in square.chunks_mut(lanes).zip(cells.chunks(step)).take(positions - p) {
+                for (to, from) in square.chunks_mut(lanes).zip(runs.chunks(step)).take(columns - c) {
                     to[..count].copy_from_slice(&from[..count]);
                 }
-                kernels.transpose(&square, &copied, &mut rows, p);
+                kernels.transpose(&square, &copied, &mut square_rows, c);
             }
         }
     }

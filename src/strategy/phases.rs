@@ -3,9 +3,9 @@
 //! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
-use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, tasks};
+use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::sheets::Sheets;
-use super::{Aligned, Operands, Scratch, cost, parallel};
+use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::{self, AxisPhases};
@@ -261,8 +261,9 @@ impl PhasesPlan {
             panel: self.mr,
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
-        let mut tasks = tasks(problem, &self.axes, &cut, output)?;
-        parallel(&mut tasks, problem.multiply_adds(), |task| prepared.run(task))
+        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+        })
     }
 }
 
@@ -415,15 +416,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    fn run(&self, task: &mut Task<E>) -> TractResult<()> {
-        E::Compute::with_scratch(|scratch| {
-            for g in task.groups.clone() {
-                self.run_group(task, g, scratch)?;
-            }
-            Ok(())
-        })
-    }
-
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let lanes = self.kernels.lanes;
@@ -434,8 +426,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut source = if plan.direct {
             let flat = E::as_compute(self.input).context("element: computed in another type")?;
             pitch = plan.axes[plan.axes.len() - 1].grid;
-            let at = task.outer.iter().chain([&task.rows.start, &task.columns.start]).zip(&self.strides.2);
-            let base = first + at.map(|(at, stride)| at * stride).sum::<usize>();
+            let base = first + task.offset(&self.strides.2);
             Source { data: flat, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[] }
         } else {
             pitch = self.sheets.pitch;
@@ -457,7 +448,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let depth = planes.len() / stride;
                         let cells = scratch.ragged.of(depth * stride)?;
                         fill(at * lanes, depth, cells);
-                        super::planes_of_cells(self.kernels, cells, depth, depth, stride, planes, stride);
+                        super::transposed(self.kernels, cells, depth, (depth, stride), planes, stride);
                     }
                 }
             }

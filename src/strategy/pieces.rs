@@ -1,9 +1,9 @@
 //! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
 
-use super::even_blocks;
+use super::{Scratch, even_blocks};
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Kernels, refill, reserved};
+use crate::kernel::{Dispatch, Kernels, refill, reserved};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
@@ -141,8 +141,20 @@ pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usi
     of_tasks.saturating_add(slices.saturating_mul(size_of::<Slice<f32>>()))
 }
 
+/// Runs `work` on every task of a cut, each with its thread's scratch memory.
+pub(crate) fn run_tasks<E: Element>(
+    problem: &Problem,
+    axes: &[AxisPhases],
+    cut: &Cut,
+    output: &mut [E],
+    work: impl Fn(&mut Task<E>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
+) -> TractResult<()> {
+    let mut tasks = tasks(problem, axes, cut, output)?;
+    super::parallel(&mut tasks, problem.multiply_adds(), |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
+}
+
 /// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
-pub(crate) fn tasks<'a, E: Element>(
+fn tasks<'a, E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
     cut: &Cut,
@@ -235,6 +247,12 @@ impl<E> Task<'_, E> {
             DataFormat::Ncx => (g - self.groups.start) * self.channels.len() + channel - self.channels.start,
             DataFormat::Nxc => g * problem.group_out + channel,
         }
+    }
+
+    /// Where the task's first grid position is in an input that shares the grid, given the strides of the spatial axes.
+    pub fn offset(&self, spatial: &[usize]) -> usize {
+        let at = self.outer.iter().chain([&self.rows.start, &self.columns.start]);
+        at.zip(spatial).map(|(at, stride)| at * stride).sum()
     }
 }
 
