@@ -4,7 +4,7 @@ use crate::element::Compute;
 use tract_core::internal::*;
 
 /// Outputs from this size on are fresh pages at every run (glibc gives smaller blocks back to itself), and first touching them page by page can cost
-/// more than the arithmetic: they ask for huge pages. Measured for 51 MB on this project's machine: see benches/record.
+/// more than the arithmetic: they ask for huge pages.
 const HUGE_FROM: usize = 32 << 20;
 
 /// Tensors from this size on are tried for: tract panics where memory can't be had. Below, nothing else in the process could
