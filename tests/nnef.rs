@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::nnef::plain;
 use common::probe::Probe;
 use common::proto::{Dim, Model, Node};
 use common::random::Random;
@@ -84,23 +85,6 @@ fn round_trips(model: &TypedModel, runs: &[Vec<Tensor>]) -> TractResult<()> {
         }
     }
     Ok(())
-}
-
-/// Two axes, four channels to six in two groups.
-fn plain() -> DeconvSpec {
-    DeconvSpec {
-        direction: Direction::Transposed,
-        data_format: DataFormat::Ncx,
-        filter_format: FilterFormat::Iox,
-        in_channels: 4,
-        out_channels: 6,
-        group: 2,
-        kernel: tvec!(3, 2),
-        strides: tvec!(2, 3),
-        dilations: tvec!(2, 1),
-        padding: Padding::zero(2),
-        output_padding: tvec!(0, 0),
-    }
 }
 
 /// A model of one op on `[N, H, W]` symbols, and its inputs at one shape.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::nnef::is_standard;
+use common::nnef::{is_standard, plain};
 use common::oracle::Expected;
 use common::random::Random;
 use common::run::{Stage, guarded, refused, run};
@@ -20,23 +20,6 @@ use tract_nnef::prelude::Framework;
 
 fn with_plugin() -> Nnef {
     tract_nnef::nnef().with_deconv()
-}
-
-/// Two axes, four channels to six in two groups.
-fn plain() -> DeconvSpec {
-    DeconvSpec {
-        direction: Direction::Transposed,
-        data_format: DataFormat::Ncx,
-        filter_format: FilterFormat::Iox,
-        in_channels: 4,
-        out_channels: 6,
-        group: 2,
-        kernel: tvec!(3, 2),
-        strides: tvec!(2, 3),
-        dilations: tvec!(2, 1),
-        padding: Padding::zero(2),
-        output_padding: tvec!(0, 0),
-    }
 }
 
 /// A model of one op, its weights constants or inputs, and its inputs.

@@ -5,35 +5,15 @@
 
 mod definition;
 mod models;
+// the numbers of the crate's own tests
+#[allow(dead_code)]
+#[path = "../../tests/common/random.rs"]
+mod random;
 mod specs;
 
 pub use models::{models, mutated, seeds};
+pub use random::Random;
 pub use specs::{legal, nearly_legal};
-
-/// SplitMix64, for the bytes of a run that no fuzzer makes.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Within `0..n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// As many bytes.
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        std::iter::repeat_with(|| self.next().to_le_bytes()).take(len.div_ceil(8)).flatten().take(len).collect()
-    }
-}
 
 /// What became of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,11 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
+    /// As many bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        std::iter::repeat_with(|| self.next().to_le_bytes()).take(len.div_ceil(8)).flatten().take(len).collect()
+    }
+
     /// Within `-1.0..1.0`, all bits of the mantissa in use.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
