@@ -130,6 +130,19 @@ impl AxisPhases {
         begin..taps.iter().rposition(reads).map_or(begin, |last| last + 1)
     }
 
+    /// The grid in runs that have the same taps inside the input: the positions, and the taps of phase `phase` as a range.
+    pub fn runs(&self, phase: usize) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+        let inside = self.phases[phase].taps.iter().map(|tap| self.inside(tap.shift));
+        let mut bounds: Vec<usize> = inside.flat_map(|grid| [grid.start, grid.end]).chain([0, self.grid]).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let run = |bounds: &[usize]| {
+            let grid = bounds[0]..bounds[1];
+            (grid.clone(), self.taps_inside(phase, &grid))
+        };
+        bounds.windows(2).map(run).collect()
+    }
+
     /// The grid positions whose input under `shift` exists, as a range within `0..grid`.
     pub fn inside(&self, shift: i64) -> std::ops::Range<usize> {
         let step = self.in_step as i64;

@@ -24,7 +24,7 @@ use tract_core::internal::*;
 pub enum Strategy {
     /// One input channel a group: sums of shifted rows.
     Depthwise,
-    /// The same for channels-last data: lanes are channels.
+    /// The same with channels as lanes.
     Cells,
     /// One input position: the weights are streamed once.
     MatVec,
@@ -85,9 +85,9 @@ impl Strategy {
         machine: &Machine,
     ) -> Result<Decision, String> {
         match self {
-            Strategy::Depthwise => DepthwisePlan::propose(problem, layout).map(Decision::Depthwise),
+            Strategy::Depthwise => DepthwisePlan::propose(problem, datum_type, isa, layout).map(Decision::Depthwise),
             Strategy::Cells => CellsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Cells),
-            Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout).map(Decision::MatVec),
+            Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::MatVec),
             Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
             Strategy::Channels => {
                 ChannelsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Channels)
@@ -136,7 +136,10 @@ impl Decision {
             Decision::Col2im(plan) => Some(plan.cost),
             Decision::Channels(plan) => Some(plan.cost),
             Decision::Phases(plan) => Some(plan.cost),
-            Decision::Depthwise(_) | Decision::Cells(_) | Decision::MatVec(_) | Decision::Reference => None,
+            Decision::Depthwise(plan) => Some(plan.cost),
+            Decision::Cells(plan) => Some(plan.cost),
+            Decision::MatVec(plan) => Some(plan.cost),
+            Decision::Reference => None,
         }
     }
 
@@ -184,6 +187,8 @@ impl PlanOptions {
 pub struct Plan {
     /// The resolved problem.
     pub problem: Problem,
+    /// What the strategies but for the reference compute: see [`Problem::folded`].
+    pub folded: Problem,
     /// Element type of input, filter and output.
     pub datum_type: DatumType,
     /// The chosen strategy and its parameters.
@@ -208,6 +213,7 @@ impl Plan {
         options: &PlanOptions,
     ) -> TractResult<Plan> {
         let problem = spec.problem(input, requested)?;
+        let folded = problem.folded();
         ensure!(
             ELEMENT_TYPES.contains(&datum_type),
             "input: datum_type={datum_type:?}, a deconvolution runs on floats of 16 to 64 bits and integers of 8 to 64"
@@ -220,7 +226,7 @@ impl Plan {
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
         for strategy in Strategy::ALL {
-            if best.as_ref().is_some_and(|(_, rival)| rival.cost().is_none() || strategy == Strategy::Reference) {
+            if best.is_some() && strategy == Strategy::Reference {
                 break;
             }
             if options.strategy.is_some_and(|forced| forced != strategy) {
@@ -232,8 +238,8 @@ impl Plan {
                 continue;
             }
             let machine = Machine::current();
-            let proposed = strategy.propose(&problem, datum_type, isa, options.layout.as_ref(), machine);
-            let affordable = proposed.and_then(|decision| match decision.working_bytes(&problem, datum_type) {
+            let proposed = strategy.propose(&folded, datum_type, isa, options.layout.as_ref(), machine);
+            let affordable = proposed.and_then(|decision| match decision.working_bytes(&folded, datum_type) {
                 bytes if bytes > limit => {
                     Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
                 }
@@ -256,7 +262,7 @@ impl Plan {
             }
         }
         if let Some((_, decision)) = best {
-            return Ok(Plan { problem, datum_type, decision, isa, declined });
+            return Ok(Plan { problem, folded, datum_type, decision, isa, declined });
         }
         let reasons: Vec<String> = declined.iter().map(|(s, why)| format!("{s}: {why}")).collect();
         bail!("strategy: none is left, {}", reasons.join("; "))
@@ -378,12 +384,12 @@ impl Plan {
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;
             match &self.decision {
-                Decision::Depthwise(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
-                Decision::Cells(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
-                Decision::MatVec(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
-                Decision::Col2im(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
-                Decision::Channels(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
-                Decision::Phases(plan) => plan.run::<E>(&self.problem, self.isa, filter, &operands, target)?,
+                Decision::Depthwise(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Cells(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::MatVec(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Col2im(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Channels(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
             }
             Ok(output)
@@ -399,8 +405,8 @@ impl fmt::Display for Plan {
                 write!(f, "depthwise on {} {:?}, {runs} at a time", self.isa, self.datum_type)
             }
             Decision::Cells(p) => {
-                let rows = p.block_rows;
-                write!(f, "cells on {} {:?}, {rows} rows of all channels at a time", self.isa, self.datum_type)
+                let (rows, depth) = (p.block_rows, p.depth);
+                write!(f, "cells on {} {:?}, {rows} rows of {depth} channels at a time", self.isa, self.datum_type)
             }
             Decision::MatVec(p) => {
                 write!(f, "matvec on {} {:?}, {} columns at a time", self.isa, self.datum_type, p.width)

@@ -559,6 +559,22 @@ impl Problem {
         self.data_format.shape(self.batch, self.group * self.group_out, spatial)
     }
 
+    /// The same arithmetic on fewer axes: neighbouring ones along which nothing moves are walked as one. Both tensors hold the same elements in
+    /// the same order.
+    pub fn folded(&self) -> Problem {
+        let mut axes: TVec<Axis> = tvec!();
+        for axis in &self.axes {
+            match axes.last_mut() {
+                Some(last) if last.is_pointwise() && axis.is_pointwise() => {
+                    last.input *= axis.input;
+                    last.output *= axis.output;
+                }
+                _ => axes.push(axis.clone()),
+            }
+        }
+        Problem { axes, ..self.clone() }
+    }
+
     /// Bytes of the output in some element type.
     pub fn output_bytes(&self, datum_type: DatumType) -> usize {
         // no overflow: a problem's tensors hold at most `MAX_ELEMENTS`
@@ -574,6 +590,11 @@ impl Problem {
 }
 
 impl Axis {
+    /// Whether each output cell reads the input cell of the same index, and no other.
+    fn is_pointwise(&self) -> bool {
+        (self.kernel, self.stride, self.pad_begin) == (1, 1, 0) && self.input == self.output
+    }
+
     /// Number of (input position, tap) pairs that meet.
     fn useful_pairs(&self, direction: Direction) -> u64 {
         // scattered positions lie in from·s + k·d - p, within the other side's size

@@ -23,6 +23,11 @@ fn spec(channels: [usize; 2], group: usize, [kernel, stride, pad]: [usize; 3]) -
     }
 }
 
+fn forward(channels: [usize; 2], group: usize, geometry: [usize; 3]) -> DeconvSpec {
+    let filter_format = FilterFormat::GroupedOix;
+    DeconvSpec { direction: Direction::Forward, filter_format, ..spec(channels, group, geometry) }
+}
+
 fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractResult<Plan> {
     let shape = spec.data_format.shape(1, spec.in_channels, spatial);
     Plan::new(spec, &shape, None, DatumType::F32, options)
@@ -31,14 +36,20 @@ fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractR
 #[test]
 fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     let cases = [
-        (spec([256, 256], 256, [4, 2, 1]), [64, 64], Strategy::Depthwise),
-        (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::Depthwise),
+        (spec([256, 256], 256, [4, 2, 1]), [64, 64], Strategy::Cells),
+        (spec([6, 6], 6, [4, 2, 1]), [64, 64], Strategy::Depthwise),
+        (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::Phases),
         (spec([100, 1024], 1, [4, 1, 0]), [1, 1], Strategy::MatVec),
         (spec([56, 1], 1, [9, 4, 4]), [120, 160], Strategy::Col2im),
         (spec([512, 256], 1, [4, 2, 1]), [8, 8], Strategy::Channels),
         (spec([128, 64], 1, [2, 2, 0]), [224, 224], Strategy::Channels),
         (spec([128, 3], 1, [2, 2, 0]), [64, 64], Strategy::Phases),
         (spec([8, 8], 1, [3, 4096, 0]), [2, 2], Strategy::Reference),
+        (forward([96, 96], 96, [3, 2, 1]), [112, 112], Strategy::Cells),
+        (forward([32, 32], 32, [3, 1, 1]), [112, 112], Strategy::Depthwise),
+        (forward([64, 64], 1, [3, 1, 1]), [56, 56], Strategy::Channels),
+        (forward([144, 24], 1, [1, 1, 0]), [56, 56], Strategy::Phases),
+        (forward([256, 64], 1, [1, 1, 0]), [1, 1], Strategy::MatVec),
     ];
     for (spec, spatial, strategy) in cases {
         let plan = plan(&spec, spatial, &PlanOptions::default())?;
@@ -58,6 +69,22 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, 1, [2 * stride, stride, 1]) };
         let plan = plan(&spec, spatial, &PlanOptions::default())?;
         assert_eq!(plan.strategy(), Strategy::Channels, "{spec:?}: {}", plan.explain());
+    }
+    Ok(())
+}
+
+/// Axes along which nothing moves are one, whatever their number: a matrix product knows no rows.
+#[test]
+fn pointwise_axes_are_folded() -> TractResult<()> {
+    let pointwise = plan(&forward([64, 256], 1, [1, 1, 0]), [14, 15], &PlanOptions::default())?;
+    assert_eq!(
+        (pointwise.problem.axes.len(), pointwise.folded.axes.len(), pointwise.folded.axes[0].output),
+        (2, 1, 210)
+    );
+    assert_eq!(pointwise.folded.output_bytes(DatumType::F32), pointwise.problem.output_bytes(DatumType::F32));
+    for geometry in [[1, 2, 0], [3, 1, 1], [1, 1, 1]] {
+        let plan = plan(&forward([64, 64], 1, geometry), [14, 15], &PlanOptions::default())?;
+        assert_eq!(plan.folded, plan.problem);
     }
     Ok(())
 }

@@ -4,12 +4,41 @@ use super::vector::Vector;
 use crate::element::Compute;
 
 /// A tap of a phase.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CellTap {
     /// What to add to the index of a position's first channel.
     pub offset: usize,
     /// Where the tap's weights begin, one a channel.
     pub weights: usize,
+}
+
+/// The taps of a run of positions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CellTaps {
+    taps: Vec<CellTap>,
+    furthest: CellTap,
+}
+
+impl CellTaps {
+    /// Taps in any order.
+    pub fn new(taps: Vec<CellTap>) -> CellTaps {
+        let furthest = CellTap {
+            offset: taps.iter().map(|tap| tap.offset).max().unwrap_or(0),
+            weights: taps.iter().map(|tap| tap.weights).max().unwrap_or(0),
+        };
+        CellTaps { taps, furthest }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.taps.is_empty()
+    }
+
+    /// Whether every tap, `reach` elements from its offset and `width` weights from its weights, is within the slices.
+    pub(super) fn fit<T>(&self, source: &[T], reach: usize, weights: &[T], width: usize) -> bool {
+        let CellTap { offset, weights: first } = self.furthest;
+        self.is_empty() || (offset + reach <= source.len() && first + width <= weights.len())
+    }
 }
 
 /// What a run of positions is computed from.
@@ -20,7 +49,7 @@ pub(crate) struct Cells<'a, T> {
     /// Elements from a position to the next.
     pub step: usize,
     /// The taps.
-    pub taps: &'a [CellTap],
+    pub taps: &'a CellTaps,
     /// The weights of all taps.
     pub weights: &'a [T],
     /// One value a channel, padded to whole vectors.
@@ -28,9 +57,6 @@ pub(crate) struct Cells<'a, T> {
     /// Channels.
     pub channels: usize,
 }
-
-/// Positions that one pass makes, in registers: they share the loads of weights.
-const UNROLL: usize = 4;
 
 /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]`, for `count` positions `p` and every channel `c`.
 ///
@@ -41,14 +67,22 @@ const UNROLL: usize = 4;
 pub(super) unsafe fn sum_of_cells<V: Vector>(cells: &Cells<V::Lane>, to: &mut [V::Lane], to_step: usize, count: usize) {
     // SAFETY: this function's contract.
     unsafe {
+        // positions that one pass makes share the loads of weights
         let mut p = 0;
-        while p + UNROLL <= count {
-            run::<V, UNROLL>(cells, p, to, to_step);
-            p += UNROLL;
+        while p + 8 <= count {
+            run::<V, 8>(cells, p, to, to_step);
+            p += 8;
         }
-        while p < count {
+        if p + 4 <= count {
+            run::<V, 4>(cells, p, to, to_step);
+            p += 4;
+        }
+        if p + 2 <= count {
+            run::<V, 2>(cells, p, to, to_step);
+            p += 2;
+        }
+        if p < count {
             run::<V, 1>(cells, p, to, to_step);
-            p += 1;
         }
     }
 }
@@ -63,7 +97,7 @@ unsafe fn run<V: Vector, const P: usize>(cells: &Cells<V::Lane>, first: usize, t
         let source = cells.source.as_ptr().add(first * cells.step);
         for c in (0..cells.channels).step_by(V::LANES) {
             let mut acc = [V::load(cells.bias.as_ptr().add(c)); P];
-            for tap in cells.taps {
+            for tap in &cells.taps.taps {
                 let weight = V::load(cells.weights.as_ptr().add(tap.weights + c));
                 for (p, acc) in acc.iter_mut().enumerate() {
                     *acc = acc.mul_add(weight, V::load(source.add(p * cells.step + tap.offset + c)));

@@ -1,7 +1,7 @@
 //! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
 //! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
 
-use super::cells::{CellTap, Cells};
+use super::cells::{CellTap, CellTaps, Cells};
 use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
 use super::{Dispatch, Isa, Kernels};
@@ -299,8 +299,9 @@ fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let source = Guarded::new(side, &values::<T>(reach, 1));
                 let weights = Guarded::new(side, &values::<T>(offsets.len() * width, 2));
                 let bias = Guarded::new(side, &values::<T>(width, 3));
-                let taps: Vec<CellTap> =
+                let list: Vec<CellTap> =
                     offsets.iter().enumerate().map(|(t, o)| CellTap { offset: *o, weights: t * width }).collect();
+                let taps = CellTaps::new(list.clone());
                 let cells = Cells { source: &source, step, taps: &taps, weights: &weights, bias: &bias, channels };
                 let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
                 kernels.sum_of_cells(&cells, &mut to, to_step, count);
@@ -309,7 +310,7 @@ fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let sum = |sum: T, tap: &CellTap| {
                         sum.mul_add(weights[tap.weights + c], source[p * step + tap.offset + c])
                     };
-                    let want = if c < channels { taps.iter().fold(bias[c], sum) } else { T::of(99) };
+                    let want = if c < channels { list.iter().fold(bias[c], sum) } else { T::of(99) };
                     assert_eq!(*got, want, "{channels} channels, {count} positions");
                 }
                 calls += 1;
@@ -322,18 +323,41 @@ fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    for (stride, at) in [(lanes, 0), (lanes + 1, 0), (1, 3), (lanes + 2, lanes)] {
-        for count in [1, lanes - 1, lanes] {
-            let starts: Vec<usize> = (0..lanes).map(|i| i * stride).collect();
-            let from = Guarded::new(side, &values::<T>((lanes - 1) * stride + lanes, 1));
-            let row = || Guarded::new(side, &vec![T::of(99); at + lanes]);
-            let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
-            let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
-            kernels.transpose(&from, &starts, &mut slices, at);
-            for (j, row) in to.iter().enumerate() {
-                assert!(row[..at].iter().all(|v| *v == T::of(99)));
-                assert!((0..lanes).all(|i| row[at + i] == from[i * stride + j]));
+    for stride in [1, lanes, lanes + 1] {
+        for len in [lanes, lanes + 1, 2 * lanes - 1, 3 * lanes] {
+            for count in [1, lanes - 1, lanes] {
+                let starts: Vec<usize> = (0..len).map(|i| i * stride).collect();
+                let from = Guarded::new(side, &values::<T>((len - 1) * stride + lanes, 1));
+                let row = || Guarded::new(side, &vec![T::of(99); len]);
+                let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
+                let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
+                kernels.cells_to_rows(&from, &starts, &mut slices);
+                for (j, row) in to.iter().enumerate() {
+                    assert!((0..len).all(|i| row[i] == from[i * stride + j]));
+                }
+                calls += 1;
             }
+        }
+    }
+    for (rows, columns) in [lanes, lanes + 1, 3 * lanes - 1].iter().flat_map(|r| [1, lanes, lanes + 2].map(|c| (*r, c)))
+    {
+        let width = columns.next_multiple_of(lanes);
+        for (from_step, to_step) in [(rows, width), (rows + 3, width + 1)] {
+            let from = Guarded::new(side, &values::<T>((columns - 1) * from_step + rows, 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * to_step + width]);
+            kernels.rows_to_cells(&from, from_step, (rows, columns), &mut to, to_step);
+            for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+                assert_eq!(to[r * to_step + c], from[c * from_step + r]);
+            }
+            calls += 1;
+        }
+    }
+    for len in [0, 1, lanes, 2 * lanes + 1] {
+        for step in [1, 2, 3] {
+            let from = Guarded::new(side, &values::<T>((len * step).saturating_sub(step - 1), 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); len]);
+            kernels.strided(&from, step, &mut to);
+            assert!((0..len).all(|i| to[i] == from[i * step]));
             calls += 1;
         }
     }

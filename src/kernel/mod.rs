@@ -8,12 +8,13 @@ mod isa;
 mod rows;
 mod scratch;
 mod set;
+mod squares;
 mod taps;
 mod tile;
 mod vector;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
-pub(crate) use cells::{CellTap, Cells};
+pub(crate) use cells::{CellTap, CellTaps, Cells};
 pub use isa::Isa;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels};

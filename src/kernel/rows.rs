@@ -14,6 +14,18 @@ pub(super) fn interleave<T: Compute, const S: usize>(from: [&[T]; S], to: &mut [
     }
 }
 
+/// `to[i] = from[i·STEP]`; `from` holds what that reads, and may end there.
+#[inline(always)]
+pub(super) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {
+    let Some((last, most)) = to.split_last_mut() else { return };
+    // the last element's cell may not be whole
+    *last = from[most.len() * STEP];
+    let (cells, _) = from.as_chunks::<STEP>();
+    for (to, cell) in most.iter_mut().zip(cells) {
+        *to = cell[0];
+    }
+}
+
 /// `to[i] += from[i]`.
 #[inline(always)]
 pub(super) fn add<T: Compute>(from: &[T], to: &mut [T]) {

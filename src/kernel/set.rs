@@ -4,13 +4,15 @@ use super::Isa;
 use super::cells::{Cells, sum_of_cells};
 use super::rows;
 use super::scratch::Scratch;
+use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
-use super::tile::{self, ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
+use super::tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
 use super::vector::*;
 use crate::element::Compute;
 use std::cell::RefCell;
 
-type Transpose<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], at: usize);
+type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]]);
+type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
 
 /// Every kernel of one instruction set for one compute type.
@@ -25,9 +27,11 @@ pub(crate) struct Kernels<T: 'static> {
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
-    transpose: Transpose<T>,
+    cells_to_rows: CellsToRows<T>,
+    rows_to_cells: RowsToCells<T>,
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
+    strided2: unsafe fn(&[T], &mut [T]),
     /// For one, two, four and eight phases.
     sum_of_taps: [SumOfTaps<T>; 4],
     sum_of_cells: unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize),
@@ -48,16 +52,38 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[j][at + i] = from[starts[i] + j]`, for as many starts as there are lanes and at most as many rows.
+    /// `to[j][i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows.
     ///
     /// # Panics
     /// When a slice is shorter than what is read or written.
-    pub fn transpose(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], at: usize) {
-        assert!(starts.len() == self.lanes && to.len() <= self.lanes);
-        assert!(starts.iter().all(|start| start + self.lanes <= from.len()));
-        assert!(to.iter().all(|row| at + self.lanes <= row.len()));
+    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]]) {
+        assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
+        assert!(starts.iter().max().is_none_or(|start| start + self.lanes <= from.len()));
+        assert!(to.iter().all(|row| starts.len() <= row.len()));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { (self.transpose)(from, starts, to, at) }
+        unsafe { (self.cells_to_rows)(from, starts, to) }
+    }
+
+    /// `to[r·to_step + c] = from[c·from_step + r]` for at least as many rows as there are lanes. Columns behind the last, up to a whole vector, get
+    /// anything.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what is read or written.
+    pub fn rows_to_cells(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (rows, columns): (usize, usize),
+        to: &mut [T],
+        to_step: usize,
+    ) {
+        if columns == 0 {
+            return;
+        }
+        assert!(rows >= self.lanes && (columns - 1) * from_step + rows <= from.len());
+        assert!((rows - 1) * to_step + columns.next_multiple_of(self.lanes) <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
@@ -76,6 +102,19 @@ impl<T: Compute> Kernels<T> {
                     }
                 }
             }
+        }
+    }
+
+    /// `to[i] = from[i·step]`.
+    ///
+    /// # Panics
+    /// When `from` is too short.
+    pub fn strided(&self, from: &[T], step: usize, to: &mut [T]) {
+        match step {
+            1 => to.copy_from_slice(&from[..to.len()]),
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+            2 => unsafe { (self.strided2)(from, to) },
+            _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
         }
     }
 
@@ -117,8 +156,7 @@ impl<T: Compute> Kernels<T> {
         }
         let width = cells.channels.next_multiple_of(self.lanes);
         let furthest = (count - 1) * cells.step + width;
-        assert!(cells.taps.iter().all(|t| t.offset + furthest <= cells.source.len()));
-        assert!(cells.taps.iter().all(|t| t.weights + width <= cells.weights.len()));
+        assert!(cells.taps.fit(cells.source, furthest, cells.weights, width));
         assert!(cells.bias.len() >= width && (count - 1) * to_step + cells.channels <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.sum_of_cells)(cells, to, to_step, count) }
@@ -174,9 +212,21 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn transpose(from: &[$lane], starts: &[usize], to: &mut [&mut [$lane]], at: usize) {
-                // SAFETY: entered through `Kernels::transpose` only, which checks.
-                unsafe { tile::transpose::<$vector, LANES>(from, starts, to, at) }
+            unsafe fn cells_to_rows(from: &[$lane], starts: &[usize], to: &mut [&mut [$lane]]) {
+                // SAFETY: entered through `Kernels::cells_to_rows` only, which checks.
+                unsafe { squares::cells_to_rows::<$vector, LANES>(from, starts, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn rows_to_cells(
+                from: &[$lane],
+                from_step: usize,
+                size: (usize, usize),
+                to: &mut [$lane],
+                to_step: usize,
+            ) {
+                // SAFETY: entered through `Kernels::rows_to_cells` only, which checks.
+                unsafe { squares::rows_to_cells::<$vector, LANES>(from, from_step, size, to, to_step) }
             }
 
             $(#[$feature])*
@@ -190,14 +240,19 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn taps<const S: usize>(
+            unsafe fn strided2(from: &[$lane], to: &mut [$lane]) {
+                rows::strided::<$lane, 2>(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn taps<const S: usize, const U: usize>(
                 source: &[$lane],
                 phases: &[Vec<WeightedTap<$lane>>],
                 bias: $lane,
                 to: &mut [$lane],
             ) {
                 // SAFETY: entered through `Kernels::sum_of_taps` only, which checks.
-                unsafe { sum_of_taps::<$vector, S>(source, phases, bias, to) }
+                unsafe { sum_of_taps::<$vector, S, U>(source, phases, bias, to) }
             }
 
             $(#[$feature])*
@@ -230,10 +285,12 @@ macro_rules! kernels {
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
-                transpose,
+                cells_to_rows,
+                rows_to_cells,
                 interleave2,
                 interleave4,
-                sum_of_taps: [taps::<1>, taps::<2>, taps::<4>, taps::<8>],
+                strided2,
+                sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_cells: cells,
                 add,
             };

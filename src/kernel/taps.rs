@@ -12,53 +12,64 @@ pub(crate) struct WeightedTap<T> {
     pub weight: T,
 }
 
-/// Positions that one pass of the loop makes per phase, in registers.
-const UNROLL: usize = 2;
-
-/// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S`.
+/// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S`. `U` vectors of positions are
+/// made side by side: `S·U` sums that don't wait for each other.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to eight; for every tap,
 /// `offset + to.len()/S` rounded up to whole vectors is within `source`.
 #[inline(always)]
-pub(super) unsafe fn sum_of_taps<V: Vector, const S: usize>(
+pub(super) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
     phases: &[Vec<WeightedTap<V::Lane>>],
     bias: V::Lane,
     to: &mut [V::Lane],
 ) {
     let count = to.len() / S;
-    // SAFETY: positions run to `count` rounded up to whole vectors, within the source by this function's contract; whole groups are stored to `to`
-    // only while they fit, the last one goes through `last`.
+    // SAFETY: this function's contract is that of the parts, and positions run to `count` rounded up to whole vectors; the last vector is stored
+    // where all of it is in `to`, or else goes through `last`.
     unsafe {
-        let mut at = 0;
-        while at + UNROLL * V::LANES <= count {
-            let runs: [[V; S]; UNROLL] = sums::<V, S, UNROLL>(source, phases, bias, at);
+        let at = groups::<V, S, U>(source, phases, bias, 0, to);
+        let at = groups::<V, S, 2>(source, phases, bias, at, to);
+        let at = groups::<V, S, 1>(source, phases, bias, at, to);
+        if at < count {
+            let [run] = sums::<V, S, 1>(source, phases, bias, at);
+            let mut last = [V::Lane::ZERO; 8 * 16];
+            for (v, lanes) in interleave(run).into_iter().enumerate() {
+                lanes.store(last[v * V::LANES..].as_mut_ptr());
+            }
+            let rest = &mut to[at * S..];
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+    }
+}
+
+/// From position `at` on, as many whole groups of `U` vectors as there are; the position behind them.
+///
+/// # Safety
+/// As [`sum_of_taps`].
+#[inline(always)]
+unsafe fn groups<V: Vector, const S: usize, const U: usize>(
+    source: &[V::Lane],
+    phases: &[Vec<WeightedTap<V::Lane>>],
+    bias: V::Lane,
+    mut at: usize,
+    to: &mut [V::Lane],
+) -> usize {
+    let count = to.len() / S;
+    while at + U * V::LANES <= count {
+        // SAFETY: these positions are within `to` and, by this function's contract, what they read is within the source.
+        unsafe {
+            let runs: [[V; S]; U] = sums::<V, S, U>(source, phases, bias, at);
             for (u, run) in runs.into_iter().enumerate() {
                 for (v, lanes) in interleave(run).into_iter().enumerate() {
                     lanes.store(to.as_mut_ptr().add((at + u * V::LANES) * S + v * V::LANES));
                 }
             }
-            at += UNROLL * V::LANES;
         }
-        while at < count {
-            let [run] = sums::<V, S, 1>(source, phases, bias, at);
-            let run = interleave(run);
-            if at + V::LANES <= count {
-                for (v, lanes) in run.into_iter().enumerate() {
-                    lanes.store(to.as_mut_ptr().add(at * S + v * V::LANES));
-                }
-            } else {
-                let mut last = [V::Lane::ZERO; 8 * 16];
-                for (v, lanes) in run.into_iter().enumerate() {
-                    lanes.store(last[v * V::LANES..].as_mut_ptr());
-                }
-                let rest = &mut to[at * S..];
-                rest.copy_from_slice(&last[..rest.len()]);
-            }
-            at += V::LANES;
-        }
+        at += U * V::LANES;
     }
+    at
 }
 
 /// # Safety

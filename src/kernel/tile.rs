@@ -366,32 +366,3 @@ pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
         }
     }
 }
-
-/// `to[j][at + i] = from[starts[i] + j]`: `LANES` runs of `LANES` elements become a column of rows. Rows that are not there are dropped.
-///
-/// # Safety
-/// The CPU has `V`'s instruction set; there are `LANES` starts, from each of which `from` holds `LANES` elements; each of the rows, at
-/// most `LANES`, holds `at + LANES` elements.
-#[inline(always)]
-pub(super) unsafe fn transpose<V: Vector, const LANES: usize>(
-    from: &[V::Lane],
-    starts: &[usize],
-    to: &mut [&mut [V::Lane]],
-    at: usize,
-) {
-    // SAFETY: this function's contract.
-    unsafe {
-        // the interleaving of as many runs as a run is long is their transpose
-        let runs: [V; LANES] = std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(i))));
-        let columns = interleave(runs);
-        if to.len() == LANES {
-            for j in 0..LANES {
-                columns[j].store(to.get_unchecked_mut(j).as_mut_ptr().add(at));
-            }
-        } else {
-            for (row, column) in to.iter_mut().zip(columns) {
-                column.store(row.as_mut_ptr().add(at));
-            }
-        }
-    }
-}

@@ -1,27 +1,41 @@
-//! One channel in and out a group, channels last: lanes are channels, and a cell's products need no broadcast.
+//! One channel in and out a group, lanes are channels: a cell's products need no broadcast, and strides leave no lane empty.
+//!
+//! Channels-last data is computed as it lies, all channels of a row at a time. Channels-first data goes through transposed squares on
+//! its way in and on its way out, a vector of channels at a time.
 
-use super::phases::{axes_of, phases_of, too_many_phases};
-use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
-use super::sheets::Sheets;
-use super::{Operands, Scratch, blocks_of, threads};
+use super::phases::{axes_of, too_many_phases, weights_of};
+use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks, unflatten};
+use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
-use crate::geometry::AxisPhases;
-use crate::kernel::{CellTap, Cells, Dispatch, Isa, Kernels};
+use crate::geometry::{AxisPhases, Tap};
+use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Isa, Kernels};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// The share of L2 that a block's input takes: its output goes through the rest.
 const SHARE_OF_INPUT: usize = 4;
+
+/// Bytes of results that are made before they are stored: they stay in L1.
+const RESULT_BYTES: usize = 16 * 1024;
+
+/// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
+const MOST_TAPS: usize = 256;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellsPlan {
     /// Weights of a tap: the channels, rounded up to whole vectors.
     pub width: usize,
+    /// Channels that are computed together: all of them where they are last, or else a vector.
+    pub depth: usize,
     /// Grid rows of a block.
     pub block_rows: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
     axes: Vec<AxisPhases>,
 }
 
@@ -34,14 +48,15 @@ impl CellsPlan {
         layout: Option<&FilterLayout>,
         machine: &Machine,
     ) -> Result<CellsPlan, String> {
-        if problem.data_format != DataFormat::Nxc {
-            return Err("channels of a cell are not contiguous in NCX".to_string());
-        }
         if (problem.group_in, problem.group_out) != (1, 1) {
             return Err(format!("{} to {} channels a group, not one to one", problem.group_in, problem.group_out));
         }
         if let Some(reason) = too_many_phases(problem) {
             return Err(reason);
+        }
+        let taps = problem.axes.iter().fold(1usize, |taps, axis| taps.saturating_mul(axis.kernel));
+        if taps > MOST_TAPS {
+            return Err(format!("{taps} taps are too many to list for each place near a border"));
         }
         let (lanes, _) = super::phases::shapes(datum_type, isa);
         if problem.group < lanes / 2 {
@@ -52,20 +67,56 @@ impl CellsPlan {
             return Err(format!("the filter is packed for {layout:?}"));
         }
         let axes = axes_of(problem);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let budget = machine.l2 / SHARE_OF_INPUT / super::compute_bytes(datum_type) / problem.group;
-        let fixed = Sheets::new(&axes, 1, x.grid, false).channel_stride;
-        let per_row = Sheets::new(&axes, 2, x.grid, false).channel_stride.saturating_sub(fixed).max(1);
-        let block_rows = (1 + budget.saturating_sub(fixed) / per_row).min(y.grid);
-        Ok(CellsPlan { width, block_rows, axes })
+        let depth = match problem.data_format {
+            DataFormat::Nxc => problem.group,
+            DataFormat::Ncx => lanes,
+        };
+        let mut plan = CellsPlan { width, depth, block_rows: 1, cost: 0, axes };
+        let budget = machine.l2 / SHARE_OF_INPUT / super::compute_bytes(datum_type);
+        let (one, two) = (plan.window(1), plan.window(2));
+        let per_row = two.saturating_sub(one).max(1);
+        let grid = plan.axes[plan.axes.len() - 2].grid;
+        plan.block_rows = (1 + budget.saturating_sub(one) / per_row).min(grid);
+        let positions = |size: fn(&AxisPhases) -> usize| plan.axes.iter().map(size).product::<usize>();
+        let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
+        let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
+        let vector = cost::CHANNELS.saturating_add(input.saturating_mul(copied)).saturating_add(cost::cells(
+            problem.data_format,
+            output,
+            taps.div_ceil(positions(|axis| axis.out_step)),
+        ));
+        plan.cost = (vector as u64).saturating_mul((width / lanes * problem.batch) as u64);
+        Ok(plan)
+    }
+
+    /// Grid rows whose results are stored together.
+    fn stored_rows(&self) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let row = x.output.saturating_mul(self.depth).saturating_mul(y.out_step * size_of::<f32>());
+        (RESULT_BYTES / row).clamp(1, self.block_rows)
+    }
+
+    /// Elements of the input that a block of grid rows reads, at most.
+    fn window(&self, rows: usize) -> usize {
+        let (outer, [y, x]) = self.axes.split_at(self.axes.len() - 2) else {
+            unreachable!("axes end in rows and columns")
+        };
+        let shifts = y.shifts();
+        let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
+        let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
+        let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
+        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depth)
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let x = &self.axes[self.axes.len() - 1];
-        let sheets = Sheets::new(&self.axes, self.block_rows, x.grid, false).bytes(problem.group, element);
-        let row = x.output.saturating_mul(problem.group).saturating_mul(element);
-        sheets.saturating_add(row).saturating_add(bytes_of_tasks(problem, &self.axes, 1))
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let results = x.output.saturating_mul(self.stored_rows() * y.out_step).saturating_mul(self.depth);
+        let window = self.window(self.block_rows);
+        // channels-first windows are copied twice
+        let elements = window.saturating_mul(2).saturating_add(results);
+        let blocks = y.grid.div_ceil(self.block_rows);
+        elements.saturating_mul(element).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
     /// The layout of the filter.
@@ -85,9 +136,12 @@ impl CellsPlan {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let parts = if threads() == 1 { 1 } else { (4 * threads()).div_ceil(problem.batch.max(1)) };
+        let wanted = if threads() == 1 { 1 } else { (4 * threads()).div_ceil(problem.batch.max(1)) };
+        let vectors = problem.group.div_ceil(self.depth);
+        let groups = blocks_of(problem.group, vectors.div_ceil(wanted.min(vectors)) * self.depth);
+        let parts = wanted.div_ceil(groups.len());
         let cut = Cut {
-            groups: blocks_of(problem.group, problem.group),
+            groups,
             channels: blocks_of(1, 1),
             rows: blocks_of(y.grid, y.grid.div_ceil(parts)),
             columns: blocks_of(x.grid, x.grid),
@@ -101,14 +155,47 @@ struct Prepared<'a, E: Element> {
     plan: &'a CellsPlan,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    sheets: Sheets,
-    /// The taps of every phase, those of the last axis innermost.
-    phases: Vec<Vec<CellTap>>,
+    /// Where the weights of each phase begin, by residues, in taps.
+    weights_of: Vec<usize>,
     weights: &'a [E::Compute],
     bias: Vec<E::Compute>,
     operands: &'a Operands<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
+}
+
+/// Grid rows of one phase that have the same taps inside the input, and how one of them is computed.
+struct Rows {
+    grid: Range<usize>,
+    /// The first input row that grid row zero would read; nothing where no tap is inside.
+    first: Option<i64>,
+    stretches: Vec<Stretch>,
+}
+
+/// Output cells of a row that have the same taps inside the input, one column phase.
+struct Stretch {
+    /// The first one's column.
+    column: usize,
+    /// How many there are, as far apart as there are column phases.
+    count: usize,
+    /// The first input cell of the row that the first one reads, in elements.
+    source: usize,
+    /// The taps, seen from there.
+    taps: CellTaps,
+}
+
+/// A tap inside the input: its place among those of its phase, and its shift.
+type Inside = (usize, i64);
+
+/// The runs of grid positions of an axis that have the same taps inside the input, with those taps and the least of their shifts.
+fn runs(axis: &AxisPhases, phase: usize) -> Vec<(Range<usize>, Vec<Inside>, i64)> {
+    let shift = |at: usize| axis.phases[phase].taps[at].shift;
+    let run = |(grid, taps): (Range<usize>, Range<usize>)| {
+        let taps: Vec<Inside> = taps.map(|at| (at, shift(at))).collect();
+        let least = taps.iter().map(|(_, shift)| *shift).min().unwrap_or(0);
+        (grid, taps, least)
+    };
+    axis.runs(phase).into_iter().map(run).collect()
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -120,12 +207,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let sheets = Sheets::new(axes, plan.block_rows, axes[axes.len() - 1].grid, false);
-        let (phases, _) = phases_of(axes, 1, |shifts| problem.group * sheets.tap(shifts));
-        let of_phase = |phase: super::phases::Phase| {
-            let taps = phase.taps.into_iter().enumerate();
-            taps.map(|(i, offset)| CellTap { offset, weights: (phase.weights + i) * plan.width }).collect()
-        };
         let mut bias = vec![E::Compute::ZERO; plan.width];
         if let Some(values) = operands.bias {
             E::widen_slice(values, &mut bias[..problem.group]);
@@ -134,40 +215,84 @@ impl<'a, E: Element> Prepared<'a, E> {
             plan,
             problem,
             kernels,
-            phases: phases.into_iter().map(of_phase).collect(),
-            sheets,
+            weights_of: weights_of(axes),
             weights: filter.data::<E::Compute>()?,
             bias,
             operands,
             strides: super::input_strides(problem, axes.len()),
         })
     }
-
     fn run(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
-        let (axes, channels) = (&self.plan.axes, self.problem.group);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let input = &self.operands.input[task.n * self.strides.0..];
-        let per_outer = y.out_step * x.out_step;
-        for from in task.rows.clone().step_by(self.plan.block_rows) {
-            let rows = from..(from + self.plan.block_rows).min(task.rows.end);
-            // cells are read in whole vectors: what lies past the last channel is never stored, but must exist
-            let sheets = scratch.block.of(self.sheets.channel_stride * channels + self.kernels.lanes)?;
-            let columns = 0..x.grid;
-            self.sheets.fill_cells(input, &self.strides.2, channels, &task.outer, rows.clone(), columns, sheets);
-            for outer in 0..task.pieces.outer_phases.len() {
-                let first = task.pieces.outer_phases[outer] * per_outer;
-                for cell in y.cells(&rows) {
-                    let (u, ry) = (cell / y.out_step, cell % y.out_step);
-                    let phases = &self.phases[first + ry * x.out_step..][..x.out_step];
-                    let source = &sheets[(u - rows.start) * self.sheets.pitch * channels..];
-                    let at = task.pieces.index(0, outer, cell, 0);
-                    let to = task.pieces.cells_of_row(outer, cell);
-                    if let Some(to) = E::as_compute_mut(to) {
-                        self.run_row(phases, source, at, to);
-                    } else {
-                        let row = scratch.tile.of(to.len())?;
-                        self.run_row(phases, source, at, row);
-                        E::narrow_slice(row, to);
+        let (plan, lanes) = (self.plan, self.kernels.lanes);
+        let (outer_axes, [y, x]) = plan.axes.split_at(plan.axes.len() - 2) else { return Ok(()) };
+        let last = self.problem.data_format == DataFormat::Nxc;
+        let image = &self.operands.input[task.n * self.strides.0..];
+        let [.., row, _] = *self.strides.2 else { return Ok(()) };
+
+        // per outer phase, the places in the outer kernel and in the input that meet
+        let sizes = || outer_axes.iter().map(|axis| axis.out_step);
+        let met: Vec<Vec<(usize, usize)>> = task
+            .pieces
+            .outer_phases
+            .iter()
+            .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
+            .collect();
+        let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
+        // cells are read in whole vectors
+        let in_place = E::as_compute(image).filter(|_| last && plan.depth.is_multiple_of(lanes));
+        let row_stride = if in_place.is_some() { row } else { x.input * plan.depth };
+        let slab = plan.window(plan.block_rows) / slabs.len().max(1);
+        let place = |offset: usize| match in_place {
+            Some(_) => offset,
+            None => slabs.partition_point(|other| *other < offset) * slab,
+        };
+        let rows: Vec<Vec<Rows>> = task
+            .pieces
+            .outer_phases
+            .iter()
+            .zip(&met)
+            .cartesian_product(0..y.out_step)
+            .map(|((phase, met), ry)| self.rows(phase * y.out_step + ry, ry, met, row_stride, place))
+            .collect();
+        let spread = Spread { rows: &rows, row_stride };
+        let starts: Vec<usize> = match self.problem.data_format {
+            DataFormat::Nxc => vec![],
+            DataFormat::Ncx => {
+                (0..plan.stored_rows() * y.out_step * x.output + lanes).map(|cell| cell * lanes).collect()
+            }
+        };
+
+        for first in task.groups.clone().step_by(plan.depth) {
+            let channels = first..(first + plan.depth).min(task.groups.end);
+            for block in blocks(&task.rows, plan.block_rows) {
+                let (window, data) = match in_place {
+                    Some(data) => (0..y.input, data),
+                    None => {
+                        let window = window_of(y, &block);
+                        let data = scratch.block.of(slab * slabs.len() + lanes)?;
+                        for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs) {
+                            let source = &image[first * self.strides.1 + from + window.start * row..];
+                            let copies = scratch.ragged.of(slab)?;
+                            self.fill(source, channels.len(), window.len() * x.input, copies, to);
+                        }
+                        (window, &*data)
+                    }
+                };
+                for outer in 0..task.pieces.outer_phases.len() {
+                    for grid in blocks(&block, plan.stored_rows()) {
+                        let sums = |to: &mut [E::Compute]| {
+                            self.sum(&spread, outer, grid.clone(), (data, window.start), first, to);
+                        };
+                        let cells = y.cells(&grid);
+                        match self.problem.data_format {
+                            DataFormat::Nxc => self.store_last(task, outer, cells, sums, &mut scratch.tile)?,
+                            DataFormat::Ncx => {
+                                let results = scratch.tile.of((cells.len() * x.output + lanes) * lanes)?;
+                                sums(results);
+                                let square = scratch.ragged.of(lanes * lanes)?;
+                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), square);
+                            }
+                        }
                     }
                 }
             }
@@ -175,21 +300,211 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// One row of cells, the first of which has index `at` in the output.
-    fn run_row(&self, phases: &[Vec<CellTap>], source: &[E::Compute], at: usize, to: &mut [E::Compute]) {
-        let channels = self.problem.group;
-        let columns = to.len() / channels;
-        for (rx, taps) in phases.iter().enumerate().take(columns) {
-            let cells = Cells { source, step: channels, taps, weights: self.weights, bias: &self.bias, channels };
-            let count = (columns - rx).div_ceil(phases.len());
-            self.kernels.sum_of_cells(&cells, &mut to[rx * channels..], phases.len() * channels, count);
-        }
+    /// Channels last: whole output rows, in place where the element type allows.
+    fn store_last(
+        &self,
+        task: &mut Task<E>,
+        outer: usize,
+        cells: Range<usize>,
+        sums: impl Fn(&mut [E::Compute]),
+        buffer: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let depth = self.plan.depth;
+        let at = task.pieces.index(0, outer, cells.start, 0);
         let (everywhere, placed) = self.operands.tail.split();
-        everywhere.apply(to);
-        if !placed.is_empty() {
-            for (p, cell) in to.chunks_mut(channels).enumerate() {
-                placed.apply_cell(0, at + p * channels, cell);
+        let finished = |results: &mut [E::Compute]| {
+            sums(results);
+            everywhere.apply(results);
+            if !placed.is_empty() {
+                for (p, cell) in results.chunks_mut(depth).enumerate() {
+                    placed.apply_cell(0, at + p * depth, cell);
+                }
+            }
+        };
+        let to = task.pieces.cells_of_rows(outer, cells);
+        if let Some(to) = E::as_compute_mut(to) {
+            finished(to);
+            return Ok(());
+        }
+        let results = buffer.of(to.len())?;
+        finished(results);
+        E::narrow_slice(results, to);
+        Ok(())
+    }
+
+    /// Channels first: a vector of channels, by way of squares.
+    fn store_first(
+        &self,
+        task: &mut Task<E>,
+        outer: usize,
+        cells: Range<usize>,
+        channels: Range<usize>,
+        (results, starts): (&mut [E::Compute], &[usize]),
+        square: &mut [E::Compute],
+    ) {
+        let (lanes, width) = (self.kernels.lanes, self.plan.axes[self.plan.axes.len() - 1].output);
+        let (everywhere, placed) = self.operands.tail.split();
+        let count = cells.len() * width;
+        everywhere.apply(&mut results[..count * lanes]);
+        let at = task.pieces.cell(cells.start, 0);
+        let slot = task.channel(self.problem, channels.start, 0);
+        let slots = slot..slot + channels.len();
+        let tail = (placed, channels.start);
+        task.pieces.write_squares(self.kernels, slots, outer, at..at + count, results, starts, tail, square);
+    }
+
+    /// The taps of the outer axes that are inside the input at a grid position: the place among those of the phase, and where the input is, in
+    /// elements of an image.
+    fn outer_taps(&self, at: &[usize], phases: &[usize]) -> Vec<(usize, usize)> {
+        let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.strides.2);
+        axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
+            let taps = &axis.phases[*phase].taps;
+            let index = |tap: &Tap| {
+                let index = (*u * axis.in_step) as i64 + tap.shift;
+                (0..axis.input as i64).contains(&index).then_some(index as usize)
+            };
+            let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
+            let next = |(place, slab): (usize, usize)| {
+                inside.iter().map(move |(i, index)| (place * taps.len() + i, slab + index * stride)).collect::<Vec<_>>()
+            };
+            all.into_iter().flat_map(next).collect()
+        })
+    }
+
+    /// How the grid rows of a phase of outer and row axes are computed.
+    fn rows(
+        &self,
+        phase: usize,
+        ry: usize,
+        outer: &[(usize, usize)],
+        row_stride: usize,
+        place: impl Fn(usize) -> usize,
+    ) -> Vec<Rows> {
+        let (plan, depth) = (self.plan, self.plan.depth);
+        let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
+        let columns: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
+        let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
+        let stretch =
+            |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
+                let residues =
+                    plan.axes.iter().zip(picked.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
+                let steps = plan.axes.iter().map(|axis| axis.out_step);
+                let first = self.weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
+                let (of_rows, of_columns) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
+                let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
+                for (o, slab) in outer {
+                    for (i, dy) in y_taps {
+                        for (j, dx) in x_taps {
+                            let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
+                            taps.push(CellTap {
+                                offset: place(*slab) + dy * row_stride + dx * depth,
+                                weights: (first + (o * of_rows + i) * of_columns + j) * plan.width,
+                            });
+                        }
+                    }
+                }
+                let column = grid.start * x.out_step + rx;
+                let end = (grid.end * x.out_step).min(x.output);
+                let source = (grid.start * x.in_step) as i64 + x_least;
+                Stretch {
+                    column,
+                    count: end.saturating_sub(column).div_ceil(x.out_step),
+                    source: if taps.is_empty() { 0 } else { source as usize * depth },
+                    taps: CellTaps::new(taps),
+                }
+            };
+        let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
+            grid,
+            first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
+            stretches: columns
+                .iter()
+                .enumerate()
+                .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
+                .map(|(rx, run)| stretch(rx, run, &y_taps, y_least))
+                .filter(|stretch| stretch.count > 0)
+                .collect(),
+        };
+        runs(y, ry).into_iter().map(row).collect()
+    }
+
+    /// Consecutive cells of some channels, side by side.
+    fn fill(&self, source: &[E], channels: usize, cells: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
+        let depth = self.plan.depth;
+        if self.problem.data_format == DataFormat::Nxc {
+            return E::widen_slice(&source[..cells * depth], &mut to[..cells * depth]);
+        }
+        let plane = self.strides.1;
+        if let Some(source) = E::as_compute(source) {
+            return super::transposed(self.kernels, source, plane, (cells, channels), to, depth);
+        }
+        let stride = copies.len() / depth;
+        for (c, copy) in copies.chunks_mut(stride.max(1)).enumerate().take(channels) {
+            E::widen_slice(&source[c * plane..c * plane + cells], &mut copy[..cells]);
+        }
+        super::transposed(self.kernels, copies, stride, (cells, channels), to, depth);
+    }
+
+    /// The sums of all output rows of a range of grid rows, which begin at `to`. `data` begins with input row `first_row`; `first` is the first channel.
+    fn sum(
+        &self,
+        spread: &Spread,
+        outer: usize,
+        grid: Range<usize>,
+        (data, first_row): (&[E::Compute], usize),
+        first: usize,
+        to: &mut [E::Compute],
+    ) {
+        let depth = self.plan.depth;
+        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let (weights, bias) = (&self.weights[first..], &self.bias[first..]);
+        let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * x.output * depth);
+        let (in_column, out_column) = (x.in_step * depth, x.out_step * depth);
+        for ry in 0..y.out_step {
+            // the last grid row may not have all phases
+            let end = grid.end.min((y.output + y.out_step - 1 - ry) / y.out_step);
+            for run in &spread.rows[outer * y.out_step + ry] {
+                let (begin, end) = (grid.start.max(run.grid.start), end.min(run.grid.end));
+                if begin >= end {
+                    continue;
+                }
+                let row = run.first.map_or(0, |first| (begin * y.in_step) as i64 + first - first_row as i64);
+                let source = &data[row as usize * spread.row_stride..];
+                let to = &mut to[((begin - grid.start) * y.out_step + ry) * x.output * depth..];
+                for stretch in &run.stretches {
+                    let (source, to) = (&source[stretch.source..], &mut to[stretch.column * depth..]);
+                    let rows = (end - begin, in_row, out_row);
+                    let columns = (stretch.count, in_column, out_column);
+                    // the longer side is the inner loop
+                    let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
+                    for i in 0..few.0 {
+                        let source = if stretch.taps.is_empty() { source } else { &source[i * few.1..] };
+                        let cells = Cells { source, step: many.1, taps: &stretch.taps, weights, bias, channels: depth };
+                        self.kernels.sum_of_cells(&cells, &mut to[i * few.2..], many.2, many.0);
+                    }
+                }
             }
         }
     }
+}
+
+/// How rows are computed, and how far apart they are in what is read.
+struct Spread<'a> {
+    /// By outer phase of the task, then by row phase.
+    rows: &'a [Vec<Rows>],
+    row_stride: usize,
+}
+
+fn blocks(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = range.end;
+    range.clone().step_by(size).map(move |begin| begin..(begin + size).min(end))
+}
+
+/// The input rows that a range of grid rows reads.
+fn window_of(axis: &AxisPhases, grid: &Range<usize>) -> Range<usize> {
+    let shifts = axis.shifts();
+    let at = |u: usize, shift: Option<&i64>| {
+        ((u * axis.in_step) as i64 + shift.copied().unwrap_or(0)).clamp(0, axis.input as i64) as usize
+    };
+    let begin = at(grid.start, shifts.first());
+    begin..at(grid.end - 1, shifts.last().map(|shift| shift + 1).as_ref()).max(begin)
 }

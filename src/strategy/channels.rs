@@ -17,7 +17,6 @@ use crate::spec::{DataFormat, Problem};
 use crate::tail::{Everywhere, Tail};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
-use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
@@ -90,6 +89,7 @@ impl ChannelsPlan {
 
         let transposed = !direct
             && problem.data_format == DataFormat::Ncx
+            && problem.group_in >= lanes
             && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
         // of L2, a block's input takes at most half
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
@@ -104,7 +104,9 @@ impl ChannelsPlan {
             let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
             ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
         };
+        // even blocks
         let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
+        let block_columns = x.grid.div_ceil(x.grid.div_ceil(block_columns));
         let laid_out = sheets(block_rows, block_columns);
         let pitch = if direct { x.grid } else { laid_out.pitch };
         // a dilation can make the pitch, and with it all that follows, larger than can be counted
@@ -278,8 +280,6 @@ struct Prepared<'a, E: Element> {
     input: &'a [E],
     /// What is applied to all sums at once, then what is applied where they are stored.
     tail: (Everywhere<'a, E>, Tail<'a, E>),
-    /// Cells of an output channel.
-    plane: usize,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -333,7 +333,6 @@ impl<'a, E: Element> Prepared<'a, E> {
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
             tail: operands.tail.split(),
-            plane: problem.axes.iter().map(|a| a.output).product(),
             strides: super::input_strides(problem, axes.len()),
         })
     }
@@ -357,12 +356,20 @@ impl<'a, E: Element> Prepared<'a, E> {
             match problem.data_format {
                 DataFormat::Nxc => {
                     let source = &self.input[first..];
-                    self.sheets.fill_cells(source, spatial, self.cell, &task.outer, rows, columns, data);
+                    self.sheets.fill_cells(self.kernels, source, spatial, self.cell, &task.outer, rows, columns, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
                     for (ci, sheets) in data.chunks_mut(stride).enumerate() {
                         let source = &self.input[first + ci * self.strides.1..];
-                        self.sheets.fill(source, spatial, &task.outer, rows.clone(), columns.clone(), sheets);
+                        self.sheets.fill(
+                            self.kernels,
+                            source,
+                            spatial,
+                            &task.outer,
+                            rows.clone(),
+                            columns.clone(),
+                            sheets,
+                        );
                     }
                 }
                 DataFormat::Ncx => {
@@ -371,7 +378,15 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for c in (0..problem.group_in).step_by(lanes) {
                         for (ci, plane) in (c..problem.group_in).zip(planes.chunks_mut(stride)) {
                             let source = &self.input[first + ci * self.strides.1..];
-                            self.sheets.fill(source, spatial, &task.outer, rows.clone(), columns.clone(), plane);
+                            self.sheets.fill(
+                                self.kernels,
+                                source,
+                                spatial,
+                                &task.outer,
+                                rows.clone(),
+                                columns.clone(),
+                                plane,
+                            );
                         }
                         super::transposed(self.kernels, planes, stride, (stride, lanes), &mut data[c..], self.cell);
                     }
@@ -384,6 +399,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let columns = x.out_step;
         let per_outer = y.out_step * columns;
         let channels = task.channels.clone();
+        let mut starts = vec![];
         let strips = plan.strips(task.rows.len(), task.columns.len(), pitch);
         // squares that are transposed may run over a strip's last position
         let phase_stride = (plan.strip + self.kernels.lanes) * plan.width;
@@ -413,7 +429,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                             DataFormat::Nxc => self.store_cells(task, place, panel, sums),
                             DataFormat::Ncx => {
                                 let square = scratch.ragged.of(self.kernels.lanes * self.kernels.lanes)?;
-                                self.store_rows(task, place, panel, sums, square)
+                                self.store_rows(task, place, panel, sums, (square, &mut starts))
                             }
                         }
                     }
@@ -499,57 +515,60 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// Channels first: squares of cells × channels are transposed into the output, or by way of `square` where they don't fit or the element type differs.
+    /// Channels first: squares of cells × channels are transposed into the output. Rows that follow each other there are one run.
     fn store_rows(
         &self,
         task: &mut Task<E>,
         place: Place,
         panel: &Panel<E::Compute>,
         sums: &[E::Compute],
-        square: &mut [E::Compute],
+        (square, starts): (&mut [E::Compute], &mut Vec<usize>),
     ) {
-        let (plan, axes) = (self.plan, &self.plan.axes);
+        let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let lanes = self.kernels.lanes;
-        let channels = panel.width.min(task.channels.end - panel.first_channel);
-        let first_slot = task.channel(self.problem, place.g, panel.first_channel);
-        for run in flat_runs(place.strip, place.pitch, task.columns.len()) {
+        let mut stored = 0..0;
+        for run in flat_runs(place.strip.clone(), place.pitch, task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if row >= task.pieces.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
-            let cells = first..(first + run.len * x.out_step).min(task.pieces.columns.end);
-            let sums = &sums[run.at * plan.width..];
-            for m in (0..channels).step_by(lanes) {
-                let slots = first_slot + m..first_slot + channels.min(m + lanes);
-                let index = task.pieces.index(slots.start, place.outer, row, cells.start);
-                let channel = place.g * self.problem.group_out + panel.first_channel + m;
-                let finish = |lane: usize, at: usize, results: &mut [E::Compute]| {
-                    self.tail.1.of(channel + lane).apply(index + lane * self.plane + at, 1, results);
-                };
-                let segments = task.pieces.segments(slots.clone(), place.outer, row, cells.clone());
-                let in_place: Option<SmallVec<[&mut [E::Compute]; 16]>> = segments.map(E::as_compute_mut).collect();
-                let whole = in_place.map_or(0, |mut rows| {
-                    let whole = cells.len() / lanes * lanes;
-                    for at in (0..whole).step_by(lanes) {
-                        self.kernels.transpose(&sums[m..], &self.cells[at..at + lanes], &mut rows, at);
-                    }
-                    rows.iter_mut().enumerate().for_each(|(lane, row)| finish(lane, 0, &mut row[..whole]));
-                    whole
-                });
-                for at in (whole..cells.len()).step_by(lanes) {
-                    let mut rows = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
-                    self.kernels.transpose(&sums[m..], &self.cells[at..at + lanes], &mut rows, 0);
-                    let count = lanes.min(cells.len() - at);
-                    let segments = task.pieces.segments(slots.clone(), place.outer, row, cells.clone());
-                    for (lane, (to, from)) in segments.zip(rows).enumerate() {
-                        finish(lane, at, &mut from[..count]);
-                        E::narrow_slice(&from[..count], &mut to[at..at + count]);
-                    }
-                }
+            let count = (run.len * x.out_step).min(task.pieces.columns.end - first);
+            let cell = task.pieces.cell(row, first);
+            if cell != stored.end {
+                self.store_run(task, &place, panel, sums, stored, (square, starts));
+                stored = cell..cell;
             }
+            stored.end += count;
+            starts.extend_from_slice(&self.cells[run.at * x.out_step..][..count]);
         }
+        self.store_run(task, &place, panel, sums, stored, (square, starts));
+    }
+
+    /// Stores consecutive cells, whose sums are at `starts`.
+    fn store_run(
+        &self,
+        task: &mut Task<E>,
+        place: &Place,
+        panel: &Panel<E::Compute>,
+        sums: &[E::Compute],
+        cells: Range<usize>,
+        (square, starts): (&mut [E::Compute], &mut Vec<usize>),
+    ) {
+        if cells.is_empty() {
+            return;
+        }
+        let lanes = self.kernels.lanes;
+        let channels = panel.width.min(task.channels.end - panel.first_channel);
+        let slot = task.channel(self.problem, place.g, panel.first_channel);
+        starts.resize(starts.len() + lanes, 0);
+        for m in (0..channels).step_by(lanes) {
+            let slots = slot + m..slot + channels.min(m + lanes);
+            let tail = (self.tail.1, place.g * self.problem.group_out + panel.first_channel + m);
+            let outer = place.outer;
+            task.pieces.write_squares(self.kernels, slots, outer, cells.clone(), &sums[m..], starts, tail, square);
+        }
+        starts.clear();
     }
 }
 

@@ -15,6 +15,37 @@ pub(super) const SUMMED: usize = 8;
 /// Transposing and storing a vector of such sums.
 pub(super) const TRANSPOSED: usize = 10;
 
+/// Copying a row of one channel into a block, by its number of vectors: calls cost more than short rows do.
+pub(super) const COPIED_ROW: usize = 40;
+
+/// What a channel costs the strategy that sums its shifted rows, whatever its size.
+pub(super) const CHANNEL: usize = 650;
+
+/// What an output row costs there, where rows do not follow each other in memory.
+pub(super) const ROW: usize = 80;
+
+/// A vector of sums of `taps` products, and its store, there.
+pub(super) fn shifted(vectors: usize, taps: usize, phases: usize) -> usize {
+    let store = if phases == 1 { 3 } else { 7 };
+    vectors.saturating_mul(store).saturating_add(vectors.saturating_mul(taps).saturating_mul(7) / 5)
+}
+
+/// What a vector of channels costs the strategy that sums cells, whatever their size.
+pub(super) const CHANNELS: usize = 1500;
+
+/// Transposing a vector of channels-first input on its way into cells.
+pub(super) const INTO_CELLS: usize = 9;
+
+/// A vector of sums of `taps` products of cells, and its store.
+pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize) -> usize {
+    let store = if data_format == DataFormat::Ncx { 14 } else { 6 };
+    vectors.saturating_mul(store).saturating_add(vectors.saturating_mul(taps).saturating_mul(6) / 5)
+}
+
+/// Loading a vector of weights that is used once and is not in L2, and what a product of one position costs besides.
+pub(super) const STREAMED: usize = 3;
+pub(super) const PRODUCT: usize = 100;
+
 /// Making, reading and adding a vector of products.
 pub(super) const GATHERED: usize = 16;
 

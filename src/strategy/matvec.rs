@@ -2,10 +2,11 @@
 //!
 //! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
 
-use super::{Operands, parallel, strides_of};
+use super::{Operands, cost, parallel, strides_of};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{Dispatch, Isa, Source, Start, zeros};
+use crate::machine::Machine;
 use crate::spec::{Direction, Problem};
 use crate::strategy::phases::LONGEST_CHAIN;
 use tract_core::internal::tract_itertools::Itertools;
@@ -19,6 +20,8 @@ const VECTORS: usize = 4;
 pub struct MatVecPlan {
     /// Columns of a panel.
     pub width: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
 }
 
 impl MatVecPlan {
@@ -28,9 +31,11 @@ impl MatVecPlan {
         datum_type: DatumType,
         isa: Isa,
         layout: Option<&FilterLayout>,
+        machine: &Machine,
     ) -> Result<MatVecPlan, String> {
-        if problem.direction == Direction::Forward {
-            return Err("a forward convolution".to_string());
+        let pointwise = problem.axes.iter().all(|a| (a.kernel, a.output) == (1, 1));
+        if problem.direction == Direction::Forward && !pointwise {
+            return Err("a forward convolution of more than one position or tap".to_string());
         }
         if problem.axes.iter().any(|a| a.input != 1) {
             return Err("more than one input position".to_string());
@@ -39,7 +44,12 @@ impl MatVecPlan {
         if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
-        Ok(MatVecPlan { width })
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
+        let bytes = weights.saturating_mul(problem.group * width / VECTORS * super::compute_bytes(datum_type));
+        let load = if bytes > machine.l2 { cost::STREAMED } else { 1 };
+        let group = weights.saturating_mul(problem.batch.max(load)).saturating_add(cost::PRODUCT);
+        Ok(MatVecPlan { width, cost: (group as u64).saturating_mul(problem.group as u64) })
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.

@@ -115,22 +115,20 @@ pub(crate) fn transposed<T: Compute>(
     stride: usize,
 ) {
     let lanes = kernels.lanes;
-    let starts = |step: usize| (0..lanes).map(|i| i * step).collect::<SmallVec<[usize; 16]>>();
-    let (whole, copied) = (starts(step), starts(lanes));
-    for r in (0..rows).step_by(lanes) {
-        let count = lanes.min(rows - r);
-        let mut square_rows: SmallVec<[&mut [T]; 16]> = to.chunks_mut(stride).skip(r).take(count).collect();
-        for c in (0..columns).step_by(lanes) {
-            let runs = &from[c * step + r..];
-            if runs.len() >= (lanes - 1) * step + lanes {
-                kernels.transpose(runs, &whole, &mut square_rows, c);
-            } else {
-                let mut square = [T::ZERO; 16 * 16];
-                for (to, from) in square.chunks_mut(lanes).zip(runs.chunks(step)).take(columns - c) {
-                    to[..count].copy_from_slice(&from[..count]);
-                }
-                kernels.transpose(&square, &copied, &mut square_rows, c);
-            }
+    if rows >= lanes {
+        return kernels.rows_to_cells(from, step, (rows, columns), to, stride);
+    }
+    // fewer rows than a square has: the same seen from the columns, as far as vectors of them are all there
+    let whole = (from.len() + step).saturating_sub(lanes) / step.max(1);
+    let whole = Some(whole.min(columns)).filter(|whole| *whole >= lanes).unwrap_or(0);
+    if whole > 0 {
+        let starts: SmallVec<[usize; 64]> = (0..whole).map(|c| c * step).collect();
+        let mut to: SmallVec<[&mut [T]; 16]> = to.chunks_mut(stride).take(rows).collect();
+        kernels.cells_to_rows(from, &starts, &mut to);
+    }
+    for c in whole..columns {
+        for r in 0..rows {
+            to[r * stride + c] = from[c * step + r];
         }
     }
 }

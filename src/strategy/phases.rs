@@ -160,6 +160,7 @@ impl PhasesPlan {
             };
             // even blocks
             let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
+            let block_columns = x.grid.div_ceil(x.grid.div_ceil(block_columns));
             let laid_out = sheets(block_rows, block_columns);
             let pitch = if in_place { x.grid } else { laid_out.pitch };
             // a dilation can make the pitch, and with it all that follows, larger than can be counted
@@ -436,7 +437,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let fill = |channel: usize, depth: usize, to: &mut [E::Compute]| {
                 let source = &self.input[first + channel * self.strides.1..];
                 let (rows, columns) = (task.rows.clone(), task.columns.clone());
-                self.sheets.fill_cells(source, &self.strides.2, depth, &task.outer, rows, columns, to);
+                self.sheets.fill_cells(self.kernels, source, &self.strides.2, depth, &task.outer, rows, columns, to);
             };
             match problem.data_format {
                 DataFormat::Ncx => {
@@ -637,7 +638,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let starts: SmallVec<[usize; 16]> = (0..lanes).map(|i| i.min(present - 1) * stride).collect();
                 for p in (0..run.len).step_by(lanes) {
                     let mut cells = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
-                    self.kernels.transpose(&rows[p..], &starts, &mut cells, 0);
+                    self.kernels.cells_to_rows(&rows[p..], &starts, &mut cells);
                     let cells = cells.into_iter().take(run.len - p).map(|cell| &mut cell[..present]);
                     let (column, channels) = (first + p * x.out_step + rx, channel + m..channel + m + present);
                     task.pieces.write_cells(outer, cell, column, x.out_step, channels, cells, self.tail);

@@ -7,6 +7,7 @@ use crate::kernel::{Dispatch, Kernels, refill, reserved};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
+use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// How the grid is cut. All lists are in memory order of the output.
@@ -333,7 +334,7 @@ impl<E: Element> Pieces<'_, E> {
         cells: impl Iterator<Item = &'c mut [E::Compute]>,
         tail: Tail<E>,
     ) {
-        let first = (row - self.rows.start) * self.columns.len();
+        let first = self.cell(row, self.columns.start);
         let slice = &mut self.slices[outer];
         for (column, cell) in (column..self.columns.end).step_by(step).zip(cells) {
             let at = (first + column - self.columns.start) * self.step + channels.start;
@@ -345,7 +346,7 @@ impl<E: Element> Pieces<'_, E> {
 
     /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
-        let cell = (row - self.rows.start) * self.columns.len() + column - self.columns.start;
+        let cell = self.cell(row, column);
         match self.step {
             1 => (channel * self.outer_phases.len() + outer, cell),
             step => (outer, cell * step + channel),
@@ -358,28 +359,79 @@ impl<E: Element> Pieces<'_, E> {
         self.slices[slice].at + at
     }
 
-    /// Cells `columns` of row `row` of consecutive channels (NCX), `channels` counting the task's own.
-    pub fn segments(
+    /// The place of a cell among the piece's own of one channel: rows follow each other.
+    pub fn cell(&self, row: usize, column: usize) -> usize {
+        (row - self.rows.start) * self.columns.len() + column - self.columns.start
+    }
+
+    /// Consecutive cells (see [`Pieces::cell`]) of consecutive channels (NCX), `channels` counting the task's own.
+    fn segments(
         &mut self,
         channels: Range<usize>,
         outer: usize,
-        row: usize,
-        columns: Range<usize>,
+        cells: Range<usize>,
     ) -> impl Iterator<Item = &mut [E]> {
         let count = self.outer_phases.len();
-        let first = (row - self.rows.start) * self.columns.len();
-        let (begin, end) = (first + columns.start - self.columns.start, first + columns.end - self.columns.start);
         self.slices[channels.start * count + outer..]
             .iter_mut()
             .step_by(count)
             .take(channels.len())
-            .map(move |slice| &mut slice.cells[begin..end])
+            .map(move |slice| &mut slice.cells[cells.clone()])
     }
 
-    /// All channels of one output row (NXC), of a task that has whole rows.
-    pub fn cells_of_row(&mut self, outer: usize, row: usize) -> &mut [E] {
+    /// Writes consecutive cells (see [`Pieces::cell`]) of at most a vector of consecutive channels (NCX): those of cell `i` of the run are side by side in
+    /// `from`, from `starts[i]` on. `starts` goes on for a vector behind the run's last cell. `channel` is the first one's number in the output;
+    /// squares that don't fit the output, or whose element type differs, go by way of `square`.
+    #[expect(clippy::too_many_arguments)]
+    pub fn write_squares(
+        &mut self,
+        kernels: &Kernels<E::Compute>,
+        channels: Range<usize>,
+        outer: usize,
+        cells: Range<usize>,
+        from: &[E::Compute],
+        starts: &[usize],
+        (tail, channel): (Tail<E>, usize),
+        square: &mut [E::Compute],
+    ) {
+        let lanes = kernels.lanes;
+        let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
+        let places: SmallVec<[usize; 16]> =
+            (0..channels.len()).map(|lane| self.slices[slice(lane)].at + cells.start).collect();
+        let finish = |lane: usize, at: usize, results: &mut [E::Compute]| {
+            if !tail.is_empty() {
+                tail.of(channel + lane).apply(places[lane] + at, 1, results);
+            }
+        };
+        let whole = cells.len() >= lanes && {
+            let segments = self.segments(channels.clone(), outer, cells.clone());
+            let in_place: Option<SmallVec<[&mut [E::Compute]; 16]>> = segments.map(E::as_compute_mut).collect();
+            in_place.is_some_and(|mut rows| {
+                kernels.cells_to_rows(from, &starts[..cells.len()], &mut rows);
+                rows.iter_mut().enumerate().for_each(|(lane, row)| finish(lane, 0, row));
+                true
+            })
+        };
+        if whole {
+            return;
+        }
+        for at in (0..cells.len()).step_by(lanes) {
+            let mut rows = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
+            kernels.cells_to_rows(from, &starts[at..at + lanes], &mut rows);
+            let count = lanes.min(cells.len() - at);
+            let first = cells.start + at;
+            let segments = self.segments(channels.clone(), outer, first..first + count);
+            for (lane, (to, from)) in segments.zip(rows).enumerate() {
+                finish(lane, at, &mut from[..count]);
+                E::narrow_slice(&from[..count], to);
+            }
+        }
+    }
+
+    /// All channels of consecutive output rows (NXC), of a task that has whole rows.
+    pub fn cells_of_rows(&mut self, outer: usize, rows: Range<usize>) -> &mut [E] {
         let len = self.columns.len() * self.step;
-        &mut self.slices[outer].cells[(row - self.rows.start) * len..][..len]
+        &mut self.slices[outer].cells[(rows.start - self.rows.start) * len..][..rows.len() * len]
     }
 
     /// Whole output rows of one channel as one slice; `None` where the layout forbids, or where the task does not have whole rows.
@@ -416,6 +468,7 @@ impl<E: Element> Pieces<'_, E> {
         if self.step != 1 {
             return None;
         }
-        self.segments(channels, outer, row, columns).map(E::as_compute_mut).collect()
+        let first = self.cell(row, columns.start);
+        self.segments(channels, outer, first..first + columns.len()).map(E::as_compute_mut).collect()
     }
 }

@@ -7,7 +7,9 @@
 
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
+use crate::kernel::Kernels;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// How the taps of one axis share sheets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,28 +119,31 @@ impl Sheets {
     }
 
     /// Writes the sheets of one channel for a block. `source` is the channel's first element, `strides` those of the spatial axes.
+    #[expect(clippy::too_many_arguments)]
     pub fn fill<E: Element>(
         &self,
+        kernels: &Kernels<E::Compute>,
         source: &[E],
         strides: &[usize],
         outer_at: &[usize],
-        rows: std::ops::Range<usize>,
-        columns: std::ops::Range<usize>,
+        rows: Range<usize>,
+        columns: Range<usize>,
         to: &mut [E::Compute],
     ) {
-        self.fill_cells(source, strides, 1, outer_at, rows, columns, to);
+        self.fill_cells(kernels, source, strides, 1, outer_at, rows, columns, to);
     }
 
     /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
     #[expect(clippy::too_many_arguments)]
     pub fn fill_cells<E: Element>(
         &self,
+        kernels: &Kernels<E::Compute>,
         source: &[E],
         strides: &[usize],
         depth: usize,
         outer_at: &[usize],
-        rows: std::ops::Range<usize>,
-        columns: std::ops::Range<usize>,
+        rows: Range<usize>,
+        columns: Range<usize>,
         to: &mut [E::Compute],
     ) {
         let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else { return };
@@ -164,13 +169,21 @@ impl Sheets {
                         self.fill_shifted(y_class, x_class, &source[base..], rows.clone(), sheet);
                         continue;
                     }
+                    let inside = self.inside(x_class, self.pitch, columns.start);
+                    let from = inside.from * column_stride;
                     for j in 0..rows.len() + self.rows.extra {
                         let row = &mut sheet[j * self.pitch * depth..(j + 1) * self.pitch * depth];
                         match base.zip(self.rows.index(y_class, rows.start, j)) {
                             None => row.fill(E::Compute::ZERO),
                             Some((base, i)) => {
-                                let source = &source[base + i * row_stride..];
-                                self.fill_row(x_class, source, *column_stride, depth, columns.start, row);
+                                let (begin, end) = (inside.cells.start * depth, inside.cells.end * depth);
+                                clear(&mut row[..begin]);
+                                clear(&mut row[end..]);
+                                if begin < end {
+                                    let source = &source[base + i * row_stride + from..];
+                                    let stride = self.columns.in_step * column_stride;
+                                    copy(kernels, source, stride, depth, &mut row[begin..end]);
+                                }
                             }
                         }
                     }
@@ -179,40 +192,16 @@ impl Sheets {
         }
     }
 
-    fn fill_row<E: Element>(
-        &self,
-        class: usize,
-        source: &[E],
-        stride: usize,
-        depth: usize,
-        begin: usize,
-        row: &mut [E::Compute],
-    ) {
+    /// What a row of column class `class` holds, seen from grid column `begin`.
+    fn inside(&self, class: usize, cells: usize, begin: usize) -> InsideRow {
         let axis = &self.columns;
-        let step = axis.in_step as i64;
+        let (step, cells) = (axis.in_step as i64, cells as i64);
         let first = begin as i64 * step + axis.firsts[class];
-        let cells = (row.len() / depth) as i64;
-        let inside_begin = crate::spec::ceil_div(-first, step).clamp(0, cells) as usize;
-        let inside_end =
-            crate::spec::ceil_div(axis.input as i64 - first, step).clamp(inside_begin as i64, cells) as usize;
-        row[..inside_begin * depth].fill(E::Compute::ZERO);
-        row[inside_end * depth..].fill(E::Compute::ZERO);
-        let inside = &mut row[inside_begin * depth..inside_end * depth];
-        if inside.is_empty() {
-            return;
-        }
-        let from = (first + inside_begin as i64 * step) as usize * stride;
-        let stride = axis.in_step * stride;
-        if stride == depth {
-            E::widen_slice(&source[from..from + inside.len()], inside);
-        } else if depth == 1 {
-            for (to, from) in inside.iter_mut().zip(source[from..].iter().step_by(stride)) {
-                *to = from.widen();
-            }
-        } else {
-            for (to, from) in inside.chunks_mut(depth).zip(source[from..].chunks(stride)) {
-                E::widen_slice(&from[..depth], to);
-            }
+        let begin = crate::spec::ceil_div(-first, step).clamp(0, cells);
+        let end = crate::spec::ceil_div(axis.input as i64 - first, step).clamp(begin, cells);
+        InsideRow {
+            cells: begin as usize..end as usize,
+            from: if begin < end { (first + begin * step) as usize } else { 0 },
         }
     }
 
@@ -222,7 +211,7 @@ impl Sheets {
         y_class: usize,
         x_class: usize,
         source: &[E],
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         sheet: &mut [E::Compute],
     ) {
         let pitch = self.pitch as i64;
@@ -251,5 +240,54 @@ impl Sheets {
         for row in inside.chunks_mut(self.pitch) {
             row[wrapped.start as usize..wrapped.end as usize].fill(E::Compute::ZERO);
         }
+    }
+}
+
+/// The part of a row that is inside the input.
+struct InsideRow {
+    cells: Range<usize>,
+    /// The input index of the first cell.
+    from: usize,
+}
+
+/// Zeros; most rows have few, which cost less than a call does.
+fn clear<T: Compute>(cells: &mut [T]) {
+    match cells {
+        [] => {}
+        [a] => *a = T::ZERO,
+        [a, b] => (*a, *b) = (T::ZERO, T::ZERO),
+        [a, b, c] => (*a, *b, *c) = (T::ZERO, T::ZERO, T::ZERO),
+        more => more.fill(T::ZERO),
+    }
+}
+
+/// Cells of `depth` elements, `stride` apart in `from`.
+fn copy<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], stride: usize, depth: usize, to: &mut [E::Compute]) {
+    if stride == depth {
+        E::widen_slice(&from[..to.len()], to);
+    } else if depth == 1 {
+        widen_strided(kernels, from, stride, to);
+    } else {
+        for (to, from) in to.chunks_mut(depth).zip(from.chunks(stride)) {
+            E::widen_slice(&from[..depth], to);
+        }
+    }
+}
+
+/// `to[i] = from[i·step]`.
+fn widen_strided<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], step: usize, to: &mut [E::Compute]) {
+    if let Some(from) = E::as_compute(from) {
+        return kernels.strided(from, step, to);
+    }
+    // in pieces that fit the stack; far strides would widen mostly what is not read
+    let mut wide = [E::Compute::ZERO; 256];
+    if step > 8 {
+        return to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = from.widen());
+    }
+    let piece = wide.len() / step;
+    for (to, from) in to.chunks_mut(piece).zip(from.chunks(piece * step)) {
+        let wide = &mut wide[..from.len().min(piece * step)];
+        E::widen_slice(from, wide);
+        kernels.strided(wide, step, to);
     }
 }

@@ -1,0 +1,62 @@
+//! Transposition by squares of as many vectors as a vector has lanes.
+
+use super::vector::{Vector, interleave};
+
+/// The first positions of the squares that cover `0..len`, `len` being at least a side: the last one overlaps the one before where `len` is ragged.
+fn squares(len: usize, side: usize) -> impl Iterator<Item = usize> {
+    (0..len.div_ceil(side)).map(move |square| (square * side).min(len - side))
+}
+
+/// `to[j][i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are at least `LANES` starts, from each of which `from` holds `LANES` elements; each of the rows, at
+/// most `LANES`, holds an element for each start.
+#[inline(always)]
+pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    starts: &[usize],
+    to: &mut [&mut [V::Lane]],
+) {
+    for at in squares(starts.len(), LANES) {
+        // SAFETY: squares end where the starts do; the rest is this function's contract.
+        unsafe {
+            // the interleaving of as many runs as a run is long is their transpose
+            let columns: [V; LANES] =
+                interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
+            match <&mut [&mut [V::Lane]; LANES]>::try_from(&mut *to) {
+                // a number that the compiler knows: the columns stay in registers
+                Ok(to) => to.iter_mut().zip(columns).for_each(|(row, column)| column.store(row.as_mut_ptr().add(at))),
+                Err(_) => to.iter_mut().zip(columns).for_each(|(row, column)| column.store(row.as_mut_ptr().add(at))),
+            }
+        }
+    }
+}
+
+/// `to[r·to_step + c] = from[c·from_step + r]` for `rows` × `columns`. Columns behind the last, up to a whole vector, get what the last one has.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are at least `LANES` rows, and a column; `from` holds what is read; `to` holds whole vectors of columns
+/// for each row.
+#[inline(always)]
+pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    from_step: usize,
+    (rows, columns): (usize, usize),
+    to: &mut [V::Lane],
+    to_step: usize,
+) {
+    for c in (0..columns).step_by(LANES) {
+        for r in squares(rows, LANES) {
+            // SAFETY: squares end where the rows do, and columns are clamped to the last; the rest is this function's contract.
+            unsafe {
+                let square: [V; LANES] = interleave(std::array::from_fn(|i| {
+                    V::load(from.as_ptr().add((c + i).min(columns - 1) * from_step + r))
+                }));
+                for (j, cell) in square.into_iter().enumerate() {
+                    cell.store(to.as_mut_ptr().add((r + j) * to_step + c));
+                }
+            }
+        }
+    }
+}
