@@ -117,9 +117,10 @@ mod tail;
 mod testing;
 
 pub use explain::{Explanation, explain};
-pub use frontend::WithDeconv;
-pub use load::load;
+pub use frontend::{WithConv, WithDeconv};
+pub use load::{load, load_with};
 pub use op::{Dialect, GroupedDeconv, OptGroupedDeconv};
 pub use plan::{Plan, PlanOptions, Strategy};
+pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 pub use tail::{Activation, Step};

@@ -1,6 +1,6 @@
 //! Small models for unit tests.
 
-use crate::WithDeconv;
+use crate::{WithConv, WithDeconv};
 use tract_hir::internal::*;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType;
@@ -96,7 +96,7 @@ pub(crate) fn model(inputs: Vec<ValueInfoProto>, initializer: Vec<TensorProto>, 
 }
 
 pub(crate) fn load(proto: &ModelProto) -> TractResult<TypedModel> {
-    tract_onnx::onnx().with_deconv().model_for_proto_model(proto)?.into_typed()?.into_decluttered()
+    tract_onnx::onnx().with_deconv().with_conv().model_for_proto_model(proto)?.into_typed()?.into_decluttered()
 }
 
 /// Loads and runs, decluttered and optimised, and checks that both agree.

@@ -9,7 +9,7 @@ use prost::Message;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use tract_deconv::WithDeconv;
+use tract_deconv::{WithConv, WithDeconv};
 use tract_onnx::Onnx;
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::*;
@@ -104,11 +104,12 @@ fn check_all(models: &Path) {
     let mut failures = vec![];
     for folder in &folders {
         for shapes in [Shapes::File, Shapes::FileBatch, Shapes::Stored] {
-            for optimised in [false, true] {
+            for (optimised, conv) in [(false, false), (false, true), (true, false), (true, true)] {
                 let form = if optimised { "optimised" } else { "decluttered" };
-                let what = format!("{}, {shapes:?} shapes, {form}", folder.display());
+                let also = if conv { ", with conv" } else { "" };
+                let what = format!("{}, {shapes:?} shapes, {form}{also}", folder.display());
                 let beyond_tract = matches!(shapes, Shapes::File) && folder.ends_with(BEYOND_TRACT.0);
-                match check(folder, shapes, optimised).map_err(|e| format!("{e:#}")) {
+                match check(folder, shapes, optimised, conv).map_err(|e| format!("{e:#}")) {
                     Ok(worst) => println!("{what}: off by {worst:.1e} of the scale"),
                     Err(e) if beyond_tract && e.contains(BEYOND_TRACT.1) => println!("{what}: skipped: {e}"),
                     Err(e) => failures.push(format!("{what}: {e}")),
@@ -120,9 +121,10 @@ fn check_all(models: &Path) {
 }
 
 /// Runs one model on its stored inputs and gives the worst relative error of its outputs.
-fn check(folder: &Path, shapes: Shapes, optimised: bool) -> Result<f32> {
+fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool) -> Result<f32> {
     let io = Io::read(folder)?;
-    let mut model = onnx().model_for_path(folder.join("model.onnx"))?;
+    let onnx = if conv { onnx().with_conv() } else { onnx() };
+    let mut model = onnx.model_for_path(folder.join("model.onnx"))?;
     io.set_shapes(&mut model, shapes)?;
     let inputs = io.inputs(&model)?;
     let expected = io.outputs(&model)?;
@@ -130,6 +132,7 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool) -> Result<f32> {
     let ops: Vec<_> = model.nodes().iter().map(|node| node.op.name()).collect();
     ensure!(ops.iter().any(|op| op.ends_with("GroupedDeconv")), "none of our deconvolutions among {ops:?}");
     ensure!(!ops.iter().any(|op| op.starts_with("Deconv")), "tract's own deconvolution among {ops:?}");
+    ensure!(!conv || !ops.iter().any(|op| op == "Conv" || op == "Im2col"), "tract's own convolution among {ops:?}");
     let outputs = model.into_runnable()?.run(inputs)?;
     ensure!(!expected.is_empty() && expected.len() == outputs.len(), "lost an output");
     let mut worst = 0f32;

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
-use tract_deconv::WithDeconv;
+use tract_deconv::{WithConv, WithDeconv};
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
@@ -19,8 +19,14 @@ use tract_onnx::prelude::{Framework, InferenceModelExt};
 
 /// Operators of this crate, and some that stand around them in models. Models with others are left alone: what tract makes of
 /// them is tract's.
-const OURS: [&str; 5] =
-    ["ConvTranspose", "GroupConvolutionBackpropData", "ConvolutionBackpropData", "GroupConvolution", "Convolution"];
+const OURS: [&str; 6] = [
+    "ConvTranspose",
+    "Conv",
+    "GroupConvolutionBackpropData",
+    "ConvolutionBackpropData",
+    "GroupConvolution",
+    "Convolution",
+];
 const AROUND: [&str; 8] = ["Relu", "Identity", "Transpose", "Add", "Mul", "Sigmoid", "LeakyRelu", "Clip"];
 
 /// Bytes that an output may have here.
@@ -87,7 +93,7 @@ fn repeats_itself(message: &str) -> bool {
 }
 
 fn load_and_run(proto: &ModelProto) -> TractResult<Outcome> {
-    let typed = tract_onnx::onnx().with_deconv().model_for_proto_model(proto)?.into_typed()?;
+    let typed = tract_onnx::onnx().with_deconv().with_conv().model_for_proto_model(proto)?.into_typed()?;
     let mut outcome = Outcome::Accepted;
     let mut answers: Vec<TVec<TValue>> = vec![];
     let optimised = typed.clone().into_optimized();
@@ -228,6 +234,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
             &[text("data_format", "NCX"), text("filter_format", "OIX"), ints("pads_begin", &[1, 0])],
         ),
         one(onnx, "custom", x(&[1, -1, 2]), &[3, 1, 2], &[text("weights_format", "XOI"), text("auto_pad", "VALID")]),
+        one("Conv", "", x(&[1, 2, 5, 4]), &[3, 2, 2, 2], &full),
+        one("Conv", "", x(&[1, 4, -2]), &[2, 2, 3], &[text("auto_pad", "SAME_LOWER"), group.clone()]),
+        one("Conv", "ai.onnx", x(&[-1, 2, 3, 3]), &[2, 1, 3, 3], &[ints("kernel_shape", &[3, 3]), group.clone()]),
         one("GroupConvolutionBackpropData", "", x(&[1, 2, 3]), &[2, 1, 1, 3], &[text("strides", "2")]),
         one("ConvolutionBackpropData", "", x(&[1, 2, -1]), &[2, 1, 3], &[text("auto_pad", "same_lower")]),
         one("GroupConvolution", "org.openvinotoolkit", x(&[1, 2, 5]), &[2, 1, 1, 3], &[ints("pads_end", &[1])]),

@@ -48,6 +48,7 @@ fn proto() -> impl Strategy<Value = ModelProto> {
     let operator = prop::sample::select(vec![
         ("", "ConvTranspose"),
         ("onednn", "ConvTranspose"),
+        ("", "Conv"),
         ("", "GroupConvolutionBackpropData"),
         ("", "ConvolutionBackpropData"),
         ("", "GroupConvolution"),
@@ -75,7 +76,11 @@ fn proto() -> impl Strategy<Value = ModelProto> {
                 let mut names = vec!["x", "w"];
                 if let Some(values) = &third {
                     names.push("s");
-                    initialisers.push(if op == "ConvTranspose" { counting("s", &[2]) } else { i64s("s", values) });
+                    initialisers.push(if matches!(op, "ConvTranspose" | "Conv") {
+                        counting("s", &[2])
+                    } else {
+                        i64s("s", values)
+                    });
                 }
                 let node = node(domain, op, &names, &attributes);
                 model(vec![info("x", DataType::Float, &input)], initialisers, vec![node])

@@ -44,15 +44,56 @@ impl WithDeconv for Onnx {
             .insert("ConvolutionBackpropData", |ctx, node| of_openvino(Operator::ConvolutionBackpropData, ctx, node));
         register.insert("GroupConvolution", |ctx, node| of_openvino(Operator::GroupConvolution, ctx, node));
         register.insert("Convolution", |ctx, node| of_openvino(Operator::Convolution, ctx, node));
-        #[cfg(feature = "pulse")]
-        if let Err(error) = crate::pulse::register() {
-            log::warn!("models will not pulsify: {error:#}");
-        }
+        enable_pulse();
     }
 
     fn with_deconv(mut self) -> Onnx {
         self.enable_deconv();
         self
+    }
+}
+
+/// Gives tract's ONNX framework this crate's forward convolution too: Conv is then computed by the same kernels, and what follows it
+/// is folded into it in the same way. It can be enabled with [`WithDeconv`] or without it.
+///
+/// ```
+/// use tract_deconv::{WithConv, WithDeconv};
+///
+/// let onnx = tract_onnx::onnx().with_deconv().with_conv();
+/// ```
+pub trait WithConv {
+    /// Registers the operator.
+    fn enable_conv(&mut self);
+
+    /// The framework with it registered.
+    fn with_conv(self) -> Self
+    where
+        Self: Sized;
+}
+
+impl WithConv for Onnx {
+    fn enable_conv(&mut self) {
+        self.op_register.insert("Conv", conv);
+        enable_pulse();
+    }
+
+    fn with_conv(mut self) -> Onnx {
+        self.enable_conv();
+        self
+    }
+}
+
+fn enable_pulse() {
+    #[cfg(feature = "pulse")]
+    if let Err(error) = crate::pulse::register() {
+        log::warn!("models will not pulsify: {error:#}");
+    }
+}
+
+fn conv(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    match &*node.domain {
+        "" | "ai.onnx" => built(onnx::conv(node)?),
+        _ => built_by_tract(ctx, node),
     }
 }
 

@@ -1,4 +1,4 @@
-//! ONNX ConvTranspose, opsets 1, 11 and 22.
+//! ONNX ConvTranspose and Conv, opsets 1, 11 and 22.
 
 use super::attributes::{Attributes, Lists};
 use super::expand::{DeclaredPads, FilterAxes, Node, OptionalInputs, PaddingRule};
@@ -11,34 +11,18 @@ use tract_onnx::pb::NodeProto;
 /// bf16 is not one of tract's types: see [`crate::load`].
 const DATUM_TYPES: [DatumType; 3] = [DatumType::F32, DatumType::F16, DatumType::F64];
 
-/// What is read of a node.
+/// What is read of a ConvTranspose.
 pub(super) const ATTRIBUTES: [&str; 8] =
     ["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"];
 
-/// Reads a node.
+/// What is read of a Conv.
+pub(super) const ATTRIBUTES_OF_CONV: [&str; 6] = ["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+
+/// Reads a ConvTranspose.
 pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     check_arity(node, 2, 3)?;
     let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES)?;
-    let auto_pad = attributes.string("auto_pad")?.unwrap_or("");
-    let same = match auto_pad {
-        "" | "NOTSET" | "VALID" => None,
-        "SAME_UPPER" => Some(Side::End),
-        "SAME_LOWER" => Some(Side::Begin),
-        other => bail!("auto_pad: auto_pad={other}, it must be NOTSET, SAME_UPPER, SAME_LOWER or VALID"),
-    };
-    let pads = attributes.pads("pads", Some(0))?;
-    if let Some(pads) = &pads {
-        ensure!(matches!(auto_pad, "" | "NOTSET"), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
-        ensure!(pads.len().is_multiple_of(2), "pads: pads={pads:?}, two values per spatial axis are needed");
-    }
-    let side = |values: &[i64]| DeclaredPads { name: "pads", values: Some(values.into()) };
-    let declared_pads = match &pads {
-        Some(pads) => {
-            let (begin, end) = pads.split_at(pads.len() / 2);
-            [side(begin), side(end)]
-        }
-        None => [DeclaredPads { name: "pads", values: None }, DeclaredPads { name: "pads", values: None }],
-    };
+    let same = same_of(&attributes)?;
     let padding = match (attributes.sizes("output_shape", 1)?, same) {
         // SAME_UPPER is the one rule that puts the odd cell at the end
         (Some(sizes), same) => PaddingRule::OutputShape { sizes: Some(sizes), extra: same.unwrap_or(Side::Begin) },
@@ -47,20 +31,65 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     };
     Ok(Node {
         operator: "ConvTranspose",
+        direction: Direction::Transposed,
+        filter_axes: FilterAxes::Plain(FilterFormat::Iox),
+        output_padding: attributes.sizes("output_padding", 0)?,
+        limits_output_padding: true,
+        padding,
+        ..convolution(node, &attributes)?
+    })
+}
+
+/// Reads a Conv.
+pub(super) fn conv(node: &NodeProto) -> TractResult<Node> {
+    check_arity(node, 2, 3)?;
+    let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES_OF_CONV)?;
+    let padding = match same_of(&attributes)? {
+        Some(extra) => PaddingRule::SameForward { extra },
+        None => PaddingRule::Explicit,
+    };
+    Ok(Node { padding, ..convolution(node, &attributes)? })
+}
+
+/// A Conv but for its padding, which is also what the two operators share.
+fn convolution(node: &NodeProto, attributes: &Attributes) -> TractResult<Node> {
+    Ok(Node {
+        operator: "Conv",
         dialect: Dialect::Onnx,
         datum_types: &DATUM_TYPES,
         max_spatial_axes: 4,
-        direction: Direction::Transposed,
+        direction: Direction::Forward,
         data_format: DataFormat::Ncx,
-        filter_axes: FilterAxes::Plain(FilterFormat::Iox),
+        filter_axes: FilterAxes::Plain(FilterFormat::GroupedOix),
         group: attributes.group("group")?,
         kernel_shape: attributes.sizes("kernel_shape", 1)?,
         strides: attributes.sizes("strides", 1)?,
         dilations: attributes.sizes("dilations", 1)?,
-        output_padding: attributes.sizes("output_padding", 0)?,
-        limits_output_padding: true,
-        declared_pads,
-        padding,
+        output_padding: None,
+        limits_output_padding: false,
+        declared_pads: declared_pads(attributes)?,
+        padding: PaddingRule::Explicit,
         inputs: OptionalInputs { bias: optional_input(node, 2), output_shape: None },
     })
+}
+
+/// The side of the odd cell under SAME; nothing under the other rules.
+fn same_of(attributes: &Attributes) -> TractResult<Option<Side>> {
+    match attributes.string("auto_pad")?.unwrap_or("") {
+        "" | "NOTSET" | "VALID" => Ok(None),
+        "SAME_UPPER" => Ok(Some(Side::End)),
+        "SAME_LOWER" => Ok(Some(Side::Begin)),
+        other => bail!("auto_pad: auto_pad={other}, it must be NOTSET, SAME_UPPER, SAME_LOWER or VALID"),
+    }
+}
+
+/// The two halves of `pads`.
+fn declared_pads(attributes: &Attributes) -> TractResult<[DeclaredPads; 2]> {
+    let side = |values: Option<&[i64]>| DeclaredPads { name: "pads", values: values.map(|values| values.into()) };
+    let Some(pads) = attributes.pads("pads", Some(0))? else { return Ok([side(None), side(None)]) };
+    let auto_pad = attributes.string("auto_pad")?.unwrap_or("");
+    ensure!(matches!(auto_pad, "" | "NOTSET"), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
+    ensure!(pads.len().is_multiple_of(2), "pads: pads={pads:?}, two values per spatial axis are needed");
+    let (begin, end) = pads.split_at(pads.len() / 2);
+    Ok([side(Some(begin)), side(Some(end))])
 }

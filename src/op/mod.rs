@@ -19,13 +19,13 @@ use tract_core::internal::*;
 /// Where a node came from. A label only: the spec holds everything that is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// ONNX ConvTranspose.
+    /// ONNX ConvTranspose and Conv.
     Onnx,
     /// OpenVINO's \[Group\]ConvolutionBackpropData-1, GroupConvolution-1 and Convolution-1.
     OpenVino,
     /// oneDNN Graph's ConvTranspose-1.
     OneDnn,
-    /// tract's own `Deconv`, rewritten.
+    /// tract's own `Deconv` or `Conv`, rewritten.
     Tract,
     /// NNEF's `deconv`.
     Nnef,

@@ -1,4 +1,4 @@
-//! One ConvTranspose of the standard domain, its answer by the definition.
+//! One ConvTranspose or Conv of the standard domain, its answer by the definition.
 
 use super::oracle::{Expected, Rule, convolve};
 use super::proto::{Dim, Model, Node, sizes};
@@ -24,6 +24,7 @@ pub struct Probe {
     /// Filter and bias are graph inputs.
     pub run_time_weights: bool,
     pub group: usize,
+    pub direction: Direction,
 }
 
 /// How an axis is cropped and how large it comes out, and what it is walked with.
@@ -48,7 +49,14 @@ impl Probe {
             b: None,
             run_time_weights: false,
             group: 1,
+            direction: Direction::Transposed,
         }
+    }
+
+    /// A forward convolution: `w` has the output channels first.
+    pub fn conv(dt: DatumType, x: &[usize], w: &[usize]) -> Probe {
+        let node = Node::new("Conv").named(NAME).inputs(&["x", "w"]).output("y");
+        Probe { node, direction: Direction::Forward, ..Probe::typed(dt, x, w) }
     }
 
     pub fn opset(mut self, opset: i64) -> Probe {
@@ -132,9 +140,12 @@ impl Probe {
         let mut shape = w.shape().to_vec();
         shape[0] /= self.group;
         shape.insert(0, self.group);
-        let w = w.into_shape_with_order(shape).expect("same length");
+        let mut w = w.into_shape_with_order(shape).expect("same length");
+        if self.direction == Direction::Forward {
+            w.swap_axes(1, 2);
+        }
         let b = self.b.as_ref().map(|b| f64s(b).into_iter().collect::<Vec<f64>>());
-        let answer = convolve(Direction::Transposed, &f64s(&self.x), &w, b.as_deref(), rules);
+        let answer = convolve(self.direction, &f64s(&self.x), &w, b.as_deref(), rules);
         Expected::floats(self.x.datum_type(), answer)
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use tract_core::internal::*;
-use tract_deconv::WithDeconv;
+use tract_deconv::{WithConv, WithDeconv};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
@@ -28,9 +28,9 @@ impl Stage {
     }
 }
 
-/// Through the plugin.
+/// Through the plugin, forward convolutions included.
 pub fn load(proto: &ModelProto) -> TractResult<TypedModel> {
-    tract_onnx::onnx().with_deconv().model_for_proto_model(proto)?.into_typed()
+    tract_onnx::onnx().with_deconv().with_conv().model_for_proto_model(proto)?.into_typed()
 }
 
 /// Through tract alone.
