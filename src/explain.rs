@@ -87,7 +87,7 @@ fn explain_into(
 }
 
 /// The models inside a node.
-fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
+pub(crate) fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
     if let Some(op) = node.op_as::<Scan>() {
         tvec!(("", &op.body))
     } else if let Some(op) = node.op_as::<OptScan>() {

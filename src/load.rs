@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tract_hir::internal::*;
 use tract_onnx::data_resolver;
+use tract_onnx::model::Onnx;
 use tract_onnx::pb::tensor_proto::{DataLocation, DataType};
 use tract_onnx::pb::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
@@ -78,7 +79,14 @@ impl From<ModelProto> for Source<'_> {
 /// # Errors
 /// A file that can not be read, or is refused by tract or this crate.
 pub fn load<'a>(source: impl Into<Source<'a>>) -> TractResult<InferenceModel> {
-    let onnx = tract_onnx::onnx().with_deconv();
+    load_with(&tract_onnx::onnx().with_deconv(), source)
+}
+
+/// As [`load`], with the operators of any framework: `onnx().with_deconv().with_conv()`.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with<'a>(onnx: &Onnx, source: impl Into<Source<'a>>) -> TractResult<InferenceModel> {
     let (mut proto, folder) = match source.into() {
         Source::Path(path) => {
             let proto = onnx.proto_model_for_path(&path).with_context(|| format!("model: path={}", path.display()))?;

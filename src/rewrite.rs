@@ -1,4 +1,4 @@
-//! The named transform `deconv`: tract's own `Deconv` becomes ours, in any typed model.
+//! The named transforms `deconv` and `conv`: tract's own `Deconv`, and its `Conv`, become ours, in any typed model.
 //!
 //! ```
 //! use tract_core::internal::*;
@@ -10,6 +10,9 @@
 //! # Ok::<(), TractError>(())
 //! ```
 //!
+//! They are apart: `conv` replaces forward convolutions only. tract turns those of a single tap into matrix products when it declutters a
+//! model, which stay as they are; to have them too, transform the model before that, or load it through [`WithConv`](crate::WithConv).
+//!
 //! `examples/facade` does the same through the `tract` crate, with [`Options`] too.
 
 use crate::knobs;
@@ -17,12 +20,12 @@ use crate::op::{Dialect, GroupedDeconv};
 use crate::plan::{PlanOptions, Strategy};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
-use tract_core::ops::cnn::{Deconv, KernelFormat, PaddingSpec, wire_reshape_bias_as_vector};
+use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec, wire_reshape_bias_as_vector};
 use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
 
-/// The transform's options. The `tract` crate takes them as JSON, with the transform's name:
+/// The transforms' options. The `tract` crate takes them as JSON, with the transform's name:
 /// `model.transform(r#"{"name": "deconv", "strategy": "phases", "fusion": false}"#)`. Where a knob is set too, the option
 /// counts.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -32,7 +35,7 @@ pub struct Options {
     pub strategy: Option<String>,
     /// Only this instruction set, by its name.
     pub isa: Option<String>,
-    /// Whether what stands around a deconvolution may be folded into it.
+    /// Whether what stands around a convolution may be folded into it.
     pub fusion: bool,
 }
 
@@ -42,36 +45,47 @@ impl Default for Options {
     }
 }
 
-/// Replaces every `Deconv` of tract's, in the bodies of loops and conditions too.
+/// Replaces every `Deconv` of tract's, or every `Conv`, in the bodies of loops and conditions too.
 ///
-/// It has to run before a model is optimised: optimising takes `Deconv` apart. The numbers stay tract's own, its choices
-/// of padding sides and output sizes included.
+/// It has to run before a model is optimised: optimising takes both apart. The numbers stay tract's own, its choices
+/// of padding sides and output sizes included. What [`left_to_tract`] names stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplaceDeconv {
+pub struct Replace {
+    direction: Direction,
     options: PlanOptions,
     fusion: bool,
 }
 
-impl ReplaceDeconv {
-    /// The transform with some options.
+impl Replace {
+    /// The transform `deconv` (transposed convolutions) or `conv` (forward ones) with some options.
     ///
     /// # Errors
     /// An unknown name.
-    pub fn new(options: &Options) -> TractResult<ReplaceDeconv> {
+    pub fn new(direction: Direction, options: &Options) -> TractResult<Replace> {
         let planning = PlanOptions {
             strategy: options.strategy.as_deref().map(Strategy::from_name).transpose()?,
             isa: options.isa.as_deref().map(knobs::isa_from_name).transpose()?,
             ..PlanOptions::default()
         };
-        Ok(ReplaceDeconv { options: planning, fusion: options.fusion })
+        Ok(Replace { direction, options: planning, fusion: options.fusion })
     }
 }
 
-tract_core::register_model_transform!("deconv", Options, |options| Ok(Box::new(ReplaceDeconv::new(&options)?)));
+tract_core::register_model_transform!("deconv", Options, |options| Ok(Box::new(Replace::new(
+    Direction::Transposed,
+    &options
+)?)));
+tract_core::register_model_transform!("conv", Options, |options| Ok(Box::new(Replace::new(
+    Direction::Forward,
+    &options
+)?)));
 
-impl ModelTransform for ReplaceDeconv {
+impl ModelTransform for Replace {
     fn name(&self) -> StaticName {
-        "deconv".into()
+        match self.direction {
+            Direction::Transposed => "deconv".into(),
+            Direction::Forward => "conv".into(),
+        }
     }
 
     fn transform(&self, model: &mut TypedModel) -> TractResult<()> {
@@ -85,57 +99,144 @@ impl ModelTransform for ReplaceDeconv {
                 self.transform(&mut branches.else_body)?;
             }
         }
-        let transform = self.clone();
-        Rewriter::<()>::default()
-            .with_rule_for::<Deconv>("deconv", move |_, model, node, name, op| {
-                replace(&transform, model, node, name, op)
-            })
-            .rewrite(&(), model)
+        let (deconv, conv) = (self.clone(), self.clone());
+        let rewriter = Rewriter::<()>::default();
+        match self.direction {
+            Direction::Transposed => rewriter
+                .with_rule_for::<Deconv>("deconv", move |_, model, node, name, _| replace(&deconv, model, node, name)),
+            Direction::Forward => {
+                rewriter.with_rule_for::<Conv>("conv", move |_, model, node, name, _| replace(&conv, model, node, name))
+            }
+        }
+        .rewrite(&(), model)
+    }
+}
+
+/// A convolution of tract's that stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftToTract {
+    /// The node's name, in the form of [`Explanation::name`](crate::Explanation::name).
+    pub name: String,
+    /// tract's operator.
+    pub operator: String,
+    /// Why neither transform takes it; none where one would.
+    pub reason: Option<String>,
+}
+
+/// The convolutions of a model that has not been optimised which are tract's own, with the reason where this crate's transforms leave them.
+///
+/// # Errors
+/// A model whose nodes have no order.
+pub fn left_to_tract(model: &TypedModel) -> TractResult<Vec<LeftToTract>> {
+    let mut left = vec![];
+    left_into("", model, &mut left)?;
+    Ok(left)
+}
+
+fn left_into(prefix: &str, model: &TypedModel, left: &mut Vec<LeftToTract>) -> TractResult<()> {
+    for id in model.eval_order()? {
+        let node = model.node(id);
+        let name = format!("{prefix}{}", node.name);
+        if let Some(op) = TractOp::of(node) {
+            let reason = op.spec(&model.node_input_facts(id)?).err().map(|reason| format!("{reason:#}"));
+            left.push(LeftToTract { name: name.clone(), operator: node.op.name().to_string(), reason });
+        }
+        for (label, body) in crate::explain::bodies(node) {
+            left_into(&format!("{name}/{label}"), body, left)?;
+        }
+    }
+    Ok(())
+}
+
+/// One of tract's convolutions.
+#[derive(Clone, Copy)]
+enum TractOp<'a> {
+    Deconv(&'a Deconv),
+    Conv(&'a Conv),
+}
+
+impl<'a> TractOp<'a> {
+    fn of(node: &'a TypedNode) -> Option<TractOp<'a>> {
+        node.op_as::<Deconv>().map(TractOp::Deconv).or_else(|| node.op_as::<Conv>().map(TractOp::Conv))
+    }
+
+    fn pool(&self) -> &'a PoolSpec {
+        match self {
+            TractOp::Deconv(op) => &op.pool_spec,
+            TractOp::Conv(op) => &op.pool_spec,
+        }
+    }
+
+    fn kernel_format(&self) -> KernelFormat {
+        match self {
+            TractOp::Deconv(op) => op.kernel_format,
+            TractOp::Conv(op) => op.kernel_fmt,
+        }
+    }
+
+    fn group(&self) -> usize {
+        match self {
+            TractOp::Deconv(op) => op.group,
+            TractOp::Conv(op) => op.group,
+        }
+    }
+
+    /// The spec with the numbers of tract's own op, or why there is none.
+    fn spec(&self, inputs: &[&TypedFact]) -> TractResult<DeconvSpec> {
+        let [data, filter, bias] = *inputs else {
+            bail!("inputs: count={}, data, filter and bias are replaced, quantised operators have more", inputs.len())
+        };
+        let dt = data.datum_type;
+        ensure!(dt.is_number() && !dt.is_quantized(), "input: datum_type={dt:?}, plain numbers are replaced");
+        ensure!(!filter.is_exotic(), "filter: its values are packed in blocks, plain tensors are replaced");
+        for (what, fact) in [("filter", filter), ("bias", bias)] {
+            let found = fact.datum_type;
+            ensure!(found == dt, "{what}: datum_type={found:?}, the input's is {dt:?}");
+        }
+        let spec = match self {
+            TractOp::Deconv(op) => transposed_spec(op)?,
+            TractOp::Conv(op) => {
+                ensure!(dt.is_float(), "input: datum_type={dt:?}, forward convolutions of floats are replaced");
+                forward_spec(op)?
+            }
+        };
+        spec.validate()?;
+        Ok(spec)
     }
 }
 
 fn replace(
-    transform: &ReplaceDeconv,
+    transform: &Replace,
     model: &TypedModel,
     node: &TypedNode,
     name: &str,
-    op: &Deconv,
 ) -> TractResult<Option<TypedModelPatch>> {
+    let Some(op) = TractOp::of(node) else { return Ok(None) };
     let facts = model.node_input_facts(node.id)?;
-    let (data, filter, bias) = match &*facts {
-        [data, filter, bias] => (*data, *filter, *bias),
-        _ => return Ok(None),
-    };
-    let ours = data.datum_type.is_number()
-        && !data.datum_type.is_quantized()
-        && data.datum_type == filter.datum_type
-        && data.datum_type == bias.datum_type;
-    if !ours {
-        return Ok(None);
-    }
-    let options = knobs::complete(&transform.options)?;
-    let spec = spec(op)?;
-    let zero_bias = bias.uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
-    let mut replacement = match GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options) {
-        Ok(op) => op,
-        Err(error) => {
-            log::warn!("{name} stays as it is: {error:#}");
+    let spec = match op.spec(&facts) {
+        Ok(spec) => spec,
+        Err(reason) => {
+            log::warn!("{name} stays as it is: {reason:#}");
             return Ok(None);
         }
     };
+    let options = knobs::complete(&transform.options)?;
+    let zero_bias = facts[2].uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
+    let mut replacement = GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options)?;
     replacement.fusion = transform.fusion;
 
+    let pool = op.pool();
     let mut patch = TypedModelPatch::default();
     let mut wires = patch.taps(model, &node.inputs)?;
-    if !op.pool_spec.data_format.has_n() {
+    if !pool.data_format.has_n() {
         wires[0] = patch.wire_node(format!("{name}.add_n"), AxisOp::Add(0), &wires[..1])?[0];
     }
-    if op.kernel_format != KernelFormat::OIHW {
-        let mut axes = op.kernel_format.kernel_as_group_o_i_h_w_ops(&filter.shape, op.group);
+    if op.kernel_format() != KernelFormat::OIHW {
+        let mut axes = op.kernel_format().kernel_as_group_o_i_h_w_ops(&facts[1].shape, op.group());
         axes.push(AxisOp::Reshape(
             0,
-            tvec!(op.group.to_dim(), (op.pool_spec.output_channels / op.group).to_dim()),
-            tvec!(op.pool_spec.output_channels.to_dim()),
+            tvec!(op.group().to_dim(), (pool.output_channels / op.group()).to_dim()),
+            tvec!(pool.output_channels.to_dim()),
         ));
         for (ix, change) in axes.into_iter().enumerate() {
             wires[1] = patch.wire_node(format!("{name}.filter.{ix}"), change, &[wires[1]])?[0];
@@ -144,27 +245,67 @@ fn replace(
     if zero_bias {
         wires.truncate(2);
     } else {
-        wires[2] = wire_reshape_bias_as_vector(&mut patch, name, wires[2], op.pool_spec.output_channels)?[0];
+        wires[2] = wire_reshape_bias_as_vector(&mut patch, name, wires[2], pool.output_channels)?[0];
     }
     let mut output = patch.wire_node(name, replacement, &wires)?;
-    if !op.pool_spec.data_format.has_n() {
+    if !pool.data_format.has_n() {
         output = patch.wire_node(format!("{name}.rm_n"), AxisOp::Rm(0), &output)?;
     }
     patch.shunt_outside(model, node.id.into(), output[0])?;
     Ok(Some(patch))
 }
 
-/// The spec with the numbers of tract's own op.
-fn spec(op: &Deconv) -> TractResult<DeconvSpec> {
+fn signed(pads: &[usize]) -> TVec<i64> {
+    pads.iter().map(|pad| i64::try_from(*pad).unwrap_or(i64::MAX)).collect()
+}
+
+fn forward_spec(op: &Conv) -> TractResult<DeconvSpec> {
     let pool = &op.pool_spec;
-    let rank = pool.rank();
-    let (strides, dilations) = (TVec::from(&*pool.strides()), TVec::from(&*pool.dilations()));
+    ensure!(op.q_params.is_none(), "quantisation: plain numbers are replaced");
+    let padding = match &pool.padding {
+        PaddingSpec::Valid => Padding::zero(pool.rank()),
+        PaddingSpec::Explicit(begin, end) | PaddingSpec::ExplicitOnnxPool(begin, end, false) => {
+            Padding::Explicit { begin: signed(begin), end: signed(end) }
+        }
+        PaddingSpec::ExplicitOnnxPool(_, _, true) => {
+            bail!("ceil_mode: ceil_mode=1, output sizes that are rounded up are not replaced")
+        }
+        PaddingSpec::SameUpper => Padding::SameForward { extra: Side::End },
+        PaddingSpec::SameLower => Padding::SameForward { extra: Side::Begin },
+    };
+    Ok(DeconvSpec {
+        direction: Direction::Forward,
+        padding,
+        output_padding: tvec!(0; pool.rank()),
+        ..spec_of_pool(pool, op.group)
+    })
+}
+
+/// What both directions share.
+fn spec_of_pool(pool: &PoolSpec, group: usize) -> DeconvSpec {
+    DeconvSpec {
+        direction: Direction::Transposed,
+        data_format: if pool.data_format.c_is_last() { DataFormat::Nxc } else { DataFormat::Ncx },
+        filter_format: FilterFormat::GroupedOix,
+        in_channels: pool.input_channels,
+        out_channels: pool.output_channels,
+        group,
+        kernel: pool.kernel_shape.clone(),
+        strides: TVec::from(&*pool.strides()),
+        dilations: TVec::from(&*pool.dilations()),
+        padding: Padding::zero(pool.rank()),
+        output_padding: tvec!(0; pool.rank()),
+    }
+}
+
+fn transposed_spec(op: &Deconv) -> TractResult<DeconvSpec> {
+    let (pool, rank) = (&op.pool_spec, op.pool_spec.rank());
+    let shared = spec_of_pool(pool, op.group);
     let mut output_padding = op.adjustments.clone();
     ensure!(
-        [strides.len(), dilations.len(), output_padding.len()].iter().all(|len| *len == rank),
+        [shared.strides.len(), shared.dilations.len(), output_padding.len()].iter().all(|len| *len == rank),
         "lists: one value per spatial axis, {rank}, is needed"
     );
-    let signed = |pads: &[usize]| pads.iter().map(|p| i64::try_from(*p).unwrap_or(i64::MAX)).collect();
     let padding = match &pool.padding {
         PaddingSpec::Valid => Padding::zero(rank),
         PaddingSpec::Explicit(begin, end) | PaddingSpec::ExplicitOnnxPool(begin, end, _) => {
@@ -172,25 +313,14 @@ fn spec(op: &Deconv) -> TractResult<DeconvSpec> {
         }
         PaddingSpec::SameUpper | PaddingSpec::SameLower => {
             let extra = if pool.padding == PaddingSpec::SameUpper { Side::End } else { Side::Begin };
-            let padding = Padding::same_transposed(&pool.kernel_shape, &strides, &dilations, &output_padding, extra);
+            let (strides, dilations) = (&shared.strides, &shared.dilations);
+            let padding = Padding::same_transposed(&pool.kernel_shape, strides, dilations, &output_padding, extra);
             // tract counts the adjustments in what it crops, but not in what it crops from
             output_padding = tvec!(0; rank);
             padding
         }
     };
-    Ok(DeconvSpec {
-        direction: Direction::Transposed,
-        data_format: if pool.data_format.c_is_last() { DataFormat::Nxc } else { DataFormat::Ncx },
-        filter_format: FilterFormat::GroupedOix,
-        in_channels: pool.input_channels,
-        out_channels: pool.output_channels,
-        group: op.group,
-        kernel: pool.kernel_shape.clone(),
-        strides,
-        dilations,
-        padding,
-        output_padding,
-    })
+    Ok(DeconvSpec { padding, output_padding, ..shared })
 }
 
 #[cfg(test)]
@@ -284,7 +414,7 @@ mod tests {
         };
         let y = outer.wire_node("if", op, &[condition, x])?;
         outer.select_output_outlets(&y)?;
-        ReplaceDeconv::new(&Options::default())?.transform(&mut outer)?;
+        Replace::new(Direction::Transposed, &Options::default())?.transform(&mut outer)?;
         let op = outer.node_by_name("if")?.op_as::<IfThenElse>().unwrap();
         for body in [&op.then_body, &op.else_body] {
             assert!(body.nodes().iter().any(|n| n.op_is::<GroupedDeconv>()), "{body}");
@@ -298,9 +428,10 @@ mod tests {
         assert_eq!(options("{}").unwrap(), Options::default());
         assert!(options(r#"{"fuse": true}"#).is_err());
         let reference = options(r#"{"strategy": "reference", "isa": "portable"}"#).unwrap();
-        assert!(ReplaceDeconv::new(&reference).is_ok());
+        assert!(Replace::new(Direction::Transposed, &reference).is_ok());
         let unknown = options(r#"{"strategy": "fastest"}"#).unwrap();
-        let error = format!("{:#}", ReplaceDeconv::new(&unknown).expect_err("there is none of that name"));
+        let error =
+            format!("{:#}", Replace::new(Direction::Transposed, &unknown).expect_err("there is none of that name"));
         assert!(error.contains("strategy=fastest, the known ones are"), "{error}");
     }
 }

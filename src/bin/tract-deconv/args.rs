@@ -43,6 +43,8 @@ pub enum Command {
 pub struct ModelArgs {
     /// An .onnx file, or a folder with a model.onnx
     pub model: PathBuf,
+    #[command(flatten)]
+    pub plugin: PluginArgs,
     /// Fix a symbolic dimension before the model is optimised (repeat for more)
     #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
     pub set: Vec<(String, i64)>,
@@ -55,6 +57,13 @@ pub struct ModelArgs {
     /// Threads of tract's executor, more than one needs the feature `multithread`
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
+}
+
+#[derive(Args, Clone, Copy)]
+pub struct PluginArgs {
+    /// Let the plugin compute forward convolutions too
+    #[arg(long)]
+    pub conv: bool,
 }
 
 #[derive(Args)]
@@ -97,6 +106,8 @@ pub struct BenchArgs {
 pub struct ExplainArgs {
     /// An .onnx file, or a folder with a model.onnx
     pub model: PathBuf,
+    #[command(flatten)]
+    pub plugin: PluginArgs,
     /// Give a symbolic dimension a value (repeat for more)
     #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
     pub set: Vec<(String, i64)>,

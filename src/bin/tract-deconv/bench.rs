@@ -23,7 +23,7 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
         check_writable(path)?;
     }
     set_threads(&args.model)?;
-    let file = ModelFile::find(&args.model.model)?;
+    let file = ModelFile::find(&args.model.model, args.model.plugin)?;
     let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
     say(format!("model {}", file.onnx.display()))?;

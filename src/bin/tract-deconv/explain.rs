@@ -8,11 +8,11 @@ use crate::report::{bytes, count};
 use std::fmt::Write;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
-use tract_deconv::{Explanation, GroupedDeconv};
+use tract_deconv::{Explanation, GroupedDeconv, LeftToTract};
 use tract_hir::infer::InferenceModelExt;
 
 pub fn main(args: &ExplainArgs) -> TractResult<()> {
-    let file = ModelFile::find(&args.model)?;
+    let file = ModelFile::find(&args.model, args.plugin)?;
     let Parsed { model, inputs, .. } = parse(Engine::Plugin, &file, &args.set)?;
     let (symbols, note) = symbol_values(&inputs, &file)?;
     if let Some(note) = note {
@@ -20,8 +20,10 @@ pub fn main(args: &ExplainArgs) -> TractResult<()> {
     }
     // while the model lives, which knows the symbols' names
     let values = named(&inputs, &symbols);
+    let typed = guarded(|| model.into_typed()?.into_decluttered());
+    let left = typed.as_ref().ok().map(tract_deconv::left_to_tract).transpose()?.unwrap_or_default();
     // as it runs: the order in which a filter is packed is settled when the model is optimised
-    let open = guarded(|| tract_deconv::explain(&model.into_optimized()?, &symbols));
+    let open = typed.and_then(|typed| guarded(|| tract_deconv::explain(&typed.into_optimized()?, &symbols)));
     let explanations = open
         .or_else(|why| {
             let fixed = parse(Engine::Plugin, &file, &[args.set.as_slice(), &values].concat())?;
@@ -32,12 +34,19 @@ pub fn main(args: &ExplainArgs) -> TractResult<()> {
         })
         .with_context(|| format!("explaining {}", file.onnx.display()))?;
     if explanations.is_empty() {
-        return say(format!("{} has no deconvolution", file.onnx.display()));
+        say(format!("{} has no deconvolution", file.onnx.display()))?;
     }
     for explanation in &explanations {
         say(text(explanation))?;
     }
-    Ok(())
+    for node in left.iter().filter_map(|node| Some((node, node.reason.as_ref()?))) {
+        let (LeftToTract { name, operator, .. }, reason) = node;
+        say(format!("{name} ({operator})\n  left to tract: {reason}"))?;
+    }
+    match left.iter().filter(|node| node.reason.is_none()).count() {
+        0 => Ok(()),
+        count => say(format!("{count} forward convolutions are left to tract, --conv takes them")),
+    }
 }
 
 fn text(of: &Explanation) -> String {

@@ -44,7 +44,7 @@ impl Footprint {
 /// The child's side.
 pub fn main(args: &MeasureArgs) -> TractResult<()> {
     set_threads(&args.model)?;
-    let file = ModelFile::find(&args.model.model)?;
+    let file = ModelFile::find(&args.model.model, args.model.plugin)?;
     let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
     let base_memory = peak_memory();
@@ -95,6 +95,9 @@ fn child(engine: Engine, args: &ModelArgs, set: &[(String, i64)]) -> TractResult
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["measure", "--engine", engine.key(), "--seed", &args.seed.to_string()]);
     command.args(["--threads", &args.threads.to_string()]);
+    if args.plugin.conv {
+        command.arg("--conv");
+    }
     for (symbol, value) in set {
         command.arg("--set").arg(format!("{symbol}={value}"));
     }

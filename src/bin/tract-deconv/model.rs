@@ -1,12 +1,13 @@
 //! From a path to something that runs: finding the file, loading it with either engine, its inputs' shapes and symbols.
 
-use crate::args::{Engine, ModelArgs};
+use crate::args::{Engine, ModelArgs, PluginArgs};
 use crate::failure::{guarded, usage};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
+use tract_deconv::{WithConv, WithDeconv};
 use tract_hir::infer::{Factoid, GenericFactoid, InferenceModel, InferenceModelExt, ShapeFactoid};
 use tract_onnx::prelude::Framework;
 
@@ -16,15 +17,17 @@ pub struct ModelFile {
     pub onnx: PathBuf,
     /// The io.npz beside it, where there is one.
     pub io: Option<PathBuf>,
+    /// Whether the plugin computes forward convolutions too.
+    pub conv: bool,
 }
 
 impl ModelFile {
     /// Finds the model that an argument names: the file itself, or model.onnx in that folder.
-    pub fn find(path: &Path) -> TractResult<ModelFile> {
+    pub fn find(path: &Path, plugin: PluginArgs) -> TractResult<ModelFile> {
         let onnx = if path.is_dir() { path.join("model.onnx") } else { path.to_path_buf() };
         ensure!(onnx.exists(), "model: path={}, no such file", onnx.display());
         let io = onnx.with_file_name("io.npz");
-        Ok(ModelFile { onnx, io: io.is_file().then_some(io) })
+        Ok(ModelFile { onnx, io: io.is_file().then_some(io), conv: plugin.conv })
     }
 }
 
@@ -58,6 +61,9 @@ pub fn parse(engine: Engine, file: &ModelFile, set: &[(String, i64)]) -> TractRe
         let start = Instant::now();
         let mut model = match engine {
             Engine::Stock => tract_onnx::onnx().model_for_path(&file.onnx)?,
+            Engine::Plugin if file.conv => {
+                tract_deconv::load_with(&tract_onnx::onnx().with_deconv().with_conv(), &file.onnx)?
+            }
             Engine::Plugin => tract_deconv::load(&file.onnx)?,
         };
         name_unknown_dims(&mut model)?;
