@@ -1,25 +1,29 @@
 //! Streaming: [`GroupedDeconv`] in tract's pulsification (feature `pulse`).
 //!
-//! A model loaded through [`with_deconv`](crate::WithDeconv), or rewritten by the transform `deconv`, becomes a streaming
-//! one as any other does, by tract's transform `pulse` or by `PulsedModel::new`. Transposed convolutions stream on any
+//! A model loaded through [`with_deconv`](crate::WithDeconv) or [`with_conv`](crate::WithConv), or rewritten by the transforms `deconv` and
+//! `conv`, becomes a streaming one as any other does, by tract's transform `pulse` or by `PulsedModel::new`. Convolutions stream on any
 //! one of their spatial axes, and on the batch axis.
 //!
 //! `examples/stream.rs` streams audio out of a small vocoder.
 //!
-//! Each pulse of `P` positions is computed by a [`GroupedDeconv`] that leaves the streaming axis uncropped, so a plan of its
+//! Of a transposed convolution, each pulse of `P` positions is computed by a [`GroupedDeconv`] that leaves the streaming axis uncropped, so a plan of its
 //! fixed shape runs. Where the kernel reaches further than the stride, tract's `DeconvDelay` adds the cells that two pulses
 //! share, and the bias comes after it, once per cell. The output, `P·stride` positions a pulse, comes
 //! `delay·stride + pad_begin` positions late, where `delay` is the input's own delay.
+//!
+//! A forward one keeps the last `extent - stride` positions of its input for the next pulse, in tract's `Delay`, and tract's `PulsePad` puts
+//! zeros where the stream has not begun or is over. The pulse must be a multiple of the stride.
 
 use crate::op::GroupedDeconv;
 use crate::spec::{DeconvSpec, Direction, Padding};
 use std::sync::OnceLock;
 use tract_core::internal::*;
+use tract_core::ops::array::PadMode;
 use tract_pulse::PulsedOp;
 use tract_pulse::fact::{PulsedFact, StreamInfo};
 use tract_pulse::model::PulsedModel;
 use tract_pulse::ops::OpPulsifier;
-use tract_pulse_opl::ops::{DeconvDelay, Delay, PulseMask};
+use tract_pulse_opl::ops::{DeconvDelay, Delay, PulseMask, PulsePad};
 
 /// Makes [`GroupedDeconv`] known to tract's pulsification, for the whole process.
 ///
@@ -57,10 +61,12 @@ fn pulsify(
     let spec = &op.spec;
     let c_axis = spec.data_format.c_axis(fact.shape.rank());
     ensure!(stream.axis != c_axis, "pulse: axis={c_axis}, the channels can't stream");
-    ensure!(spec.direction == Direction::Transposed, "pulse: axis={}, forward convolutions don't stream", stream.axis);
     for input in &node.inputs[1..] {
         let streams = target.outlet_fact(mapping[input])?.stream.is_some();
         ensure!(!streams, "pulse: only the data can stream, not the filter, the bias or the output shape");
+    }
+    if spec.direction == Direction::Forward {
+        return forward(op, node, target, mapping, data, fact, stream).map(Some);
     }
     let piece = Piece::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
 
@@ -122,7 +128,91 @@ fn pulsify(
     target.wire_node(&node.name, add, &[wire[0], bias]).map(Some)
 }
 
-/// What is computed of one pulse.
+/// A forward convolution on one of its spatial axes.
+fn forward(
+    op: &GroupedDeconv,
+    node: &TypedNode,
+    target: &mut PulsedModel,
+    mapping: &HashMap<OutletId, OutletId>,
+    mut data: OutletId,
+    fact: PulsedFact,
+    mut stream: StreamInfo,
+) -> TractResult<TVec<OutletId>> {
+    let spec = &op.spec;
+    let (axis, x0) = (stream.axis, spec.data_format.x_axis());
+    let ax = axis - x0;
+    let whole = fact.streaming_shape();
+    let output_dim = spec.output_shape(&whole)?[axis].clone();
+    let (mut begin, mut end) = forward_pads(spec, &whole[x0..])?;
+    let (before, after) = (std::mem::take(&mut begin[ax]), std::mem::take(&mut end[ax]));
+    let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
+    let pulse = fact.pulse().context("pulse: a stream has pulses")?;
+    ensure!(
+        pulse.clone() % stride as i64 == 0.to_dim(),
+        "pulse: pulse={pulse}, it must be a multiple of the stride on the streaming axis, {stride}"
+    );
+    // a crop is a stream that begins later, or ends earlier
+    let crop = |pad: i64| pad.min(0).unsigned_abs() as usize;
+    stream.delay += crop(before);
+    stream.dim = stream.dim - crop(before) - crop(after);
+    let (before, after) = (before.max(0) as usize, after.max(0) as usize);
+
+    // the first output comes with the first whole pulse that has all it reads, and a multiple of the stride late
+    let overlap = extent.saturating_sub(stride);
+    let early = before.saturating_sub(stream.delay + overlap);
+    let late = stream.delay + overlap + early - before;
+    let extra = early + late.next_multiple_of(stride) - late;
+    if overlap + extra > 0 {
+        let delay = Delay::new_typed(&TypedFact::from(&fact), axis, extra, overlap);
+        data = target.wire_node(format!("{}.delay", node.name), delay, &[data])?[0];
+    }
+    let begin_input = stream.delay + extra + overlap;
+    if before + after > 0 {
+        let pad = PulsePad {
+            axis,
+            before,
+            after: after.to_dim(),
+            begin_input,
+            end_input: stream.dim.clone() + begin_input,
+            mode: PadMode::Constant(Tensor::zero_scalar_dt(fact.datum_type)?.into_arc_tensor()),
+            overlap,
+        };
+        data = target.wire_node(format!("{}.pad", node.name), pad, &[data])?[0];
+    }
+    let output = StreamInfo { axis, dim: output_dim, delay: (begin_input - before) / stride };
+    let piece = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
+    let mut pulsed = GroupedDeconv::new(piece, op.dialect, op.has_bias, op.options.clone())?;
+    pulsed.fusion = op.fusion;
+    let mut wires: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
+    wires[0] = data;
+    target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires)
+}
+
+/// The padding of each spatial axis of a forward convolution, where it does not depend on a size that is not known.
+fn forward_pads(spec: &DeconvSpec, input: &[TDim]) -> TractResult<(TVec<i64>, TVec<i64>)> {
+    let extra = match &spec.padding {
+        Padding::Explicit { begin, end } => return Ok((begin.clone(), end.clone())),
+        Padding::SameForward { extra } => *extra,
+        Padding::OutputShape { .. } => bail!("pulse: a forward convolution has no output shape"),
+    };
+    let totals = (0..spec.rank()).map(|ax| {
+        let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
+        let size = match (&input[ax], stride) {
+            // whatever the size, one less than the kernel's extent
+            (_, 1) => 1,
+            (size, _) => size.to_usize().ok().with_context(|| {
+                format!("pulse: auto_pad=SAME, what it adds depends on the size {size} with a stride of {stride}")
+            })?,
+        };
+        Ok((size.div_ceil(stride).saturating_sub(1) * stride + extent).saturating_sub(size) as i64)
+    });
+    match Padding::split(totals.collect::<TractResult<Vec<i64>>>()?, extra) {
+        Padding::Explicit { begin, end } => Ok((begin, end)),
+        _ => bail!("pulse: a split padding is explicit"),
+    }
+}
+
+/// What is computed of one pulse of a transposed convolution.
 struct Piece {
     spec: DeconvSpec,
     stride: usize,
@@ -163,7 +253,7 @@ impl Piece {
                 .collect::<TractResult<Vec<(i64, i64)>>>()?
                 .into_iter()
                 .unzip(),
-            Padding::SameForward { .. } => bail!("pulse: forward convolutions don't stream"),
+            Padding::SameForward { .. } => bail!("pulse: a transposed convolution has no forward padding"),
         };
         let pad_begin = std::mem::take(&mut begin[ax]);
         end[ax] = 0;

@@ -232,6 +232,47 @@ fn beyond_stock() {
     }
 }
 
+/// Forward convolutions: kernels, strides, dilations and pads around the pulse, on either axis.
+#[test]
+fn forward_convolutions_stream() {
+    let line = |k: usize| Probe::conv(DatumType::F32, &[1, 4, 24], &[3, 4, k]).bias(3);
+    let plane = || Probe::conv(DatumType::F32, &[2, 4, 12, 8], &[6, 2, 3, 4]).group(2).bias(6);
+    let cases = [
+        streamed("kernel 1", 2, line(1)),
+        streamed("kernel 3", 2, line(3)),
+        streamed("kernel 3, pads", 2, line(3).ints("pads", &[1, 1])),
+        streamed("causal", 2, line(5).ints("pads", &[4, 0])),
+        streamed("pads at the end", 2, line(4).ints("pads", &[0, 3])),
+        streamed("pads beyond the kernel", 2, line(2).ints("pads", &[5, 4])),
+        streamed("stride 2", 2, line(3).ints("strides", &[2])),
+        streamed("stride 4, kernel 4", 2, line(4).ints("strides", &[4])),
+        streamed("stride 4, kernel 2", 2, line(2).ints("strides", &[4])),
+        streamed("stride 2, pads", 2, line(5).ints("strides", &[2]).ints("pads", &[2, 3])),
+        streamed("dilation, pads", 2, line(3).ints("dilations", &[3]).ints("pads", &[6, 0])),
+        streamed("SAME_UPPER", 2, line(4).string("auto_pad", "SAME_UPPER")),
+        streamed("SAME_LOWER", 2, line(4).string("auto_pad", "SAME_LOWER")),
+        streamed("depthwise", 2, Probe::conv(DatumType::F32, &[1, 32, 12], &[32, 1, 3]).group(32)),
+        streamed("f16", 2, Probe::conv(DatumType::F16, &[1, 4, 12], &[3, 4, 3]).ints("pads", &[2, 0])),
+        streamed("height", 2, plane().ints("pads", &[1, 1, 1, 2])),
+        streamed("width", 3, plane().ints("pads", &[1, 3, 1, 0]).ints("strides", &[2, 1])),
+        streamed("batch", 0, Probe::conv(DatumType::F32, &[8, 4, 5], &[3, 4, 3])),
+    ];
+    for case in cases {
+        for pulse in [4, 8] {
+            let result = (|| {
+                let model = load(&case.proto())?;
+                let streaming = check(&model, &case.probe.inputs(), case.axis, pulse, &Stage::ALL)?;
+                ensure!(count::<GroupedDeconv>(&streaming) == 1, "{streaming}");
+                Ok(())
+            })();
+            result.unwrap_or_else(|e: TractError| panic!("{}: {e:#}", case.label));
+        }
+    }
+    let case = streamed("stride 3", 2, line(3).ints("strides", &[3]));
+    let error = format!("{:#}", pulsed(load(&case.proto()).unwrap(), 4).expect_err("4 is no multiple of 3"));
+    assert!(error.contains("pulse: pulse=4, it must be a multiple of the stride"), "{error}");
+}
+
 /// Behind a convolution, whose delay counts in input positions, and before another deconvolution.
 #[test]
 fn a_stream_that_comes_late() -> TractResult<()> {
