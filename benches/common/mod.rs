@@ -45,7 +45,7 @@ impl Workload {
         DeconvSpec {
             direction: if forward { Direction::Forward } else { Direction::Transposed },
             data_format: if self.layout == "NXC" { DataFormat::Nxc } else { DataFormat::Ncx },
-            filter_format: if forward { FilterFormat::Oix } else { FilterFormat::Iox },
+            filter_format: if forward { FilterFormat::GroupedOix } else { FilterFormat::Iox },
             in_channels: self.in_channels,
             out_channels: self.out_channels,
             group: self.group,

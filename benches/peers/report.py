@@ -15,10 +15,12 @@ import matplotlib.pyplot as plt
 
 # The plugin on the same shape in channels-first layout, measured within the rounds of a channels-last row.
 NCX = "plugin on NCX"
-NAMES = {"plugin": "tract + plugin", "stock": "tract", "onnxruntime": "onnxruntime", "openvino": "OpenVINO f32",
+# The plugin without its forward convolutions, in whole models.
+DECONV = "deconv"
+NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime", "openvino": "OpenVINO f32",
          "mnn": "MNN"}
-COLOURS = {"plugin": "#0072b2", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "mnn": "#cc79a7"}
-GROUPS = {"listed": "Listed shapes", "unlisted": "Unlisted shapes", "models": "Whole models",
+COLOURS = {"plugin": "#0072b2", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "mnn": "#cc79a7"}
+GROUPS = {"listed": "Listed shapes", "unlisted": "Unlisted shapes", "forward": "Forward convolutions", "models": "Whole models",
           "floor": "Cost of a call"}
 
 
@@ -42,7 +44,7 @@ def subject_of(results):
 
 def rivals(result, subject):
     """The other engines that are right, fastest first."""
-    times = {label: median_us(engine) for label, engine in result["engines"].items() if label not in (subject, NCX)}
+    times = {label: median_us(engine) for label, engine in result["engines"].items() if label not in (subject, NCX, DECONV)}
     return sorted((label for label, time in times.items() if time), key=times.get)
 
 

@@ -24,7 +24,7 @@ from worker import EngineError, Worker
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-TRACT, PEERS = ("plugin", "stock"), ("onnxruntime", "openvino", "mnn")
+TRACT, PEERS = ("plugin", "deconv", "stock"), ("onnxruntime", "openvino", "mnn")
 
 # Worst error of an answer, as a share of the largest reference value, above which an engine is wrong. In whole
 # models MNN's approximate sigmoid is off by 6e-4, which the DBNet head's factor of 50 makes 1.1e-2.
@@ -59,7 +59,9 @@ class Bench:
 
     def measure(self, row, threads):
         """One row at one thread count: what report.py reads."""
-        contenders = {engine: Contender(self, engine, engine, row) for engine in self.arguments.engines}
+        # with forward convolutions or without: the same on a single operator
+        engines = [engine for engine in self.arguments.engines if engine != report.DECONV or "op" not in row]
+        contenders = {engine: Contender(self, engine, engine, row) for engine in engines}
         if "ncx_row" in row and "plugin" in contenders:
             sibling = next(other for other in workloads.load() if other["name"] == row["ncx_row"])
             contenders[report.NCX] = Contender(self, report.NCX, "plugin", sibling)

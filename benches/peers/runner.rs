@@ -17,7 +17,7 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use ndarray_npy::{read_npy, write_npy};
-use tract_deconv::WithDeconv;
+use tract_deconv::{WithConv, WithDeconv};
 use tract_onnx::model::Onnx;
 use tract_onnx::prelude::multithread::{Executor, set_default_executor};
 use tract_onnx::prelude::tract_ndarray::ArrayD;
@@ -111,7 +111,8 @@ impl Runner {
 fn framework(engine: &str) -> TractResult<Onnx> {
     match engine {
         "stock" => Ok(tract_onnx::onnx()),
-        "plugin" => Ok(tract_onnx::onnx().with_deconv()),
+        "plugin" => Ok(tract_onnx::onnx().with_deconv().with_conv()),
+        "deconv" => Ok(tract_onnx::onnx().with_deconv()),
         _ => bail!("engine={engine}, not built in"),
     }
 }
