@@ -24,6 +24,7 @@
 //! | operator | domain in the file | element types |
 //! |---|---|---|
 //! | ONNX ConvTranspose (opsets 1, 11, 22) | none, `ai.onnx` | f16, f32, f64; bf16 through [`load`](load()) |
+//! | ONNX Conv (opsets 1, 11, 22), only with [`WithConv`] | the same | the same |
 //! | OpenVINO GroupConvolutionBackpropData-1, ConvolutionBackpropData-1 | `org.openvinotoolkit`, `ai.intel.openvino`, none | f16, f32, f64, integers of 8 to 64 bits |
 //! | OpenVINO GroupConvolution-1, Convolution-1 (forward) | the same | the same |
 //! | oneDNN Graph ConvTranspose-1 | `onednn`, or any other that is not ONNX's where the node has one of its attributes | f16, f32; bf16 through [`load`](load()) |
@@ -31,7 +32,7 @@
 //! All of them run on 1 to 3 spatial axes, the transposed ones on 4 too, with any stride, dilation, padding rule, output
 //! padding, output shape and grouping that their texts allow, and on symbolic dimensions. Weights and bias may be constant,
 //! inputs of the graph, or results of other nodes. Where a text is ambiguous, the operator's own runtime decides.
-//! The domains of the last three rows, and integer lists written as `"2,2"`, are this crate's convention: no standard puts
+//! The domains of OpenVINO's and oneDNN's rows, and integer lists written as `"2,2"`, are this crate's convention: no standard puts
 //! these operators in ONNX files; `examples/dialects.rs` builds a graph that has them. Nodes of any other domain are handed
 //! to tract's own builders.
 //!
@@ -62,8 +63,9 @@
 //!
 //! # Other doors
 //!
-//! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transform `deconv` of [`rewrite`].
-//! - Models with bf16 tensors: [`load`](load()).
+//! - Forward convolutions too: [`WithConv`].
+//! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transforms `deconv` and `conv` of [`rewrite`].
+//! - Models with bf16 tensors: [`load`](load()), and [`load_with`] for another set of operators.
 //! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator, as NNEF's own
 //!   `deconv` where that can say it.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
