@@ -4,7 +4,7 @@
 //! its way in and on its way out, a vector of channels at a time.
 
 use super::phases::{axes_of, too_many_phases, weights_of};
-use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks, unflatten};
+use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
@@ -116,7 +116,10 @@ impl CellsPlan {
         // channels-first windows are copied twice
         let elements = window.saturating_mul(2).saturating_add(results);
         let blocks = y.grid.div_ceil(self.block_rows);
-        elements.saturating_mul(element).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+        elements
+            .saturating_mul(element)
+            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+            .saturating_add(BYTES_BY_WAY)
     }
 
     /// The layout of the filter.
@@ -289,8 +292,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                             DataFormat::Ncx => {
                                 let results = scratch.tile.of((cells.len() * x.output + lanes) * lanes)?;
                                 sums(results);
-                                let square = scratch.ragged.of(lanes * lanes)?;
-                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), square);
+                                let by_way = scratch.ragged.of(lanes * CELLS_BY_WAY)?;
+                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), by_way);
                             }
                         }
                     }
@@ -340,7 +343,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         cells: Range<usize>,
         channels: Range<usize>,
         (results, starts): (&mut [E::Compute], &[usize]),
-        square: &mut [E::Compute],
+        by_way: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, self.plan.axes[self.plan.axes.len() - 1].output);
         let (everywhere, placed) = self.operands.tail.split();
@@ -350,7 +353,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let slot = task.channel(self.problem, channels.start, 0);
         let slots = slot..slot + channels.len();
         let tail = (placed, channels.start);
-        task.pieces.write_squares(self.kernels, slots, outer, at..at + count, results, starts, tail, square);
+        task.pieces.write_squares(self.kernels, slots, outer, at..at + count, results, starts, tail, by_way);
     }
 
     /// The taps of the outer axes that are inside the input at a grid position: the place among those of the phase, and where the input is, in

@@ -5,7 +5,7 @@
 //! phases of a row interleave by themselves.
 
 use super::phases::{LONGEST_CHAIN, Phase, axes_of, phases_of, too_many_phases};
-use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
+use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::sheets::Sheets;
 use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
@@ -175,7 +175,9 @@ impl ChannelsPlan {
         let block = if self.direct { 0 } else { sheets.bytes(problem.group_in, element) };
         let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        block.saturating_add(sums).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+        block
+            .saturating_add(sums.saturating_add(BYTES_BY_WAY))
+            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
     /// The flat positions of a block of rows and columns, in parts whose sums are made and stored together.
@@ -428,8 +430,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                         match problem.data_format {
                             DataFormat::Nxc => self.store_cells(task, place, panel, sums),
                             DataFormat::Ncx => {
-                                let square = scratch.ragged.of(self.kernels.lanes * self.kernels.lanes)?;
-                                self.store_rows(task, place, panel, sums, (square, &mut starts))
+                                let by_way = scratch.ragged.of(self.kernels.lanes * CELLS_BY_WAY)?;
+                                self.store_rows(task, place, panel, sums, (by_way, &mut starts))
                             }
                         }
                     }
@@ -522,7 +524,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         place: Place,
         panel: &Panel<E::Compute>,
         sums: &[E::Compute],
-        (square, starts): (&mut [E::Compute], &mut Vec<usize>),
+        (by_way, starts): (&mut [E::Compute], &mut Vec<usize>),
     ) {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
@@ -536,13 +538,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             let count = (run.len * x.out_step).min(task.pieces.columns.end - first);
             let cell = task.pieces.cell(row, first);
             if cell != stored.end {
-                self.store_run(task, &place, panel, sums, stored, (square, starts));
+                self.store_run(task, &place, panel, sums, stored, (by_way, starts));
                 stored = cell..cell;
             }
             stored.end += count;
             starts.extend_from_slice(&self.cells[run.at * x.out_step..][..count]);
         }
-        self.store_run(task, &place, panel, sums, stored, (square, starts));
+        self.store_run(task, &place, panel, sums, stored, (by_way, starts));
     }
 
     /// Stores consecutive cells, whose sums are at `starts`.
@@ -553,7 +555,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         panel: &Panel<E::Compute>,
         sums: &[E::Compute],
         cells: Range<usize>,
-        (square, starts): (&mut [E::Compute], &mut Vec<usize>),
+        (by_way, starts): (&mut [E::Compute], &mut Vec<usize>),
     ) {
         if cells.is_empty() {
             return;
@@ -566,7 +568,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let slots = slot + m..slot + channels.min(m + lanes);
             let tail = (self.tail.1, place.g * self.problem.group_out + panel.first_channel + m);
             let outer = place.outer;
-            task.pieces.write_squares(self.kernels, slots, outer, cells.clone(), &sums[m..], starts, tail, square);
+            task.pieces.write_squares(self.kernels, slots, outer, cells.clone(), &sums[m..], starts, tail, by_way);
         }
         starts.clear();
     }

@@ -10,6 +10,12 @@ use std::ops::Range;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
+/// Cells of a channel that are finished and narrowed together.
+pub(super) const CELLS_BY_WAY: usize = 256;
+
+/// Bytes that they take, at most.
+pub(super) const BYTES_BY_WAY: usize = CELLS_BY_WAY * 16 * size_of::<f64>();
+
 /// How the grid is cut. All lists are in memory order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
@@ -381,7 +387,7 @@ impl<E: Element> Pieces<'_, E> {
 
     /// Writes consecutive cells (see [`Pieces::cell`]) of at most a vector of consecutive channels (NCX): those of cell `i` of the run are side by side in
     /// `from`, from `starts[i]` on. `starts` goes on for a vector behind the run's last cell. `channel` is the first one's number in the output;
-    /// squares that don't fit the output, or whose element type differs, go by way of `square`.
+    /// runs that are less than a square, or of another element type, go by way of `rows`, [`CELLS_BY_WAY`] for each lane.
     #[expect(clippy::too_many_arguments)]
     pub fn write_squares(
         &mut self,
@@ -392,7 +398,7 @@ impl<E: Element> Pieces<'_, E> {
         from: &[E::Compute],
         starts: &[usize],
         (tail, channel): (Tail<E>, usize),
-        square: &mut [E::Compute],
+        rows: &mut [E::Compute],
     ) {
         let lanes = kernels.lanes;
         let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
@@ -415,10 +421,10 @@ impl<E: Element> Pieces<'_, E> {
         if whole {
             return;
         }
-        for at in (0..cells.len()).step_by(lanes) {
-            let mut rows = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
-            kernels.cells_to_rows(from, &starts[at..at + lanes], &mut rows);
-            let count = lanes.min(cells.len() - at);
+        for at in (0..cells.len()).step_by(CELLS_BY_WAY) {
+            let count = CELLS_BY_WAY.min(cells.len() - at);
+            let mut rows = rows.chunks_mut(CELLS_BY_WAY).take(channels.len()).collect::<SmallVec<[_; 16]>>();
+            kernels.cells_to_rows(from, &starts[at..at + count.max(lanes)], &mut rows);
             let first = cells.start + at;
             let segments = self.segments(channels.clone(), outer, first..first + count);
             for (lane, (to, from)) in segments.zip(rows).enumerate() {
