@@ -13,6 +13,7 @@ use crate::strategy::channels::ChannelsPlan;
 use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::DepthwisePlan;
 use crate::strategy::matvec::MatVecPlan;
+use crate::strategy::overlap::OverlapPlan;
 use crate::strategy::phases::PhasesPlan;
 use crate::strategy::{Operands, compute_bytes, reference};
 use crate::tail::{self, Step, Tail};
@@ -28,6 +29,8 @@ pub enum Strategy {
     Cells,
     /// One input position: the weights are streamed once.
     MatVec,
+    /// Few output channels and long kernels on one axis: each position's products are added where they overlap.
+    Overlap,
     /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
     Col2im,
     /// Each phase as a small dense convolution, lanes are output channels.
@@ -40,10 +43,11 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 7] = [
+    pub const ALL: [Strategy; 8] = [
         Strategy::Depthwise,
         Strategy::Cells,
         Strategy::MatVec,
+        Strategy::Overlap,
         Strategy::Col2im,
         Strategy::Channels,
         Strategy::Phases,
@@ -56,6 +60,7 @@ impl Strategy {
             Strategy::Depthwise => "depthwise",
             Strategy::Cells => "cells",
             Strategy::MatVec => "matvec",
+            Strategy::Overlap => "overlap",
             Strategy::Col2im => "col2im",
             Strategy::Channels => "channels",
             Strategy::Phases => "phases",
@@ -88,6 +93,7 @@ impl Strategy {
             Strategy::Depthwise => DepthwisePlan::propose(problem, datum_type, isa, layout).map(Decision::Depthwise),
             Strategy::Cells => CellsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Cells),
             Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::MatVec),
+            Strategy::Overlap => OverlapPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Overlap),
             Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
             Strategy::Channels => {
                 ChannelsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Channels)
@@ -116,6 +122,8 @@ pub enum Decision {
     Cells(CellsPlan),
     /// See [`Strategy::MatVec`].
     MatVec(MatVecPlan),
+    /// See [`Strategy::Overlap`].
+    Overlap(OverlapPlan),
     /// See [`Strategy::Col2im`].
     Col2im(Col2imPlan),
     /// See [`Strategy::Channels`].
@@ -139,6 +147,7 @@ impl Decision {
             Decision::Depthwise(plan) => Some(plan.cost),
             Decision::Cells(plan) => Some(plan.cost),
             Decision::MatVec(plan) => Some(plan.cost),
+            Decision::Overlap(plan) => Some(plan.cost),
             Decision::Reference => None,
         }
     }
@@ -150,6 +159,7 @@ impl Decision {
             Decision::Depthwise(plan) => plan.working_bytes(problem, element),
             Decision::Cells(plan) => plan.working_bytes(problem, element),
             Decision::MatVec(plan) => plan.working_bytes(problem, element),
+            Decision::Overlap(plan) => plan.working_bytes(problem, element),
             Decision::Col2im(plan) => plan.working_bytes(problem, element),
             Decision::Channels(plan) => plan.working_bytes(problem, element),
             Decision::Phases(plan) => plan.working_bytes(problem, element),
@@ -274,6 +284,7 @@ impl Plan {
             Decision::Depthwise(_) => Strategy::Depthwise,
             Decision::Cells(_) => Strategy::Cells,
             Decision::MatVec(_) => Strategy::MatVec,
+            Decision::Overlap(_) => Strategy::Overlap,
             Decision::Col2im(_) => Strategy::Col2im,
             Decision::Channels(_) => Strategy::Channels,
             Decision::Phases(_) => Strategy::Phases,
@@ -293,6 +304,7 @@ impl Plan {
             Decision::Depthwise(_) => DepthwisePlan::layout(),
             Decision::Cells(plan) => plan.filter_layout(),
             Decision::MatVec(plan) => plan.filter_layout(),
+            Decision::Overlap(plan) => plan.filter_layout(),
             Decision::Col2im(plan) => plan.filter_layout(),
             Decision::Channels(plan) => plan.filter_layout(),
             Decision::Phases(plan) => plan.filter_layout(),
@@ -387,6 +399,7 @@ impl Plan {
                 Decision::Depthwise(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Cells(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::MatVec(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Overlap(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Col2im(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Channels(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
@@ -410,6 +423,9 @@ impl fmt::Display for Plan {
             }
             Decision::MatVec(p) => {
                 write!(f, "matvec on {} {:?}, {} columns at a time", self.isa, self.datum_type, p.width)
+            }
+            Decision::Overlap(p) => {
+                write!(f, "overlap on {} {:?}, {} grid positions at a time", self.isa, self.datum_type, p.block)
             }
             Decision::Col2im(p) => {
                 let rows = p.chunk_rows;

@@ -73,6 +73,31 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     Ok(())
 }
 
+/// Long kernels with few output channels, as those that turn a spectrum into a signal, whatever the number of frames.
+#[test]
+fn long_kernels_overlap() -> TractResult<()> {
+    let spec = DeconvSpec {
+        kernel: tvec!(256),
+        strides: tvec!(64),
+        dilations: tvec!(1),
+        padding: Padding::zero(1),
+        output_padding: tvec!(0),
+        ..spec([258, 1], 1, [1, 1, 0])
+    };
+    let options = PlanOptions::default();
+    for frames in [29, 1000] {
+        let plan = Plan::new(&spec, &[2, 258, frames], None, DatumType::F32, &options)?;
+        assert_eq!(plan.strategy(), Strategy::Overlap, "{}", plan.explain());
+    }
+    let scope = SymbolScope::default();
+    let symbolic =
+        Plan::shape_free_layout(&spec, &[2.to_dim(), 258.to_dim(), scope.sym("T").to_dim()], DatumType::F32, &options);
+    let plan =
+        Plan::new(&spec, &[2, 258, 1], None, DatumType::F32, &PlanOptions { layout: Some(symbolic), ..options })?;
+    assert_ne!(plan.strategy(), Strategy::Reference, "{}", plan.explain());
+    Ok(())
+}
+
 /// Axes along which nothing moves are one, whatever their number: a matrix product knows no rows.
 #[test]
 fn pointwise_axes_are_folded() -> TractResult<()> {

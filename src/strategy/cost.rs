@@ -46,6 +46,10 @@ pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize) -> usi
 pub(super) const STREAMED: usize = 3;
 pub(super) const PRODUCT: usize = 100;
 
+/// Adding a vector of products to the output, unaligned, and what a run of them costs besides.
+pub(super) const ADDED: usize = 6;
+pub(super) const RUN: usize = 40;
+
 /// Making, reading and adding a vector of products.
 pub(super) const GATHERED: usize = 16;
 

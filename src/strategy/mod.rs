@@ -6,6 +6,7 @@ pub mod col2im;
 mod cost;
 pub mod depthwise;
 pub mod matvec;
+pub mod overlap;
 pub mod phases;
 mod pieces;
 pub(crate) mod reference;

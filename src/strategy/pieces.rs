@@ -365,6 +365,11 @@ impl<E: Element> Pieces<'_, E> {
         self.slices[slice].at + at
     }
 
+    /// Elements between cells of a row in the output.
+    pub fn stride(&self) -> usize {
+        self.step
+    }
+
     /// The place of a cell among the piece's own of one channel: rows follow each other.
     pub fn cell(&self, row: usize, column: usize) -> usize {
         (row - self.rows.start) * self.columns.len() + column - self.columns.start
