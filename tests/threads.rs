@@ -106,9 +106,9 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
     use Direction::{Forward, Transposed};
     vec![
         (spec(Transposed, (32, 32, 32), &[3, 3], 2), 1, vec![140, 133]),
-        (spec(Transposed, (400, 140, 1), &[4, 4], 1), 5, vec![1, 1]),
-        (spec(Transposed, (24, 3, 1), &[9, 9], 4), 1, vec![41, 37]),
-        (spec(Transposed, (40, 37, 1), &[4, 4], 2), 1, vec![17, 19]),
+        (spec(Transposed, (400, 140, 1), &[4, 4], 1), 11, vec![1, 1]),
+        (spec(Transposed, (24, 3, 1), &[9, 9], 4), 1, vec![61, 57]),
+        (spec(Transposed, (40, 37, 1), &[4, 4], 2), 1, vec![27, 29]),
         // sums longer than one chain
         (spec(Transposed, (300, 20, 1), &[3, 3], 2), 1, vec![9, 11]),
         (spec(Transposed, (64, 48, 1), &[16], 8), 1, vec![107]),
@@ -140,7 +140,10 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                         continue;
                     }
                     // `THREADING_THRESHOLD`
-                    ensure!(plan.problem.multiply_adds() >= 1 << 22, "{plan} is not worth threads");
+                    let cost = plan.decision.cost().context("every strategy but the reference has a cost")?;
+                    if cost < 1 << 19 {
+                        continue;
+                    }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                     let run = || plan.run(&spec, &x, &packed, Some(&bias));
                     let alone = multithread_tract_scope(Executor::SingleThread, run)?;
@@ -156,7 +159,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
     for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Reference) {
         let count = compared[strategy as usize];
         let _ = writeln!(std::io::stderr(), "threads: {strategy} compared {count} times");
-        ensure!(count > 0, "{strategy} declined every problem");
+        ensure!(count > 0, "{strategy} was never worth threads");
     }
     Ok(())
 }

@@ -22,6 +22,9 @@ const SHARE_OF_INPUT: usize = 4;
 /// Bytes of results that are made before they are stored: they stay in L1.
 const RESULT_BYTES: usize = 16 * 1024;
 
+/// Cells that are transposed at a time.
+const CELLS_AT_ONCE: usize = 4096;
+
 /// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
 const MOST_TAPS: usize = 256;
 
@@ -139,7 +142,7 @@ impl CellsPlan {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let wanted = if threads() == 1 { 1 } else { (4 * threads()).div_ceil(problem.batch.max(1)) };
+        let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
         let vectors = problem.group.div_ceil(self.depth);
         let groups = blocks_of(problem.group, vectors.div_ceil(wanted.min(vectors)) * self.depth);
         let parts = wanted.div_ceil(groups.len());
@@ -149,7 +152,7 @@ impl CellsPlan {
             rows: blocks_of(y.grid, y.grid.div_ceil(parts)),
             columns: blocks_of(x.grid, x.grid),
         };
-        run_tasks(problem, &self.axes, &cut, output, |task, scratch| prepared.run(task, scratch))
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| prepared.run(task, scratch))
     }
 }
 
@@ -225,6 +228,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             strides: super::input_strides(problem, axes.len()),
         })
     }
+
+    /// Everything that a task writes.
     fn run(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
         let (outer_axes, [y, x]) = plan.axes.split_at(plan.axes.len() - 2) else { return Ok(()) };
@@ -260,9 +265,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let spread = Spread { rows: &rows, row_stride };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
-            DataFormat::Ncx => {
-                (0..plan.stored_rows() * y.out_step * x.output + lanes).map(|cell| cell * lanes).collect()
-            }
+            DataFormat::Ncx => (0..CELLS_AT_ONCE + lanes).map(|cell| cell * lanes).collect(),
         };
 
         for first in task.groups.clone().step_by(plan.depth) {
@@ -349,11 +352,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (everywhere, placed) = self.operands.tail.split();
         let count = cells.len() * width;
         everywhere.apply(&mut results[..count * lanes]);
-        let at = task.pieces.cell(cells.start, 0);
+        let first = task.pieces.cell(cells.start, 0);
         let slot = task.channel(self.problem, channels.start, 0);
         let slots = slot..slot + channels.len();
         let tail = (placed, channels.start);
-        task.pieces.write_squares(self.kernels, slots, outer, at..at + count, results, starts, tail, by_way);
+        for at in (0..count).step_by(CELLS_AT_ONCE) {
+            let cells = first + at..first + count.min(at + CELLS_AT_ONCE);
+            let results = &results[at * lanes..];
+            task.pieces.write_squares(self.kernels, slots.clone(), outer, cells, results, starts, tail, by_way);
+        }
     }
 
     /// The taps of the outer axes that are inside the input at a grid position: the place among those of the phase, and where the input is, in

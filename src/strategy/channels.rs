@@ -213,10 +213,15 @@ impl ChannelsPlan {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
-        let block =
-            Block { rows: self.block_rows, columns: self.block_columns, least: 8 * self.positions, panel: self.width };
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: 8 * self.positions,
+            panel: self.width,
+            cost: self.cost,
+        };
         let cut = Cut::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }

@@ -136,7 +136,7 @@ impl Col2imPlan {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[0], &self.axes[1]);
-        let threads = threads();
+        let threads = threads(self.cost);
         let groups = group_parts(problem, threads);
         // each block makes the products of its halo again, so there are only as many as the threads need
         let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
@@ -146,7 +146,7 @@ impl Col2imPlan {
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
             columns: blocks_of(x.grid, x.grid),
         };
-        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }

@@ -3,7 +3,7 @@
 use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::Sheets;
-use super::{Operands, Scratch, blocks_of, cost, group_parts, threads};
+use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
@@ -100,13 +100,20 @@ impl DepthwisePlan {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let groups = group_parts(problem, threads(self.cost));
+        // few groups: their output channels are shared out, each part copies the input for itself
+        let parts = if threads(self.cost) > groups.len() * problem.batch && groups.iter().all(|g| g.len() == 1) {
+            threads(self.cost)
+        } else {
+            1
+        };
         let cut = Cut {
-            groups: group_parts(problem, threads()),
-            channels: blocks_of(problem.group_out, problem.group_out),
+            groups,
+            channels: even_blocks(problem.group_out, parts),
             rows: blocks_of(y.grid, y.grid),
             columns: blocks_of(x.grid, x.grid),
         };
-        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }
@@ -176,7 +183,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             // runs are read in whole vectors: what lies past the last position is never stored, but must exist
             let sheets = scratch.block.of(self.sheets.channel_stride + self.kernels.lanes)?;
             self.sheets.fill(self.kernels, input, &spatial, &task.outer, rows.clone(), 0..x.grid, sheets);
-            for channel in 0..problem.group_out {
+            for channel in task.channels.clone() {
                 let output_channel = g * problem.group_out + channel;
                 let weights = &self.weights[output_channel * taps..];
                 let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());

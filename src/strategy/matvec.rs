@@ -87,7 +87,7 @@ impl MatVecPlan {
         let mut sums = zeros("working memory", problem.group * panels * batch * width)?;
         let per_image = problem.group * channels;
         let mut tasks: Vec<(usize, &mut [E::Compute])> = sums.chunks_mut((batch * width).max(1)).enumerate().collect();
-        parallel(&mut tasks, problem.multiply_adds(), |(index, sums)| {
+        parallel(&mut tasks, self.cost, |(index, sums)| {
             let g = *index / panels;
             let panel = &weights[*index * channels * width..(*index + 1) * channels * width];
             let mut n = 0;

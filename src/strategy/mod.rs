@@ -33,11 +33,14 @@ pub(crate) struct Operands<'a, E: Element> {
     pub tail: Tail<'a, E>,
 }
 
-/// Multiply-adds below which a problem is not split over threads: waking them costs more.
-const THREADING_THRESHOLD: u64 = 1 << 22;
+/// Estimated cost, in vector multiply-adds, below which a problem is not split over threads: waking them costs more.
+const THREADING_THRESHOLD: u64 = 1 << 19;
 
-/// Number of threads of tract's current executor.
-pub(crate) fn threads() -> usize {
+/// Number of threads of tract's current executor that work of an estimated cost is shared out to: one where it is not worth more.
+pub(crate) fn threads(cost: u64) -> usize {
+    if cost < THREADING_THRESHOLD {
+        return 1;
+    }
     match current_tract_executor() {
         Executor::SingleThread => 1,
         #[cfg(feature = "multithread")]
@@ -50,10 +53,10 @@ pub(crate) fn threads() -> usize {
 /// Runs every task, on tract's current executor where the work is worth it.
 pub(crate) fn parallel<T: Send>(
     tasks: &mut [T],
-    multiply_adds: u64,
+    cost: u64,
     run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
-    if tasks.len() < 2 || multiply_adds < THREADING_THRESHOLD {
+    if tasks.len() < 2 || cost < THREADING_THRESHOLD {
         return tasks.iter_mut().try_for_each(run);
     }
     par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run))

@@ -107,7 +107,13 @@ impl OverlapPlan {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let axis = &problem.axes[0];
         let halo = axis.kernel.div_ceil(axis.stride);
-        let block = Block { rows: 1, columns: self.block, least: LEAST_OF_HALOS * halo, panel: problem.group_out };
+        let block = Block {
+            rows: 1,
+            columns: self.block,
+            least: LEAST_OF_HALOS * halo,
+            panel: problem.group_out,
+            cost: self.cost,
+        };
         let cut = Cut::for_threads(problem, &self.axes, &block);
         let prepared = Prepared {
             plan: self,
@@ -119,7 +125,7 @@ impl OverlapPlan {
             strides: super::input_strides(problem, self.axes.len()),
             zeros: vec![E::Compute::ZERO; self.width],
         };
-        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }

@@ -260,9 +260,10 @@ impl PhasesPlan {
             // a block keeps a few tiles' worth of positions
             least: 4 * self.nv * kernels.lanes,
             panel: self.mr,
+            cost: self.cost,
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &cut, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }

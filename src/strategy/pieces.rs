@@ -39,6 +39,8 @@ pub(crate) struct Block {
     pub least: usize,
     /// Output channels that are computed together.
     pub panel: usize,
+    /// The estimated cost of everything.
+    pub cost: u64,
 }
 
 impl Cut {
@@ -46,7 +48,7 @@ impl Cut {
     pub fn for_threads(problem: &Problem, axes: &[AxisPhases], block: &Block) -> Cut {
         let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
         let outer: usize = outer.iter().map(|a| a.grid).product();
-        let threads = super::threads();
+        let threads = super::threads(block.cost);
         let groups = super::group_parts(problem, threads);
         let images = problem.batch * groups.len() * outer;
         let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(images.max(1)) };
@@ -148,16 +150,17 @@ pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usi
     of_tasks.saturating_add(slices.saturating_mul(size_of::<Slice<f32>>()))
 }
 
-/// Runs `work` on every task of a cut, each with its thread's scratch memory.
+/// Runs `work` on every task of a cut, each with its thread's scratch memory. `cost` is the estimate for all of them.
 pub(crate) fn run_tasks<E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
     cut: &Cut,
+    cost: u64,
     output: &mut [E],
     work: impl Fn(&mut Task<E>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
     let mut tasks = tasks(problem, axes, cut, output)?;
-    super::parallel(&mut tasks, problem.multiply_adds(), |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
+    super::parallel(&mut tasks, cost, |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
 }
 
 /// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
