@@ -1,8 +1,9 @@
 //! What the planner's estimates are made of. A slot is one vector multiply-add.
 //!
-//! The constants were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under every strategy that takes it. Of the
-//! estimates, the middle 80 % were within 0.73 to 1.18 of the time. They count what a strategy adds to the multiply-adds for each vector
-//! of results, memory traffic included.
+//! The constants of phases, channels and col2im were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under
+//! every strategy that takes it; the others were set by hand, to the times of the layers in `benches/workloads.json`. They count what
+//! a strategy adds to the multiply-adds for each vector of results, memory traffic included. `cargo bench --bench planner` tells how far the
+//! choices they lead to are from the best ones.
 
 use crate::spec::DataFormat;
 
