@@ -228,7 +228,7 @@ impl ChannelsPlan {
 }
 
 /// Lanes and the `(positions, nv)` of the tiles whose positions' pointers fit in registers.
-fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
+pub(super) fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
     fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, Vec<(usize, usize)>) {
         let tiles = kernels.channel_tiles.iter().map(|t| (t.positions, t.nv));
         (kernels.lanes, tiles.filter(|t| t.0 <= 8).collect())

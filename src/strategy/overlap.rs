@@ -16,8 +16,11 @@ use crate::spec::{Axis, Direction, Problem, ceil_div};
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// Vectors of columns of a register tile.
+/// Vectors of columns of a register tile, at most.
 const VECTORS: usize = 4;
+
+/// Positions of a register tile, at most: their pointers fit in registers.
+const POSITIONS: usize = 8;
 
 /// The share of L2 that a block's products take.
 const SHARE_OF_PRODUCTS: usize = 4;
@@ -57,21 +60,23 @@ impl OverlapPlan {
             return Err(reason);
         }
         let (lanes, _) = super::phases::shapes(datum_type, isa);
-        let width = VECTORS * lanes;
+        let columns = problem.group_out.saturating_mul(axis.kernel);
+        let vectors = columns.div_ceil(lanes).min(VECTORS);
+        let width = vectors * lanes;
         if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
-        let columns = problem.group_out.saturating_mul(axis.kernel).next_multiple_of(width);
+        let columns = columns.next_multiple_of(width);
         let axes = axes_of(problem);
         let grid = axes[1].grid;
         let halo = axis.kernel.div_ceil(axis.stride);
         let fits = machine.l2 / SHARE_OF_PRODUCTS / super::compute_bytes(datum_type) / columns;
         let block = fits.max(LEAST_OF_HALOS * halo).clamp(1, grid.max(1));
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
-        // tiles of six positions, three for half the registers
-        let tile = if lanes == 16 { 6 } else { 2 };
+        let tile = super::channels::shapes(datum_type, isa).1.into_iter().filter(|t| t.1 == vectors).map(|t| t.0).max();
+        let tile = tile.ok_or("no kernel has tiles of so many columns")?;
         let multiplied = positions.div_ceil(tile).saturating_mul(columns / width).saturating_mul(problem.group_in);
-        let multiplied = multiplied.saturating_mul(cost::tile(tile, VECTORS, 0, true));
+        let multiplied = multiplied.saturating_mul(cost::tile(tile, vectors, 0, true));
         let added = cost::RUN.saturating_add(axis.kernel.div_ceil(lanes).saturating_mul(cost::ADDED));
         let added = positions.saturating_mul(problem.group_out).saturating_mul(added);
         let group = multiplied.saturating_add(added).saturating_add(cost::CHANNEL) as u64;
@@ -219,7 +224,11 @@ impl<E: Element> Prepared<'_, E> {
         };
         let pitch = (self.problem.group_out * self.axis.kernel).next_multiple_of(width);
         let panels = pitch / width;
-        let tiles: Vec<_> = self.kernels.channel_tiles.iter().filter(|t| t.nv == VECTORS).rev().collect();
+        let tiles: Vec<_> = {
+            let vectors = width / self.kernels.lanes;
+            let fit = self.kernels.channel_tiles.iter().filter(|t| t.nv == vectors && t.positions <= POSITIONS);
+            fit.rev().collect()
+        };
         ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
         for panel in 0..panels {
             let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
