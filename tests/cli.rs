@@ -486,6 +486,18 @@ fn a_reader_that_left_is_no_failure() {
     }
 }
 
+/// With `--conv` every command has forward convolutions computed by the plugin; without, `explain` counts those it leaves.
+#[test]
+fn forward_convolutions_where_they_are_asked_for() {
+    let model = "models/denoiser";
+    tract_deconv(["explain", model]).with(0).says(&["forward convolutions are left to tract, --conv takes them"]);
+    let ended = tract_deconv(["explain", model, "--conv"]).with(0).says(&["forward 2-d", "transposed 2-d"]);
+    assert!(!ended.out.contains("left to tract"), "{}", ended.out);
+    tract_deconv(["run", model, "--conv", "--check", "models/denoiser/io.npz"]).with(0).says(&["ok"]);
+    let bench = tract_deconv(["bench", model, "--conv", "--seconds", "0.05"]).with(0).says(&["the plugin agrees with"]);
+    assert!(!bench.out.contains("Im2col"), "{}", bench.out);
+}
+
 #[test]
 fn explain_tells_each_deconvolution() {
     let model = models().join("dcgan_small").display().to_string();

@@ -27,6 +27,9 @@ const SHARE_OF_SUMS: usize = 16;
 /// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
 const TRANSPOSING_PAYS: usize = 2048;
 
+/// Positions of a register tile, at most: their pointers fit in registers.
+pub(super) const MOST_POSITIONS: usize = 8;
+
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelsPlan {
@@ -227,11 +230,11 @@ impl ChannelsPlan {
     }
 }
 
-/// Lanes and the `(positions, nv)` of the tiles whose positions' pointers fit in registers.
+/// Lanes and the `(positions, nv)` of the tiles of at most [`MOST_POSITIONS`].
 pub(super) fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
     fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, Vec<(usize, usize)>) {
         let tiles = kernels.channel_tiles.iter().map(|t| (t.positions, t.nv));
-        (kernels.lanes, tiles.filter(|t| t.0 <= 8).collect())
+        (kernels.lanes, tiles.filter(|t| t.0 <= MOST_POSITIONS).collect())
     }
     match datum_type {
         DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
@@ -360,41 +363,24 @@ impl<'a, E: Element> Prepared<'a, E> {
             let stride = self.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
             let (rows, columns) = (task.rows.clone(), task.columns.clone());
+            let fill = |ci: usize, to: &mut [E::Compute]| {
+                let source = &self.input[first + ci * self.strides.1..];
+                self.sheets.fill(self.kernels, source, spatial, &task.outer, rows.clone(), columns.clone(), to);
+            };
             match problem.data_format {
                 DataFormat::Nxc => {
                     let source = &self.input[first..];
+                    let (rows, columns) = (rows.clone(), columns.clone());
                     self.sheets.fill_cells(self.kernels, source, spatial, self.cell, &task.outer, rows, columns, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
-                    for (ci, sheets) in data.chunks_mut(stride).enumerate() {
-                        let source = &self.input[first + ci * self.strides.1..];
-                        self.sheets.fill(
-                            self.kernels,
-                            source,
-                            spatial,
-                            &task.outer,
-                            rows.clone(),
-                            columns.clone(),
-                            sheets,
-                        );
-                    }
+                    data.chunks_mut(stride).enumerate().for_each(|(ci, to)| fill(ci, to))
                 }
                 DataFormat::Ncx => {
                     let lanes = self.kernels.lanes;
                     let planes = scratch.ragged.of(lanes * stride)?;
                     for c in (0..problem.group_in).step_by(lanes) {
-                        for (ci, plane) in (c..problem.group_in).zip(planes.chunks_mut(stride)) {
-                            let source = &self.input[first + ci * self.strides.1..];
-                            self.sheets.fill(
-                                self.kernels,
-                                source,
-                                spatial,
-                                &task.outer,
-                                rows.clone(),
-                                columns.clone(),
-                                plane,
-                            );
-                        }
+                        (c..problem.group_in).zip(planes.chunks_mut(stride)).for_each(|(ci, to)| fill(ci, to));
                         super::transposed(self.kernels, planes, stride, (stride, lanes), &mut data[c..], self.cell);
                     }
                 }

@@ -4,6 +4,7 @@
 //! Lanes are (output channel, tap) pairs, so a short signal fills them as a long one does. An output cell gets its products in the order of
 //! the input, however the output is cut.
 
+use super::channels::MOST_POSITIONS;
 use super::phases::{LONGEST_CHAIN, axes_of, too_many_phases};
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::{Operands, Scratch, cost};
@@ -19,11 +20,11 @@ use tract_core::internal::*;
 /// Vectors of columns of a register tile, at most.
 const VECTORS: usize = 4;
 
-/// Positions of a register tile, at most: their pointers fit in registers.
-const POSITIONS: usize = 8;
-
 /// The share of L2 that a block's products take.
 const SHARE_OF_PRODUCTS: usize = 4;
+
+/// How much of L2 the products of the smallest block that pays may take: a few times as much.
+const MOST_OF_L2: usize = 4;
 
 /// How many times the positions that reach into a block from outside a block has, at least: it makes their products again.
 const LEAST_OF_HALOS: usize = 8;
@@ -71,7 +72,12 @@ impl OverlapPlan {
         let grid = axes[1].grid;
         let halo = axis.kernel.div_ceil(axis.stride);
         let fits = machine.l2 / SHARE_OF_PRODUCTS / super::compute_bytes(datum_type) / columns;
-        let block = fits.max(LEAST_OF_HALOS * halo).clamp(1, grid.max(1));
+        let block = fits.max(LEAST_OF_HALOS * halo);
+        // of the filter alone, so that a filter packed for one shape serves every other
+        if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / super::compute_bytes(datum_type) {
+            return Err(format!("blocks of {block} positions and {columns} products each outgrow L2"));
+        }
+        let block = block.clamp(1, grid.max(1));
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
         let tile = super::channels::shapes(datum_type, isa).1.into_iter().filter(|t| t.1 == vectors).map(|t| t.0).max();
         let tile = tile.ok_or("no kernel has tiles of so many columns")?;
@@ -226,7 +232,7 @@ impl<E: Element> Prepared<'_, E> {
         let panels = pitch / width;
         let tiles: Vec<_> = {
             let vectors = width / self.kernels.lanes;
-            let fit = self.kernels.channel_tiles.iter().filter(|t| t.nv == vectors && t.positions <= POSITIONS);
+            let fit = self.kernels.channel_tiles.iter().filter(|t| t.nv == vectors && t.positions <= MOST_POSITIONS);
             fit.rev().collect()
         };
         ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_deconv::{Explanation, GroupedDeconv, LeftToTract};
-use tract_hir::infer::InferenceModelExt;
+use tract_hir::infer::{InferenceModel, InferenceModelExt};
 
 pub fn main(args: &ExplainArgs) -> TractResult<()> {
     let file = ModelFile::find(&args.model, args.plugin)?;
@@ -20,17 +20,20 @@ pub fn main(args: &ExplainArgs) -> TractResult<()> {
     }
     // while the model lives, which knows the symbols' names
     let values = named(&inputs, &symbols);
-    let typed = guarded(|| model.into_typed()?.into_decluttered());
-    let left = typed.as_ref().ok().map(tract_deconv::left_to_tract).transpose()?.unwrap_or_default();
     // as it runs: the order in which a filter is packed is settled when the model is optimised
-    let open = typed.and_then(|typed| guarded(|| tract_deconv::explain(&typed.into_optimized()?, &symbols)));
-    let explanations = open
+    let explained = |model: InferenceModel, symbols: &SymbolValues| {
+        guarded(|| {
+            let typed = model.into_typed()?;
+            let left = tract_deconv::left_to_tract(&typed)?;
+            Ok((left, tract_deconv::explain(&typed.into_optimized()?, symbols)?))
+        })
+    };
+    let (left, explanations) = explained(model, &symbols)
         .or_else(|why| {
             let fixed = parse(Engine::Plugin, &file, &[args.set.as_slice(), &values].concat())?;
-            let explain = || tract_deconv::explain(&fixed.model.into_optimized()?, &SymbolValues::default());
-            let explanations = guarded(explain).map_err(|_| why)?;
+            let explained = explained(fixed.model, &SymbolValues::default()).map_err(|_| why)?;
             say(fixed_note(&values))?;
-            Ok::<_, TractError>(explanations)
+            Ok::<_, TractError>(explained)
         })
         .with_context(|| format!("explaining {}", file.onnx.display()))?;
     if explanations.is_empty() {
