@@ -414,8 +414,12 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.decision {
             Decision::Depthwise(p) => {
-                let runs = if p.flat { "blocks of rows" } else { "rows" };
-                write!(f, "depthwise on {} {:?}, {runs} at a time", self.isa, self.datum_type)
+                let runs = match (p.windows, p.flat) {
+                    (true, _) => "a window moving down the rows",
+                    (false, true) => "blocks of rows at a time",
+                    (false, false) => "rows at a time",
+                };
+                write!(f, "depthwise on {} {:?}, {runs}", self.isa, self.datum_type)
             }
             Decision::Cells(p) => {
                 let (rows, depth) = (p.block_rows, p.depth);

@@ -2,8 +2,10 @@
 //! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
 
 use super::cells::{CellTap, CellTaps, Cells};
+use super::padded::{Rows, SplitRows};
 use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
+use super::window::{Results, Window};
 use super::{Dispatch, Isa, Kernels};
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
@@ -233,11 +235,13 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
             let lanes = kernels.lanes;
             let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions - 1, tile.positions];
-            for (count, rows) in
-                ragged.into_iter().filter(|n| *n <= tile.positions).flat_map(|n| [(n, tile.mr), (n, 1)])
-            {
-                let mut out: Vec<Guarded<T>> =
-                    (0..rows).map(|_| Guarded::new(side, &vec![T::of(99); count * tile.phases])).collect();
+            let ragged =
+                ragged.into_iter().filter(|n| *n <= tile.positions).flat_map(|n| [(n, 0), (n, tile.phases / 2)]);
+            for (len, rows) in ragged.flat_map(|(n, less)| {
+                let len = (n * tile.phases).saturating_sub(less);
+                [(len, tile.mr), (len, 1)]
+            }) {
+                let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &vec![T::of(99); len])).collect();
                 let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
                 tile.run(&phases, &shape.source(), &bias, &mut slices);
                 for (m, row) in out.iter().enumerate() {
@@ -381,6 +385,82 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     calls
 }
 
+fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    let ragged = [lanes - 1, lanes, lanes + 1, 7 * lanes + 2];
+    let steps = |taps: usize| if taps == 1 { [(1, 1), (1, 2)] } else { [(1, 1), (2, 2)] };
+    for (taps, width) in [1, 3, 5, 7].into_iter().flat_map(|taps| ragged.map(|width| (taps, width))) {
+        for (rows, gap, steps) in [(1, 0), (6, 3), (7, 0)].iter().flat_map(|r| steps(taps).map(|s| (r.0, r.1, s))) {
+            for columns in [&[0][..], &[1, 2, 9, 0]] {
+                let (down, every) = steps;
+                let pitch = every * width + 5;
+                let reach = ((rows - 1) * down + taps - 1) * pitch
+                    + columns.iter().max().unwrap_or(&0)
+                    + every * width.max(lanes);
+                let source = Guarded::new(side, &values::<T>(reach, 1));
+                let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
+                let window = Window { source: &source, pitch, steps, columns, weights: &weights, bias: T::of(5) };
+                let results = Results { rows, width, step: width + gap };
+                let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * results.step + width]);
+                kernels.sum_of_window(&window, &results, &mut to);
+                for (at, got) in to.iter().enumerate() {
+                    let (r, i) = (at / results.step, at % results.step);
+                    let sum = (0..taps).flat_map(|k| (0..columns.len()).map(move |c| (k, c))).fold(
+                        T::of(5),
+                        |sum, (k, c)| {
+                            let read = || source[(r * down + k) * pitch + columns[c] + i * every];
+                            if i < width { sum.mul_add(weights[k * columns.len() + c], read()) } else { sum }
+                        },
+                    );
+                    let want = if i < width { sum } else { T::of(99) };
+                    assert_eq!(*got, want, "{taps} rows of taps at {columns:?}, {steps:?}, {rows} of {width}");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn copies<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for (width, count) in
+        [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1].iter().flat_map(|w| [1, 2, 5].map(|n| (*w, n)))
+    {
+        for (before, after, gap) in [(0, 0, 0), (1, 1, 0), (2, 0, 3), (0, 3, 1), (4, lanes, 0)] {
+            let pitch = before + width + after;
+            let rows = Rows { count, width, step: width + gap, before };
+            let from = Guarded::new(side, &values::<T>((count - 1) * rows.step + width, 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); count * pitch]);
+            kernels.padded_rows(&from, &rows, &mut to, pitch);
+            for (at, got) in to.iter().enumerate() {
+                let inside = (at % pitch).checked_sub(before).filter(|i| *i < width);
+                assert_eq!(*got, inside.map_or(T::ZERO, |i| from[at / pitch * rows.step + i]), "{rows:?}");
+            }
+            for widths in [[width, width], [width + 1, width], [width, width - 1]] {
+                let pitch = before + width + 1 + after;
+                let all = widths[0] + widths[1];
+                let rows = SplitRows { count, step: all + gap, widths, before: [before, before.min(1)] };
+                let from = Guarded::new(side, &values::<T>((count - 1) * rows.step + all, 1));
+                let mut to = [0, 1].map(|_| Guarded::new(side, &vec![T::of(99); count * pitch]));
+                let [even, odd] = &mut to;
+                kernels.split_rows(&from, &rows, [even, odd], pitch);
+                for (s, to) in to.iter().enumerate() {
+                    for (at, got) in to.iter().enumerate() {
+                        let inside = (at % pitch).checked_sub(rows.before[s]).filter(|i| *i < widths[s]);
+                        let want = inside.map_or(T::ZERO, |i| from[at / pitch * rows.step + 2 * i + s]);
+                        assert_eq!(*got, want, "{rows:?}");
+                    }
+                }
+                calls += 2;
+            }
+        }
+    }
+    calls
+}
+
 #[test]
 fn position_tiles_stay_inside() {
     for_each_kernel_set!(position_tiles);
@@ -404,6 +484,16 @@ fn sums_of_taps_stay_inside() {
 #[test]
 fn sums_of_cells_stay_inside() {
     for_each_kernel_set!(sums_of_cells);
+}
+
+#[test]
+fn windows_stay_inside() {
+    for_each_kernel_set!(windows);
+}
+
+#[test]
+fn copies_stay_inside() {
+    for_each_kernel_set!(copies);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod cells;
 #[cfg(all(test, target_os = "linux"))]
 mod guarded;
 mod isa;
+mod padded;
 mod rows;
 mod scratch;
 mod set;
@@ -12,11 +13,14 @@ mod squares;
 mod taps;
 mod tile;
 mod vector;
+mod window;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells};
 pub use isa::Isa;
+pub(crate) use padded::{Rows, SplitRows};
 pub(crate) use scratch::{Aligned, Scratch};
-pub(crate) use set::{Dispatch, Kernels};
+pub(crate) use set::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use taps::WeightedTap;
 pub(crate) use tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};
+pub(crate) use window::{Results, Window};

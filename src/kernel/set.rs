@@ -2,18 +2,24 @@
 
 use super::Isa;
 use super::cells::{Cells, sum_of_cells};
+use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::rows;
 use super::scratch::Scratch;
 use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
 use super::vector::*;
+use super::window::{Results, Window, window};
 use crate::element::Compute;
 use std::cell::RefCell;
 
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]]);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
+type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
 type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
+
+/// The numbers of rows of taps that there are kernels for which read a row of the source once.
+pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
 
 /// Every kernel of one instruction set for one compute type.
 ///
@@ -32,8 +38,12 @@ pub(crate) struct Kernels<T: 'static> {
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
     strided2: unsafe fn(&[T], &mut [T]),
+    padded_rows: unsafe fn(from: &[T], rows: &Rows, to: &mut [T], pitch: usize),
+    split_rows: unsafe fn(from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize),
     /// For one, two, four and eight phases.
     sum_of_taps: [SumOfTaps<T>; 4],
+    /// For the numbers of rows of taps of [`WINDOW_ROWS`].
+    sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     sum_of_cells: unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize),
     add: unsafe fn(&[T], &mut [T]),
 }
@@ -118,6 +128,32 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
+    /// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`, all else of `to`'s rows zero.
+    ///
+    /// # Panics
+    /// When `from` is shorter than its rows, `to` is not as long as its own, or a row shorter than what is written to it.
+    pub fn padded_rows(&self, from: &[T], rows: &Rows, to: &mut [T], pitch: usize) {
+        let Some(last) = rows.count.checked_sub(1) else { return };
+        assert!(last * rows.step + rows.width <= from.len() && rows.count * pitch == to.len());
+        assert!(rows.before + rows.width <= pitch);
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.padded_rows)(from, rows, to, pitch) }
+    }
+
+    /// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` zero and one and each row `r`, all else of the rows of `to` zero.
+    ///
+    /// # Panics
+    /// When `from` is shorter than its rows, one of `to` is not as long as its own, or a row shorter than what is written to it.
+    pub fn split_rows(&self, from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize) {
+        let Some(last) = rows.count.checked_sub(1) else { return };
+        for (s, to) in to.iter().enumerate() {
+            assert!(rows.widths[s] == 0 || last * rows.step + 2 * (rows.widths[s] - 1) + s < from.len());
+            assert!(rows.before[s] + rows.widths[s] <= pitch && rows.count * pitch == to.len());
+        }
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.split_rows)(from, rows, to, pitch) }
+    }
+
     /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S` and any number `S` of phases.
     ///
     /// # Panics
@@ -144,6 +180,30 @@ impl<T: Compute> Kernels<T> {
                 }
             }
         }
+    }
+
+    /// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]` for each row `r` of results and each `i` in `0..width`, the
+    /// window's steps being `(down, every)`. What is between rows stays.
+    ///
+    /// # Panics
+    /// When the number of rows of taps is not one of [`WINDOW_ROWS`], or the steps are not for it; when the source does not hold, for each row and tap,
+    /// `every` elements for each result and at least for each lane of a vector, or `to` not all rows.
+    pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
+        let Some(last) = results.rows.checked_sub(1) else { return };
+        let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
+        let rows = taps.div_ceil(columns).max(1);
+        assert!(rows * window.columns.len() == taps && results.step >= results.width);
+        let (down, every) = window.steps;
+        assert!((1..=2).contains(&every) && down == if rows == 1 { 1 } else { every });
+        assert!(last * results.step + results.width <= to.len());
+        if let Some(furthest) = window.columns.iter().max() {
+            let reach = (last * down + rows - 1) * window.pitch + furthest + every * results.width.max(self.lanes);
+            assert!(reach <= window.source.len());
+        }
+        let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
+        let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { self.sum_of_window[kernel](window, results, to) }
     }
 
     /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`.
@@ -245,6 +305,18 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn padded(from: &[$lane], rows: &Rows, to: &mut [$lane], pitch: usize) {
+                // SAFETY: entered through `Kernels::padded_rows` only, which checks.
+                unsafe { padded_rows::<$vector>(from, rows, to, pitch) }
+            }
+
+            $(#[$feature])*
+            unsafe fn split(from: &[$lane], rows: &SplitRows, to: [&mut [$lane]; 2], pitch: usize) {
+                // SAFETY: entered through `Kernels::split_rows` only, which checks.
+                unsafe { split_rows::<$vector>(from, rows, to, pitch) }
+            }
+
+            $(#[$feature])*
             unsafe fn taps<const S: usize, const U: usize>(
                 source: &[$lane],
                 phases: &[Vec<WeightedTap<$lane>>],
@@ -253,6 +325,16 @@ macro_rules! kernels {
             ) {
                 // SAFETY: entered through `Kernels::sum_of_taps` only, which checks.
                 unsafe { sum_of_taps::<$vector, S, U>(source, phases, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn of_window<const K: usize, const U: usize>(
+                of: &Window<$lane>,
+                results: &Results,
+                to: &mut [$lane],
+            ) {
+                // SAFETY: entered through `Kernels::sum_of_window` only, which checks.
+                unsafe { window::<$vector, K, U>(of, results, to) }
             }
 
             $(#[$feature])*
@@ -290,7 +372,10 @@ macro_rules! kernels {
                 interleave2,
                 interleave4,
                 strided2,
+                padded_rows: padded,
+                split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
+                sum_of_window: [of_window::<1, 4>, of_window::<3, 4>, of_window::<5, 4>, of_window::<7, 3>],
                 sum_of_cells: cells,
                 add,
             };

@@ -106,7 +106,7 @@ pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
             }
             Start::Add => [[V::splat(V::Lane::ZERO); NV]; MR],
         };
-        accumulate(&mut acc, panel.as_ptr(), source, source.taps);
+        acc = accumulate(acc, panel.as_ptr(), source, source.taps, (NV - 1) * V::LANES);
         let out = out.as_mut_ptr();
         for m in 0..MR {
             for v in 0..NV {
@@ -120,52 +120,58 @@ pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
     }
 }
 
-/// Adds all (channel, tap) products of a source, under the given taps, to the accumulators.
+/// The accumulators with all (channel, tap) products of a source, under the given taps, added. They come and go by value: behind a reference they were
+/// kept in memory from channel to channel, which took as long as the products did. Vectors of positions follow each other, but for the last one, which
+/// begins at position `last`.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `a` has `channels·taps·MR` readable elements, the source all it reaches with `NV·LANES` elements a tap.
+/// The CPU has `V`'s instruction set; `a` has `channels·taps·MR` readable elements, the source all it reaches with `NV·LANES` elements a tap;
+/// `last` is at most `(NV - 1)·LANES`.
 #[inline(always)]
 unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
-    acc: &mut [[V; NV]; MR],
+    mut acc: [[V; NV]; MR],
     mut a: *const V::Lane,
     source: &Source<V::Lane>,
     taps: &[usize],
-) {
+    last: usize,
+) -> [[V; NV]; MR] {
     let mut channel = source.data.as_ptr().wrapping_add(source.base);
     // SAFETY: this function's contract.
     unsafe {
         if let [tap] = taps {
             channel = channel.wrapping_add(*tap);
             for _ in 0..source.channels {
-                step::<V, MR, NV>(acc, a, channel);
+                step::<V, MR, NV>(&mut acc, a, channel, last);
                 a = a.wrapping_add(MR);
                 channel = channel.wrapping_add(source.channel_stride);
             }
         } else {
             for _ in 0..source.channels {
                 for tap in taps {
-                    step::<V, MR, NV>(acc, a, channel.wrapping_add(*tap));
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap), last);
                     a = a.wrapping_add(MR);
                 }
                 channel = channel.wrapping_add(source.channel_stride);
             }
         }
     }
+    acc
 }
 
 /// One (channel, tap): `NV` vectors of positions times `MR` scalars.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `a` has `MR` readable elements, `b` `NV·LANES`.
+/// The CPU has `V`'s instruction set; `a` has `MR` readable elements, `b` `NV·LANES`; `last` is at most `(NV - 1)·LANES`.
 #[inline(always)]
 unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
     acc: &mut [[V; NV]; MR],
     a: *const V::Lane,
     b: *const V::Lane,
+    last: usize,
 ) {
     // SAFETY: this function's contract.
     unsafe {
-        let b: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
+        let b: [V; NV] = std::array::from_fn(|v| V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })));
         for m in 0..MR {
             let w = V::splat(*a.add(m));
             for v in 0..NV {
@@ -204,7 +210,7 @@ pub(crate) struct RowTile<T: 'static> {
 }
 
 impl<T: Compute> RowTile<T> {
-    /// `rows` are at most `mr` slices of equal length, a multiple of `phases`, at most `phases · positions`: cells beyond are computed and dropped.
+    /// `rows` are at most `mr` slices of equal length, at most `phases · positions`: cells beyond are computed and dropped.
     /// The source's own taps are not used.
     ///
     /// # Panics
@@ -234,18 +240,21 @@ pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     bias: &[V::Lane],
     rows: &mut [&mut [V::Lane]],
 ) {
+    // The last vector ends where the rows do, on positions of the one before it where they are not whole vectors.
+    let count = rows.first().map_or(0, |row| row.len().div_ceil(S));
+    let last = count.saturating_sub(V::LANES).min((NV - 1) * V::LANES);
     // SAFETY: panels, source and bias by this function's contract; a vector is stored to a row only where it fits whole.
     unsafe {
         let bias: [V; MR] = std::array::from_fn(|m| V::splat(*bias.get_unchecked(m)));
         let mut acc: [[[V; NV]; MR]; S] = [std::array::from_fn(|m| [bias[m]; NV]); S];
         for s in 0..S {
             let phase = phases.get_unchecked(s);
-            accumulate(&mut acc[s], phase.panel.as_ptr(), source, phase.taps);
+            acc[s] = accumulate(acc[s], phase.panel.as_ptr(), source, phase.taps, last);
         }
         for (m, row) in rows.iter_mut().enumerate().take(MR) {
             for v in 0..NV {
                 let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
-                let at = v * V::LANES * S;
+                let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
                 if at + V::LANES * S <= row.len() {
                     for (i, lanes) in run.into_iter().enumerate() {
                         lanes.store(row.as_mut_ptr().add(at + i * V::LANES));

@@ -26,6 +26,8 @@ pub(super) trait Vector: Copy {
     unsafe fn plus(self, other: Self) -> Self;
     /// `[a0 b0 a1 b1 …]` in two registers.
     unsafe fn zip(self, other: Self) -> [Self; 2];
+    /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
+    unsafe fn unzip(self, other: Self) -> [Self; 2];
 }
 
 /// `S` registers, a power of two up to eight, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
@@ -88,13 +90,19 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
         let lane = |i: usize| if i.is_multiple_of(2) { self.0[i / 2] } else { other.0[i / 2] };
         [Lanes(std::array::from_fn(lane)), Lanes(std::array::from_fn(|i| lane(N + i)))]
     }
+
+    #[inline(always)]
+    unsafe fn unzip(self, other: Self) -> [Self; 2] {
+        let lane = |i: usize| if i < N { self.0[i] } else { other.0[i - N] };
+        [Lanes(std::array::from_fn(|i| lane(2 * i))), Lanes(std::array::from_fn(|i| lane(2 * i + 1)))]
+    }
 }
 
-/// Implements [`Vector`] for a register type out of its six intrinsics.
+/// Implements [`Vector`] for a register type out of its intrinsics.
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
-        |$x:ident, $y:ident| $zip:expr) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
@@ -140,6 +148,13 @@ macro_rules! register {
                 // SAFETY: the trait's contract, the CPU has these instructions.
                 unsafe { $zip }.map(Self)
             }
+
+            #[inline(always)]
+            unsafe fn unzip(self, other: Self) -> [Self; 2] {
+                let ($x, $y) = (self.0, other.0);
+                // SAFETY: the trait's contract, the CPU has these instructions.
+                unsafe { $unzip }.map(Self)
+            }
         }
     };
 }
@@ -157,6 +172,11 @@ mod x86 {
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
             [_mm512_permutex2var_ps(x, low, y), _mm512_permutex2var_ps(x, high, y)]
+        },
+        {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+            [_mm512_permutex2var_ps(x, even, y), _mm512_permutex2var_ps(x, odd, y)]
         }
     );
     register!(
@@ -167,6 +187,10 @@ mod x86 {
             let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
             let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
             [_mm512_permutex2var_pd(x, low, y), _mm512_permutex2var_pd(x, high, y)]
+        },
+        {
+            let (even, odd) = (_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15));
+            [_mm512_permutex2var_pd(x, even, y), _mm512_permutex2var_pd(x, odd, y)]
         }
     );
     register!(
@@ -176,6 +200,11 @@ mod x86 {
         |x, y| {
             let (low, high) = (_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
             [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+        },
+        {
+            // in each half: two of x, two of y
+            let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
+            [even, odd].map(|halves| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves))))
         }
     );
     register!(
@@ -185,7 +214,8 @@ mod x86 {
         |x, y| {
             let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
             [_mm256_permute2f128_pd::<0x20>(low, high), _mm256_permute2f128_pd::<0x31>(low, high)]
-        }
+        },
+        [_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y)].map(|halves| _mm256_permute4x64_pd::<0b11_01_10_00>(halves))
     );
 }
 #[cfg(target_arch = "x86_64")]
@@ -200,13 +230,13 @@ mod aarch64 {
         /// Four f32 of NEON.
         F32x4(float32x4_t) of 4 f32:
         vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32,
-        |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)]
+        |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)]
     );
     register!(
         /// Two f64 of NEON.
         F64x2(float64x2_t) of 2 f64:
         vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64,
-        |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)]
+        |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)]
     );
 }
 #[cfg(target_arch = "aarch64")]

@@ -362,16 +362,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         } else {
             let stride = self.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
-            let (rows, columns) = (task.rows.clone(), task.columns.clone());
+            let filling = self.sheets.filling(spatial, &task.outer, task.rows.clone(), task.columns.clone());
             let fill = |ci: usize, to: &mut [E::Compute]| {
-                let source = &self.input[first + ci * self.strides.1..];
-                self.sheets.fill(self.kernels, source, spatial, &task.outer, rows.clone(), columns.clone(), to);
+                self.sheets.fill(self.kernels, &filling, &self.input[first + ci * self.strides.1..], to);
             };
             match problem.data_format {
                 DataFormat::Nxc => {
-                    let source = &self.input[first..];
-                    let (rows, columns) = (rows.clone(), columns.clone());
-                    self.sheets.fill_cells(self.kernels, source, spatial, self.cell, &task.outer, rows, columns, data);
+                    self.sheets.fill_cells(self.kernels, &filling, &self.input[first..], self.cell, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
                     data.chunks_mut(stride).enumerate().for_each(|(ci, to)| fill(ci, to))

@@ -7,6 +7,9 @@
 
 use crate::spec::DataFormat;
 
+/// What a block of a group costs where weights are the scalars, whatever its size.
+pub(super) const BLOCK: usize = 300;
+
 /// Storing a vector of results that a register tile interleaves itself.
 pub(super) const FROM_REGISTERS: usize = 19;
 
@@ -29,6 +32,16 @@ pub(super) const ROW: usize = 80;
 pub(super) fn shifted(vectors: usize, taps: usize, phases: usize) -> usize {
     let store = if phases == 1 { 3 } else { 7 };
     vectors.saturating_mul(store).saturating_add(vectors.saturating_mul(taps).saturating_mul(7) / 5)
+}
+
+/// What a channel costs where a window moves down its rows, whatever its size, and copying a row, whatever its length.
+pub(super) const WINDOW: usize = 380;
+pub(super) const PADDED_ROW: usize = 8;
+
+/// A vector of such sums of `taps` products, and its store; `every` is how far apart in the input neighbouring results are.
+pub(super) fn window(vectors: usize, taps: usize, every: usize) -> usize {
+    let of_vector = if every == 2 { 2 * taps + 6 } else { taps * 11 / 10 + 1 };
+    vectors.saturating_mul(of_vector)
 }
 
 /// What a vector of channels costs the strategy that sums cells, whatever their size.

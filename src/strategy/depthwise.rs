@@ -1,16 +1,21 @@
-//! One input channel a group: sums of shifted rows, each output row written as it is computed.
+//! One input channel a group: sums of shifted rows, written as they are computed.
+//!
+//! Where an output row has one phase, a window moves down the rows ([`Kernels::sum_of_window`]); else the phases of a row are summed over
+//! positions that follow each other and interleaved in registers ([`Kernels::sum_of_taps`]).
 
 use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
-use super::sheets::Sheets;
+use super::sheets::{Filling, Sheets};
 use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Dispatch, Isa, Kernels, WeightedTap, refill};
+use crate::kernel::{Dispatch, Isa, Kernels, Results, WINDOW_ROWS, WeightedTap, Window, refill};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::ChannelTail;
+use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// Bytes of a channel's sheets that are worked on at a time: they stay in L2. A quarter of it, which stays in L1, was 1.1 to 1.6 times slower (Zen 4).
@@ -19,13 +24,36 @@ const SHEET_BYTES: usize = 64 * 1024;
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepthwisePlan {
-    /// Whether output rows follow each other without gaps, so that a block of rows is one run.
+    /// Whether an output row has one phase, so that a window moves down the rows.
+    pub windows: bool,
+    /// Whether output rows of several phases follow each other without gaps, so that a block of rows is one run.
     pub flat: bool,
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    /// The axes as sheets lay them out.
+    laid_out: Vec<AxisPhases>,
+}
+
+/// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
+const DENSE_STEP: usize = 2;
+
+/// Sheets for blocks of `rows` grid rows; `laid_out` are the axes without the steps that the kernel takes.
+fn sheets_of(axes: &[AxisPhases], laid_out: &[AxisPhases], rows: usize, flat: bool) -> Sheets {
+    let (row_step, column_step) = steps(axes, laid_out);
+    let columns = axes[axes.len() - 1].grid;
+    Sheets::new(laid_out, (rows - 1) * row_step + 1, (columns - 1) * column_step + 1, flat)
+}
+
+/// How many rows and columns of the sheets are from a grid position to the next.
+fn steps(axes: &[AxisPhases], laid_out: &[AxisPhases]) -> (usize, usize) {
+    let step = |from_last: usize| {
+        let axis = axes.len() - from_last;
+        axes[axis].in_step / laid_out[axis].in_step
+    };
+    (step(2), step(1))
 }
 
 impl DepthwisePlan {
@@ -50,9 +78,15 @@ impl DepthwisePlan {
         }
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let flat = y.out_step == 1 && x.output == x.out_step * x.grid;
-        let fixed = Sheets::new(&axes, 1, x.grid, flat).channel_stride;
-        let per_row = Sheets::new(&axes, 2, x.grid, flat).channel_stride.saturating_sub(fixed).max(1);
+        let windows = x.out_step == 1;
+        let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
+        let mut laid_out = axes.clone();
+        for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {
+            axis.in_step = 1;
+        }
+        let sheets = |rows| sheets_of(&axes, &laid_out, rows, flat);
+        let fixed = sheets(1).channel_stride;
+        let per_row = sheets(2).channel_stride.saturating_sub(fixed).max(1);
         let block_rows = (1 + (SHEET_BYTES / 4).saturating_sub(fixed) / per_row).min(y.grid);
         let (lanes, _) = super::phases::shapes(datum_type, isa);
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
@@ -64,22 +98,32 @@ impl DepthwisePlan {
             true => positions(|axis| axis.output).div_ceil(lanes),
             false => rows.saturating_mul(x.grid.div_ceil(lanes)).saturating_mul(x.out_step),
         };
-        let sheets = Sheets::new(&axes, y.grid, x.grid, flat);
-        let copied = match flat && x.in_step == 1 && y.in_step == 1 && x.grid == x.input {
-            true => 4 * sheets.channel_stride / lanes,
-            false => sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes,
+        let sheets = sheets(y.grid);
+        let copied = if windows {
+            let rows = sheets.channel_stride / sheets.pitch;
+            rows * (cost::PADDED_ROW + sheets.pitch.div_ceil(lanes) * 2)
+        } else {
+            match flat && x.in_step == 1 && y.in_step == 1 && x.grid == x.input {
+                true => 4 * sheets.channel_stride / lanes,
+                false => sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes,
+            }
         };
-        let of_rows = if flat { 0 } else { rows.saturating_mul(cost::ROW) };
-        let channel = cost::shifted(vectors, taps.div_ceil(phases), phases).saturating_add(of_rows);
-        let group = channel.saturating_mul(problem.group_out).saturating_add(copied).saturating_add(cost::CHANNEL);
+        let channel = match windows {
+            true => cost::window(vectors, taps.div_ceil(phases), x.in_step),
+            false => {
+                let of_rows = if flat { 0 } else { rows.saturating_mul(cost::ROW) };
+                cost::shifted(vectors, taps.div_ceil(phases), phases).saturating_add(of_rows)
+            }
+        };
+        let once = if windows { cost::WINDOW } else { cost::CHANNEL };
+        let group = channel.saturating_mul(problem.group_out).saturating_add(copied).saturating_add(once);
         let cost = (group as u64).saturating_mul((problem.group * problem.batch) as u64);
-        Ok(DepthwisePlan { flat, block_rows, cost, axes })
+        Ok(DepthwisePlan { windows, flat, block_rows, cost, axes, laid_out })
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let x = &self.axes[self.axes.len() - 1];
-        let sheets = Sheets::new(&self.axes, self.block_rows, x.grid, self.flat).bytes(1, element);
+        let sheets = sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).bytes(1, element);
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
@@ -114,8 +158,82 @@ impl DepthwisePlan {
             columns: blocks_of(x.grid, x.grid),
         };
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+            let fillings = prepared.fillings(&task.outer);
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &fillings, scratch))
         })
+    }
+}
+
+/// The taps of a phase, in rows that a window moves over.
+struct Taps {
+    /// The offsets of one row's taps.
+    columns: Vec<usize>,
+    /// For each row of taps, where the weights of its columns are among a channel's.
+    weights: Vec<usize>,
+    /// Whether they follow each other.
+    in_order: bool,
+    /// Elements from what a row of taps reads to what the next one does, and from what a row of results reads to what the next one does.
+    pitches: (usize, usize),
+    /// Columns of the sheets from a grid position to the next.
+    every: usize,
+}
+
+impl Taps {
+    /// `taps` are the `(offset in the sheets, index in a channel's weights)` of a phase, by its taps on the outer axes, then on the row axis (those of
+    /// `of_rows`), then on the column axis (`columns`). `pitch` is that of the sheets, `steps` their rows and columns from a grid position to the next.
+    fn new(taps: &[(usize, usize)], of_rows: &Phase, columns: usize, pitch: usize, steps: (usize, usize)) -> Taps {
+        let shift = |i: usize| of_rows.taps[i].shift;
+        let rows: Vec<usize> = (0..of_rows.taps.len()).sorted_by_key(|i| shift(*i)).collect();
+        let spread = rows.iter().tuple_windows().map(|(a, b)| shift(*b) - shift(*a)).dedup().exactly_one();
+        let spread = spread.ok().filter(|spread| steps == (1, 1) || (steps == (2, 2) && *spread == 1));
+        let row = |of: usize| {
+            let of_outer = taps.chunks(rows.len() * columns);
+            of_outer.flat_map(move |taps| &taps[of * columns..(of + 1) * columns])
+        };
+        // one sheet has what all rows of taps read, as far apart as they are
+        let moves = |spread: &i64| {
+            let first = || row(rows[0]).map(|tap| tap.0);
+            let far = |k: usize| k * *spread as usize * pitch;
+            rows.iter().enumerate().all(|(k, of)| row(*of).zip(first()).all(|(tap, first)| tap.0 == first + far(k)))
+        };
+        let (columns, weights, apart) = match spread.filter(moves) {
+            Some(spread) if WINDOW_ROWS.contains(&rows.len()) => {
+                let weights = rows.iter().flat_map(|of| row(*of)).map(|tap| tap.1).collect();
+                (row(rows[0]).map(|tap| tap.0).collect(), weights, spread as usize)
+            }
+            _ => (taps.iter().map(|tap| tap.0).collect(), taps.iter().map(|tap| tap.1).collect::<Vec<_>>(), steps.0),
+        };
+        let in_order = weights.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        Taps { columns, weights, in_order, pitches: (apart * pitch, steps.0 * pitch), every: steps.1 }
+    }
+
+    /// The weights as a range of a channel's, where they follow each other there.
+    fn run(&self) -> Option<Range<usize>> {
+        let (first, last) = (*self.weights.first()?, *self.weights.last()?);
+        self.in_order.then_some(first..last + 1)
+    }
+
+    /// The sums of all rows of results; `weights` are in the order of [`Taps::weights`].
+    fn sum<T: Compute>(
+        &self,
+        kernels: &Kernels<T>,
+        source: &[T],
+        weights: &[T],
+        bias: T,
+        results: &Results,
+        to: &mut [T],
+    ) {
+        let (of_taps, of_results) = self.pitches;
+        // results that read the same rows of the source are so far apart
+        let interleaved = (of_taps / of_results).max(1);
+        let steps = ((of_results / of_taps).max(1), self.every);
+        for first in 0..interleaved.min(results.rows) {
+            let source = &source[first * of_results..];
+            let window = Window { source, pitch: of_taps, steps, columns: &self.columns, weights, bias };
+            let rows = (results.rows - first).div_ceil(interleaved);
+            let of_window = Results { rows, width: results.width, step: interleaved * results.step };
+            kernels.sum_of_window(&window, &of_window, &mut to[first * results.step..]);
+        }
     }
 }
 
@@ -125,11 +243,18 @@ struct Prepared<'a, E: Element> {
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     sheets: Sheets,
+    /// Rows and columns of the sheets from a grid position to the next.
+    steps: (usize, usize),
     /// For each phase of outer and row axes, for each column phase: `(offset in the sheets, index in a channel's weights)` of its taps.
     rows: Vec<Vec<Vec<(usize, usize)>>>,
+    /// For each phase of outer and row axes, where a row has one phase.
+    windows: Vec<Taps>,
     weights: &'a [E::Compute],
     operands: &'a Operands<'a, E>,
-    input_strides: TVec<usize>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+    /// Grid rows that are worked on at a time.
+    blocks: Vec<Range<usize>>,
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -141,7 +266,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let sheets = Sheets::new(axes, plan.block_rows, axes[axes.len() - 1].grid, plan.flat);
+        let sheets = sheets_of(axes, &plan.laid_out, plan.block_rows, plan.flat);
+        let steps = steps(axes, &plan.laid_out);
         let weights_of = super::phases::weights_of(axes);
         let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
             let first = weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
@@ -153,36 +279,59 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .map(|(i, shifts)| (sheets.tap(&shifts), first + i))
                 .collect()
         };
-        let all: Vec<Vec<(usize, usize)>> =
-            axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| taps_of(&picked)).collect();
+        let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
+        let windows = picked().filter(|_| plan.windows).map(|picked| {
+            let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
+            Taps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
+        });
+        let windows = windows.collect();
+        let all: Vec<Vec<(usize, usize)>> = picked().filter(|_| !plan.windows).map(|picked| taps_of(&picked)).collect();
         let rows = all.chunks(axes[axes.len() - 1].out_step).map(|row| row.to_vec()).collect();
         Ok(Prepared {
             plan,
             problem,
             kernels,
             rows,
+            windows,
             sheets,
+            steps,
             weights: filter.data::<E::Compute>()?,
             operands,
-            input_strides: super::strides_of(&problem.input_shape()),
+            strides: super::input_strides(problem, axes.len()),
+            blocks: blocks_of(axes[axes.len() - 2].grid, plan.block_rows),
         })
     }
 
+    /// What of the input goes where in each block of rows.
+    fn fillings(&self, outer: &[usize]) -> Vec<Filling> {
+        let (row_step, column_step) = self.steps;
+        let columns = 0..(self.plan.axes[self.plan.axes.len() - 1].grid - 1) * column_step + 1;
+        let of_block = |rows: &Range<usize>| {
+            let rows = rows.start * row_step..(rows.end - 1) * row_step + 1;
+            self.sheets.filling(&self.strides.2, outer, rows, columns.clone())
+        };
+        self.blocks.iter().map(of_block).collect()
+    }
+
     /// All output channels of one group.
-    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        fillings: &[Filling],
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
         let (axes, problem) = (&self.plan.axes, self.problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let taps: usize = self.weights.len() / (problem.group * problem.group_out);
-        let input = &self.operands.input[task.n * self.input_strides[0] + g * self.input_strides[1]..];
-        let mut spatial = self.input_strides[2..].to_vec();
-        if spatial.len() < 2 {
-            spatial.insert(0, 0);
-        }
-        let mut phases: Vec<Vec<WeightedTap<E::Compute>>> = vec![vec![]; x.out_step];
-        for rows in blocks_of(y.grid, self.plan.block_rows) {
+        let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
+        let mut phases: Vec<Vec<WeightedTap<E::Compute>>> = vec![];
+        phases.resize_with(if self.plan.windows { 0 } else { x.out_step }, Vec::new);
+        for (rows, filling) in self.blocks.iter().zip(fillings) {
             // runs are read in whole vectors: what lies past the last position is never stored, but must exist
-            let sheets = scratch.block.of(self.sheets.channel_stride + self.kernels.lanes)?;
-            self.sheets.fill(self.kernels, input, &spatial, &task.outer, rows.clone(), 0..x.grid, sheets);
+            let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
+            let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
+            self.sheets.fill(self.kernels, filling, input, sheets);
             for channel in task.channels.clone() {
                 let output_channel = g * problem.group_out + channel;
                 let weights = &self.weights[output_channel * taps..];
@@ -190,6 +339,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let slot = task.channel(problem, g, channel);
                 let tail = self.operands.tail.of(output_channel);
                 for outer in 0..task.pieces.outer_phases.len() {
+                    if self.plan.windows {
+                        let place = (slot, outer, rows.clone());
+                        self.run_windows(task, sheets, &weights[..taps], bias, place, tail, scratch_row)?;
+                        continue;
+                    }
                     for ry in 0..y.out_step {
                         let row = &self.rows[task.pieces.outer_phases[outer] * y.out_step + ry];
                         for (phase, taps) in phases.iter_mut().zip(row) {
@@ -199,7 +353,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         if self.plan.flat {
                             let at = task.pieces.index(slot, outer, rows.start, 0);
                             if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
-                                self.run_cells(sheets, &phases, bias, (tail, at), to, &mut scratch.row)?;
+                                self.run_cells(sheets, &phases, bias, (tail, at), to, scratch_row)?;
                                 continue;
                             }
                         }
@@ -210,12 +364,55 @@ impl<'a, E: Element> Prepared<'a, E> {
                             }
                             let source = &sheets[(u - rows.start) * self.sheets.pitch..];
                             let place = (slot, outer, cell);
-                            self.run_row(task, source, &phases, bias, place, tail, &mut scratch.row)?;
+                            self.run_row(task, source, &phases, bias, place, tail, scratch_row)?;
                         }
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// All output rows of a channel that come from a range of grid rows.
+    #[expect(clippy::too_many_arguments)]
+    fn run_windows(
+        &self,
+        task: &mut Task<E>,
+        source: &[E::Compute],
+        weights: &[E::Compute],
+        bias: E::Compute,
+        (slot, outer, rows): (usize, usize, Range<usize>),
+        tail: ChannelTail<E>,
+        buffer: &mut Vec<E::Compute>,
+    ) -> TractResult<()> {
+        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let windows = &self.windows[task.pieces.outer_phases[outer] * y.out_step..][..y.out_step];
+        let cells = y.cells(&rows);
+        let at = task.pieces.index(slot, outer, cells.start, 0);
+        let to = task.pieces.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
+        let results = |to: &mut [E::Compute]| {
+            for (ry, taps) in windows.iter().enumerate().take(cells.len()) {
+                let rows = (cells.len() - ry).div_ceil(y.out_step);
+                let results = Results { rows, width: x.output, step: y.out_step * x.output };
+                let mut sorted: SmallVec<[E::Compute; 64]> = SmallVec::new();
+                let weights = match taps.run() {
+                    Some(run) => &weights[run],
+                    None => {
+                        sorted.extend(taps.weights.iter().map(|at| weights[*at]));
+                        &sorted
+                    }
+                };
+                taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
+            }
+            tail.apply(at, 1, to);
+        };
+        if let Some(to) = E::as_compute_mut(to) {
+            results(to);
+            return Ok(());
+        }
+        refill("working memory", buffer, to.len(), E::Compute::ZERO)?;
+        results(buffer);
+        E::narrow_slice(buffer, to);
         Ok(())
     }
 

@@ -203,7 +203,8 @@ impl PhasesPlan {
                     false => cost::buffered(problem.data_format, x.out_step, mr),
                 };
                 let stored = (runs * vectors).saturating_mul(problem.group_out * phases * store);
-                let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored) as u64;
+                let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored);
+                let block = block.saturating_add(cost::BLOCK) as u64;
                 let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(PhasesPlan {
@@ -435,10 +436,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             let stride = self.sheets.channel_stride;
             // tiles may run past the last position: what they read there is never stored, but must exist
             let data = block.of(problem.group_in * stride + tile_positions)?;
+            let filling = self.sheets.filling(&self.strides.2, &task.outer, task.rows.clone(), task.columns.clone());
             let fill = |channel: usize, depth: usize, to: &mut [E::Compute]| {
                 let source = &self.input[first + channel * self.strides.1..];
-                let (rows, columns) = (task.rows.clone(), task.columns.clone());
-                self.sheets.fill_cells(self.kernels, source, &self.strides.2, depth, &task.outer, rows, columns, to);
+                self.sheets.fill_cells(self.kernels, &filling, source, depth, to);
             };
             match problem.data_format {
                 DataFormat::Ncx => {
@@ -538,9 +539,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                     *operand = PhaseOperand { panel: &weights[phase.weights * panel.height..], taps: &phase.taps };
                 }
                 let at = task.pieces.index(first_channel, o, cell, cells.start);
-                let rows = task.pieces.channel_rows(first_channel..first_channel + channels, o, cell, cells.clone());
-                if let Some(mut rows) = rows {
+                let slots = first_channel..first_channel + channels;
+                let mut rows = SmallVec::new();
+                if task.pieces.channel_rows(slots, o, cell, cells.clone(), &mut rows) {
                     tile.run(&operands[..self.columns], &source, bias, &mut rows);
+                    if self.tail.is_empty() {
+                        continue;
+                    }
                     let first = g * self.problem.group_out + panel.first_channel;
                     for (m, row) in rows.iter_mut().enumerate() {
                         self.tail.of(first + m).apply(at + m * self.plane, 1, row);

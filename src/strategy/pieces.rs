@@ -16,6 +16,9 @@ pub(super) const CELLS_BY_WAY: usize = 256;
 /// Bytes that they take, at most.
 pub(super) const BYTES_BY_WAY: usize = CELLS_BY_WAY * 16 * size_of::<f64>();
 
+/// Rows that register tiles write at once, at most.
+pub(super) const MOST_ROWS: usize = 16;
+
 /// How the grid is cut. All lists are in memory order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
@@ -386,11 +389,9 @@ impl<E: Element> Pieces<'_, E> {
         cells: Range<usize>,
     ) -> impl Iterator<Item = &mut [E]> {
         let count = self.outer_phases.len();
-        self.slices[channels.start * count + outer..]
-            .iter_mut()
-            .step_by(count)
-            .take(channels.len())
-            .map(move |slice| &mut slice.cells[cells.clone()])
+        self.slices[channels.start * count..channels.end * count]
+            .chunks_exact_mut(count)
+            .map(move |slices| &mut slices[outer].cells[cells.clone()])
     }
 
     /// Writes consecutive cells (see [`Pieces::cell`]) of at most a vector of consecutive channels (NCX): those of cell `i` of the run are side by side in
@@ -470,19 +471,24 @@ impl<E: Element> Pieces<'_, E> {
         }
     }
 
-    /// Cells `columns` of row `row` of consecutive channels, as slices of compute elements to be written in place; `None` where the layout or the element
-    /// type forbids.
-    pub fn channel_rows(
-        &mut self,
+    /// Collects cells `columns` of row `row` of consecutive channels, as slices of compute elements to be written in place, in `rows`, which was empty: it is
+    /// large to move. Whether that was possible: the layout or the element type may forbid it.
+    pub fn channel_rows<'s>(
+        &'s mut self,
         channels: Range<usize>,
         outer: usize,
         row: usize,
         columns: Range<usize>,
-    ) -> Option<TVec<&mut [E::Compute]>> {
-        if self.step != 1 {
-            return None;
-        }
+        rows: &mut SmallVec<[&'s mut [E::Compute]; MOST_ROWS]>,
+    ) -> bool {
         let first = self.cell(row, columns.start);
-        self.segments(channels, outer, first..first + columns.len()).map(E::as_compute_mut).collect()
+        let of_rows = self.step == 1;
+        for row in self.segments(channels, outer, first..first + columns.len()) {
+            match E::as_compute_mut(row) {
+                Some(row) if of_rows => rows.push(row),
+                _ => return false,
+            }
+        }
+        true
     }
 }

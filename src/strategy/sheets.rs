@@ -7,7 +7,7 @@
 
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
-use crate::kernel::Kernels;
+use crate::kernel::{Kernels, Rows, SplitRows};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -61,9 +61,21 @@ impl AxisSheets {
         (self.shifts[at].1, self.shifts[at].2)
     }
 
-    /// The input index of cell `j` of a class for a block that begins at grid position `begin`, if it exists.
-    fn index(&self, class: usize, begin: usize, j: usize) -> Option<usize> {
-        let at = (begin + j) as i64 * self.in_step as i64 + self.firsts[class];
+    /// Which of the first `count` cells of a class are inside the input, for a block that begins at grid position `begin`.
+    fn inside(&self, class: usize, begin: usize, count: usize) -> Inside {
+        let (step, count) = (self.in_step as i64, count as i64);
+        let first = begin as i64 * step + self.firsts[class];
+        let begin = crate::spec::ceil_div(-first, step).clamp(0, count);
+        let end = crate::spec::ceil_div(self.input as i64 - first, step).clamp(begin, count);
+        Inside {
+            cells: begin as usize..end as usize,
+            from: if begin < end { (first + begin * step) as usize } else { 0 },
+        }
+    }
+
+    /// The input index of the first cell of a class for a block that begins at grid position `begin`, if it exists.
+    fn index(&self, class: usize, begin: usize) -> Option<usize> {
+        let at = begin as i64 * self.in_step as i64 + self.firsts[class];
         (0..self.input as i64).contains(&at).then_some(at as usize)
     }
 }
@@ -118,117 +130,152 @@ impl Sheets {
         sheet * self.sheet + y_offset * self.pitch + x_offset
     }
 
-    /// Writes the sheets of one channel for a block. `source` is the channel's first element, `strides` those of the spatial axes.
-    #[expect(clippy::too_many_arguments)]
-    pub fn fill<E: Element>(
-        &self,
-        kernels: &Kernels<E::Compute>,
-        source: &[E],
-        strides: &[usize],
-        outer_at: &[usize],
-        rows: Range<usize>,
-        columns: Range<usize>,
-        to: &mut [E::Compute],
-    ) {
-        self.fill_cells(kernels, source, strides, 1, outer_at, rows, columns, to);
-    }
-
-    /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
-    #[expect(clippy::too_many_arguments)]
-    pub fn fill_cells<E: Element>(
-        &self,
-        kernels: &Kernels<E::Compute>,
-        source: &[E],
-        strides: &[usize],
-        depth: usize,
-        outer_at: &[usize],
-        rows: Range<usize>,
-        columns: Range<usize>,
-        to: &mut [E::Compute],
-    ) {
-        let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else { return };
-        let mut sheets = to.chunks_mut((self.sheet * depth).max(1));
+    /// What of the input goes where for a block: `strides` are those of the spatial axes.
+    pub fn filling(&self, strides: &[usize], outer_at: &[usize], rows: Range<usize>, columns: Range<usize>) -> Filling {
+        let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else {
+            unreachable!("axes end in rows and columns")
+        };
+        let count = rows.len() + self.rows.extra;
+        let of_rows: Vec<Inside> =
+            (0..self.rows.firsts.len()).map(|class| self.rows.inside(class, rows.start, count)).collect();
+        let of_columns: Vec<Inside> =
+            (0..self.columns.firsts.len()).map(|class| self.columns.inside(class, columns.start, self.pitch)).collect();
         let classes: usize = self.outer.iter().map(|o| o.firsts.len()).product();
+        let mut parts = Vec::with_capacity(classes * of_rows.len() * of_columns.len());
         for class in 0..classes {
             let mut base = Some(0);
             let mut left = class;
             for ((axis, stride), at) in self.outer.iter().zip(outer_strides).zip(outer_at).rev() {
-                let index = axis.index(left % axis.firsts.len(), *at, 0);
+                let index = axis.index(left % axis.firsts.len(), *at);
                 left /= axis.firsts.len();
                 base = base.zip(index).map(|(base, index)| base + index * stride);
             }
-            for y_class in 0..self.rows.firsts.len() {
-                for x_class in 0..self.columns.firsts.len() {
-                    let Some(sheet) = sheets.next() else { return };
-                    let whole_rows = depth == 1 && columns.len() == self.pitch && self.columns.input == self.pitch;
-                    if whole_rows
-                        && (*row_stride, *column_stride, self.rows.in_step, self.columns.in_step)
-                            == (self.pitch, 1, 1, 1)
-                        && let Some(base) = base
-                    {
-                        self.fill_shifted(y_class, x_class, &source[base..], rows.clone(), sheet);
-                        continue;
-                    }
-                    let inside = self.inside(x_class, self.pitch, columns.start);
-                    let from = inside.from * column_stride;
-                    for j in 0..rows.len() + self.rows.extra {
-                        let row = &mut sheet[j * self.pitch * depth..(j + 1) * self.pitch * depth];
-                        match base.zip(self.rows.index(y_class, rows.start, j)) {
-                            None => row.fill(E::Compute::ZERO),
-                            Some((base, i)) => {
-                                let (begin, end) = (inside.cells.start * depth, inside.cells.end * depth);
-                                clear(&mut row[..begin]);
-                                clear(&mut row[end..]);
-                                if begin < end {
-                                    let source = &source[base + i * row_stride + from..];
-                                    let stride = self.columns.in_step * column_stride;
-                                    copy(kernels, source, stride, depth, &mut row[begin..end]);
-                                }
-                            }
-                        }
+            for rows in &of_rows {
+                let of_row = of_columns.iter().enumerate().map(|(class, columns)| Part {
+                    base: base.filter(|_| !rows.cells.is_empty() && !columns.cells.is_empty()),
+                    rows: rows.clone(),
+                    columns: columns.clone(),
+                    shift: self.columns.firsts[class],
+                });
+                parts.extend(of_row);
+            }
+        }
+        let whole = columns.len() == self.pitch && self.columns.input == self.pitch;
+        let unit = *column_stride == 1 && (self.rows.in_step, self.columns.in_step) == (1, 1);
+        Filling {
+            parts,
+            count,
+            row_stride: *row_stride,
+            column_stride: *column_stride,
+            shifted: whole && unit && *row_stride == self.pitch,
+            split: if *column_stride == 1 && self.columns.in_step == 2 { first_of(&of_columns) } else { None },
+        }
+    }
+
+    /// Writes the sheets of one channel; `source` begins with its first element.
+    pub fn fill<E: Element>(
+        &self,
+        kernels: &Kernels<E::Compute>,
+        filling: &Filling,
+        source: &[E],
+        to: &mut [E::Compute],
+    ) {
+        self.fill_cells(kernels, filling, source, 1, to);
+    }
+
+    /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
+    pub fn fill_cells<E: Element>(
+        &self,
+        kernels: &Kernels<E::Compute>,
+        filling: &Filling,
+        source: &[E],
+        depth: usize,
+        to: &mut [E::Compute],
+    ) {
+        let mut sheets = to.chunks_mut((self.sheet * depth).max(1));
+        let mut parts = filling.parts.iter();
+        let plane = E::as_compute(source).filter(|_| depth == 1 && filling.column_stride == 1);
+        while let Some((part, sheet)) = parts.next().zip(sheets.next()) {
+            let sheet = &mut sheet[..filling.count * self.pitch * depth];
+            let Some(base) = part.base else {
+                sheet.fill(E::Compute::ZERO);
+                continue;
+            };
+            if depth == 1 && filling.shifted {
+                self.fill_shifted(part, &source[base..], sheet);
+                continue;
+            }
+            match plane.map(|plane| &plane[base..]) {
+                Some(plane) if self.columns.in_step == 1 => self.fill_rows(kernels, filling, part, plane, sheet),
+                Some(plane) if let Some(first) = filling.split => {
+                    let Some(both) = parts.next().zip(sheets.next()) else { return };
+                    let sheets = [sheet, &mut both.1[..filling.count * self.pitch]];
+                    self.fill_split(kernels, filling, first, [part, both.0], plane, sheets);
+                }
+                _ => {
+                    let stride = self.columns.in_step * filling.column_stride;
+                    let from = base + part.columns.from * filling.column_stride;
+                    let (begin, end) = (part.columns.cells.start * depth, part.columns.cells.end * depth);
+                    let rows = part.rows_inside(self.pitch * depth, sheet).chunks_mut(self.pitch * depth);
+                    for (j, row) in rows.enumerate() {
+                        clear(&mut row[..begin]);
+                        clear(&mut row[end..]);
+                        let source = &source[from + (part.rows.from + j * self.rows.in_step) * filling.row_stride..];
+                        copy(kernels, source, stride, depth, &mut row[begin..end]);
                     }
                 }
             }
         }
     }
 
-    /// What a row of column class `class` holds, seen from grid column `begin`.
-    fn inside(&self, class: usize, cells: usize, begin: usize) -> InsideRow {
-        let axis = &self.columns;
-        let (step, cells) = (axis.in_step as i64, cells as i64);
-        let first = begin as i64 * step + axis.firsts[class];
-        let begin = crate::spec::ceil_div(-first, step).clamp(0, cells);
-        let end = crate::spec::ceil_div(axis.input as i64 - first, step).clamp(begin, cells);
-        InsideRow {
-            cells: begin as usize..end as usize,
-            from: if begin < end { (first + begin * step) as usize } else { 0 },
-        }
+    /// The sheets of two column classes that are the even and the odd columns of the input.
+    fn fill_split<T: Compute>(
+        &self,
+        kernels: &Kernels<T>,
+        filling: &Filling,
+        first: usize,
+        parts: [&Part; 2],
+        plane: &[T],
+        sheets: [&mut [T]; 2],
+    ) {
+        let [a, b] = sheets;
+        let (a, b) = (parts[0].rows_inside(self.pitch, a), parts[1].rows_inside(self.pitch, b));
+        let to = if first == 0 { [a, b] } else { [b, a] };
+        let [even, odd] = [first, 1 - first].map(|class| &parts[class].columns);
+        let rows = SplitRows {
+            count: parts[0].rows.cells.len(),
+            step: self.rows.in_step * filling.row_stride,
+            widths: [even.cells.len(), odd.cells.len()],
+            before: [even.cells.start, odd.cells.start],
+        };
+        kernels.split_rows(&plane[parts[0].rows.from * filling.row_stride + even.from..], &rows, to, self.pitch);
+    }
+
+    /// The sheet of a column class that has no gaps in the input.
+    fn fill_rows<T: Compute>(
+        &self,
+        kernels: &Kernels<T>,
+        filling: &Filling,
+        part: &Part,
+        plane: &[T],
+        sheet: &mut [T],
+    ) {
+        let rows = Rows {
+            count: part.rows.cells.len(),
+            width: part.columns.cells.len(),
+            step: self.rows.in_step * filling.row_stride,
+            before: part.columns.cells.start,
+        };
+        let source = &plane[part.rows.from * filling.row_stride + part.columns.from..];
+        kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, sheet), self.pitch);
     }
 
     /// Rows of the input's own width: one shifted copy, in which the cells that wrapped around a row's end are then cleared.
-    fn fill_shifted<E: Element>(
-        &self,
-        y_class: usize,
-        x_class: usize,
-        source: &[E],
-        rows: Range<usize>,
-        sheet: &mut [E::Compute],
-    ) {
-        let pitch = self.pitch as i64;
-        let first_row = rows.start as i64 + self.rows.firsts[y_class];
-        let count = (rows.len() + self.rows.extra) as i64;
-        let begin = (-first_row).clamp(0, count);
-        let end = (self.rows.input as i64 - first_row).clamp(begin, count);
-        let shift = self.columns.firsts[x_class];
-        let sheet = &mut sheet[..(count * pitch) as usize];
-        sheet[..(begin * pitch) as usize].fill(E::Compute::ZERO);
-        sheet[(end * pitch) as usize..].fill(E::Compute::ZERO);
-        let inside = &mut sheet[(begin * pitch) as usize..(end * pitch) as usize];
-        if inside.is_empty() || shift.abs() >= pitch {
-            return inside.fill(E::Compute::ZERO);
-        }
+    fn fill_shifted<E: Element>(&self, part: &Part, source: &[E], sheet: &mut [E::Compute]) {
+        let (pitch, shift) = (self.pitch as i64, part.shift);
+        let inside = part.rows_inside(self.pitch, sheet);
         // cell c of `inside` comes from c + from of the source's plane
-        let from = (first_row + begin) * pitch + shift;
+        let from = part.rows.from as i64 * pitch + shift;
         let plane = self.rows.input as i64 * pitch;
         let copy_begin = (-from).clamp(0, inside.len() as i64);
         let copy_end = (plane - from).clamp(copy_begin, inside.len() as i64);
@@ -243,8 +290,51 @@ impl Sheets {
     }
 }
 
-/// The part of a row that is inside the input.
-struct InsideRow {
+/// What of the input goes where in the sheets of a block: the same for every channel.
+pub(crate) struct Filling {
+    /// One a sheet.
+    parts: Vec<Part>,
+    /// Rows of a sheet.
+    count: usize,
+    row_stride: usize,
+    column_stride: usize,
+    /// Whether sheets are shifted copies of the input.
+    shifted: bool,
+    /// Where the columns of two classes are the even and the odd ones of the input, which of them has the first.
+    split: Option<usize>,
+}
+
+/// What of the input goes to a sheet.
+struct Part {
+    /// Where the input is at the block's outer position; none for a sheet of zeros.
+    base: Option<usize>,
+    rows: Inside,
+    columns: Inside,
+    /// Shift of the first column.
+    shift: i64,
+}
+
+impl Part {
+    /// The rows of a sheet that are inside the input; the others get zeros.
+    fn rows_inside<'s, T: Compute>(&self, pitch: usize, sheet: &'s mut [T]) -> &'s mut [T] {
+        let Range { start, end } = self.rows.cells;
+        clear(&mut sheet[..start * pitch]);
+        clear(&mut sheet[end * pitch..]);
+        &mut sheet[start * pitch..end * pitch]
+    }
+}
+
+/// Which of two column classes has the first of the input's columns that they share, if they share all.
+fn first_of(columns: &[Inside]) -> Option<usize> {
+    let [a, b] = columns else { return None };
+    let first = usize::from(b.from < a.from);
+    let adjacent = columns[first].from + 1 == columns[1 - first].from;
+    (adjacent && !a.cells.is_empty() && !b.cells.is_empty()).then_some(first)
+}
+
+/// The cells of an axis that are inside the input.
+#[derive(Clone)]
+struct Inside {
     cells: Range<usize>,
     /// The input index of the first cell.
     from: usize,
