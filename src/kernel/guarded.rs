@@ -356,6 +356,21 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             calls += 1;
         }
     }
+    for (count, channels) in [1, lanes, 2 * lanes + 1].iter().flat_map(|n| [1, lanes - 1, lanes].map(|c| (*n, c))) {
+        let width = count.next_multiple_of(lanes);
+        for gap in [0, 3] {
+            let starts: Vec<usize> = (0..channels).map(|j| j * (width + gap)).collect();
+            let from = Guarded::new(side, &values::<T>(starts[channels - 1] + width, 1));
+            let step = channels + gap;
+            let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * step + channels]);
+            kernels.rows_to_placed_cells(&from, &starts, count, &mut to, step);
+            for (at, got) in to.iter().enumerate() {
+                let (i, j) = (at / step, at % step);
+                assert_eq!(*got, if j < channels { from[starts[j] + i] } else { T::of(99) });
+            }
+            calls += 1;
+        }
+    }
     for len in [0, 1, lanes, 2 * lanes + 1] {
         for step in [1, 2, 3] {
             let from = Guarded::new(side, &values::<T>((len * step).saturating_sub(step - 1), 1));

@@ -35,6 +35,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub channel_tiles: &'static [ChannelTile<T>],
     cells_to_rows: CellsToRows<T>,
     rows_to_cells: RowsToCells<T>,
+    rows_to_placed_cells: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
     interleave2: unsafe fn([&[T]; 2], &mut [T]),
     interleave4: unsafe fn([&[T]; 4], &mut [T]),
     strided2: unsafe fn(&[T], &mut [T]),
@@ -94,6 +95,18 @@ impl<T: Compute> Kernels<T> {
         assert!((rows - 1) * to_step + columns.next_multiple_of(self.lanes) <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
+    }
+
+    /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts as there are lanes. What is between cells stays.
+    ///
+    /// # Panics
+    /// When `from` has fewer than `count` elements, rounded up to whole vectors, behind a start, or `to` is too short.
+    pub fn rows_to_placed_cells(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
+        let (Some(last), Some(furthest)) = (count.checked_sub(1), starts.iter().max()) else { return };
+        assert!(starts.len() <= self.lanes && furthest + count.next_multiple_of(self.lanes) <= from.len());
+        assert!(last * step + starts.len() <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.rows_to_placed_cells)(from, starts, count, to, step) }
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
@@ -290,6 +303,18 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn rows_to_placed_cells(
+                from: &[$lane],
+                starts: &[usize],
+                count: usize,
+                to: &mut [$lane],
+                step: usize,
+            ) {
+                // SAFETY: entered through `Kernels::rows_to_placed_cells` only, which checks.
+                unsafe { squares::rows_to_placed_cells::<$vector, LANES>(from, starts, count, to, step) }
+            }
+
+            $(#[$feature])*
             unsafe fn interleave2(from: [&[$lane]; 2], to: &mut [$lane]) {
                 rows::interleave(from, to)
             }
@@ -369,6 +394,7 @@ macro_rules! kernels {
                 channel_tiles: $channel_tiles!(channel_of),
                 cells_to_rows,
                 rows_to_cells,
+                rows_to_placed_cells,
                 interleave2,
                 interleave4,
                 strided2,

@@ -60,3 +60,30 @@ pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
         }
     }
 }
+
+/// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i`: rows become cells, `step` elements apart. What is between cells stays.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are one to `LANES` starts, from each of which `from` holds `count` elements rounded up to whole vectors;
+/// `to` holds as many elements as there are starts from each cell on.
+#[inline(always)]
+pub(super) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    starts: &[usize],
+    count: usize,
+    to: &mut [V::Lane],
+    step: usize,
+) {
+    for p in (0..count).step_by(LANES) {
+        // SAFETY: whole vectors are read by this function's contract; of a cell, as many elements are written as there are starts.
+        unsafe {
+            let cells: [V; LANES] = interleave(std::array::from_fn(|j| {
+                V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p))
+            }));
+            for (i, cell) in cells.into_iter().enumerate().take(count - p) {
+                let to = to.as_mut_ptr().add((p + i) * step);
+                if starts.len() == LANES { cell.store(to) } else { cell.store_first(starts.len(), to) }
+            }
+        }
+    }
+}

@@ -20,6 +20,16 @@ pub(super) trait Vector: Copy {
     unsafe fn load(from: *const Self::Lane) -> Self;
     /// Writes `LANES` elements.
     unsafe fn store(self, to: *mut Self::Lane);
+    /// Writes the first `count` elements, fewer than `LANES`.
+    #[inline(always)]
+    unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
+        let mut lanes = [Self::Lane::ZERO; 16];
+        // SAFETY: the array holds any vector, of which `count` elements are copied to where the caller says that so many are writable.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+        }
+    }
     /// `self + a·b`.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self + other`.
@@ -102,7 +112,7 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr $(, store_first $masked:expr)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
@@ -128,6 +138,12 @@ macro_rules! register {
                 // SAFETY: the trait's contract, `LANES` elements are writable; the unaligned form is used.
                 unsafe { $store(to, self.0) }
             }
+
+            $(#[inline(always)]
+            unsafe fn store_first(self, count: usize, to: *mut $lane) {
+                // SAFETY: the trait's contract, the CPU has these instructions, and no more than `count` elements are written.
+                unsafe { $masked(to, (1 << count) - 1, self.0) }
+            })?
 
             #[inline(always)]
             unsafe fn mul_add(self, a: Self, b: Self) -> Self {
@@ -177,7 +193,8 @@ mod x86 {
             let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
             [_mm512_permutex2var_ps(x, even, y), _mm512_permutex2var_ps(x, odd, y)]
-        }
+        },
+        store_first _mm512_mask_storeu_ps
     );
     register!(
         /// Eight f64 of AVX-512.
@@ -191,7 +208,8 @@ mod x86 {
         {
             let (even, odd) = (_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15));
             [_mm512_permutex2var_pd(x, even, y), _mm512_permutex2var_pd(x, odd, y)]
-        }
+        },
+        store_first _mm512_mask_storeu_pd
     );
     register!(
         /// Eight f32 of AVX.

@@ -4,7 +4,6 @@
 #![expect(clippy::needless_range_loop)]
 
 use super::vector::Vector;
-use crate::element::Compute;
 
 /// What the rows of results are summed from.
 #[derive(Clone, Copy)]
@@ -150,14 +149,12 @@ impl<const U: usize> Strip<U> {
         for u in 0..U {
             let begin = row * step + self.at::<V>(u);
             // SAFETY: rows of at least a vector are stored within themselves, shorter ones where the vector covers but rows still to be written, or
-            // element by element.
+            // in part.
             unsafe {
                 if width >= V::LANES || (step == width && begin + V::LANES <= rows * width) {
                     sums[u].store(to.as_mut_ptr().add(begin));
                 } else {
-                    let mut vector = [V::Lane::ZERO; 16];
-                    sums[u].store(vector.as_mut_ptr());
-                    to[begin..begin + width].copy_from_slice(&vector[..width]);
+                    sums[u].store_first(width, to.as_mut_ptr().add(begin));
                 }
             }
         }

@@ -13,6 +13,7 @@ use crate::kernel::{Dispatch, Isa, Kernels, PhaseOperand, PositionTile, RowTile,
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
+use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -47,6 +48,8 @@ pub struct PhasesPlan {
     pub mr: usize,
     /// Output channels of the last panel's tile.
     pub tail_mr: usize,
+    /// Groups whose input and results are transposed together: more than one where channels are last and a group has few.
+    pub bundle: usize,
     /// Vectors of positions of a register tile.
     pub nv: usize,
     /// Whether each column shift has a copy of its own, so that rows have no gaps.
@@ -139,17 +142,22 @@ impl PhasesPlan {
             && same_element
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         let element = super::compute_bytes(datum_type);
+        // groups that are computed together, where one panel has all output channels of each
+        let bundle = match problem.data_format {
+            DataFormat::Ncx => 1,
+            DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
+        };
 
         let mut best: Option<PhasesPlan> = None;
-        for apart in [true, false] {
+        for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
             if in_place && !apart {
                 continue;
             }
             let sheets = |rows, columns| Sheets::new(&axes, rows, columns, apart);
             // a block's sheets, all channels, take at most half of L2: the weights stream through the rest
-            let budget = machine.l2 / 2 / element / problem.group_in.max(1);
+            let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
             let (block_rows, block_columns) = if in_place {
-                (y.grid.min((machine.l2 / 2 / element / problem.group_in.max(1) / x.grid).max(1)), x.grid)
+                (y.grid.min((budget / x.grid).max(1)), x.grid)
             } else if y.grid == 1 && y.output == 1 {
                 let per_column = sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid)).max(1);
                 (1, (budget / per_column).max(256).min(x.grid))
@@ -171,7 +179,7 @@ impl PhasesPlan {
             let copied = match in_place {
                 true => 0,
                 false => {
-                    let copying = cost::copied(problem.data_format, problem.group_in);
+                    let copying = cost::copied(problem.data_format, problem.group_in * bundle);
                     (laid_out.bytes(problem.group_in, 1) / lanes).saturating_mul(copying)
                 }
             };
@@ -183,7 +191,7 @@ impl PhasesPlan {
             for (mr, nv, rows, family) in buffered.chain(direct) {
                 let tail = problem.group_out % mr;
                 let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
-                if forced.is_some_and(|f| f != (mr, tail_mr)) {
+                if forced.is_some_and(|f| f != (mr, tail_mr)) || (bundle > 1 && mr < problem.group_out) {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
@@ -200,7 +208,7 @@ impl PhasesPlan {
                 let panels = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
                 let store = match rows {
                     true => cost::FROM_REGISTERS,
-                    false => cost::buffered(problem.data_format, x.out_step, mr),
+                    false => cost::buffered(problem.data_format, x.out_step, mr.min(problem.group_out) * bundle),
                 };
                 let stored = (runs * vectors).saturating_mul(problem.group_out * phases * store);
                 let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored);
@@ -210,11 +218,12 @@ impl PhasesPlan {
                     best = Some(PhasesPlan {
                         mr,
                         tail_mr,
+                        bundle,
                         nv,
                         apart,
                         direct: in_place,
                         rows,
-                        chunk_tiles: chunk_tiles(mr, nv * lanes, x, element),
+                        chunk_tiles: chunk_tiles(mr * bundle, nv * lanes, x, element),
                         tile_major: resident,
                         block_rows,
                         block_columns,
@@ -233,7 +242,8 @@ impl PhasesPlan {
         let sheets = if self.direct {
             0
         } else {
-            Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart).bytes(problem.group_in, element)
+            let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+            sheets.bytes(problem.group_in.saturating_mul(self.bundle), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(CHUNK_BYTES)
@@ -265,7 +275,11 @@ impl PhasesPlan {
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+            let groups = task.groups.clone();
+            groups
+                .clone()
+                .step_by(self.bundle)
+                .try_for_each(|g| prepared.run_groups(task, g..groups.end.min(g + self.bundle), scratch))
         })
     }
 }
@@ -419,10 +433,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+    /// All output channels of some groups, a bundle or less.
+    fn run_groups(
+        &self,
+        task: &mut Task<E>,
+        groups: Range<usize>,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let lanes = self.kernels.lanes;
-        let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
+        let inputs = groups.len() * problem.group_in;
+        let first = task.n * self.strides.0 + groups.start * problem.group_in * self.strides.1;
         let tile_positions = plan.nv * lanes;
         let pitch;
         let block = &mut scratch.block;
@@ -433,26 +454,21 @@ impl<'a, E: Element> Prepared<'a, E> {
             Source { data: flat, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[] }
         } else {
             pitch = self.sheets.pitch;
-            let stride = self.sheets.channel_stride;
+            // squares that are transposed may run over a plane's last row
+            let stride = self.sheets.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
             // tiles may run past the last position: what they read there is never stored, but must exist
-            let data = block.of(problem.group_in * stride + tile_positions)?;
+            let data = block.of(inputs * stride + tile_positions)?;
             let filling = self.sheets.filling(&self.strides.2, &task.outer, task.rows.clone(), task.columns.clone());
-            let fill = |channel: usize, depth: usize, to: &mut [E::Compute]| {
-                let source = &self.input[first + channel * self.strides.1..];
-                self.sheets.fill_cells(self.kernels, &filling, source, depth, to);
-            };
+            let source = &self.input[first..];
             match problem.data_format {
                 DataFormat::Ncx => {
-                    let planes = data.chunks_mut(stride).take(problem.group_in).enumerate();
-                    planes.for_each(|(channel, plane)| fill(channel, 1, plane));
+                    for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
+                        self.sheets.fill(self.kernels, &filling, &source[channel * self.strides.1..], plane);
+                    }
                 }
                 DataFormat::Nxc => {
-                    for (at, planes) in data[..problem.group_in * stride].chunks_mut(lanes * stride).enumerate() {
-                        let depth = planes.len() / stride;
-                        let cells = scratch.ragged.of(depth * stride)?;
-                        fill(at * lanes, depth, cells);
-                        super::transposed(self.kernels, cells, depth, (depth, stride), planes, stride);
-                    }
+                    let to = (&mut data[..inputs * stride], stride);
+                    self.sheets.fill_planes(self.kernels, &filling, source, inputs, to, &mut scratch.ragged)?;
                 }
             }
             Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[] }
@@ -471,11 +487,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let (row, column) = (tile / per_row, tile % per_row * tile_positions);
                 let count = tile_positions.min(task.columns.len() - column);
                 source.base = origin + row * pitch + column;
-                self.run_row_tile(task, g, panel, &source, (row, column, count), &mut buffers)
+                self.run_row_tile(task, groups.start, panel, &source, (row, column, count), &mut buffers)
             } else {
                 let position = tile * chunk;
                 source.base = origin + position;
-                self.run_chunk(task, g, panel, &source, (position, chunk.min(flat - position), pitch), &mut buffers)
+                let place = (position, chunk.min(flat - position), pitch);
+                self.run_chunk(task, groups.clone(), panel, &source, place, &mut buffers)
             }
         };
         if plan.tile_major {
@@ -556,11 +573,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// All phases of one panel over `count` flat positions from `position`, stored through a buffer.
+    /// All phases of one panel of each group over `count` flat positions from `position`, stored through a buffer.
     fn run_chunk(
         &self,
         task: &mut Task<E>,
-        g: usize,
+        groups: Range<usize>,
         panel: &Panel<E::Compute>,
         source: &Source<E::Compute>,
         (position, count, pitch): (usize, usize, usize),
@@ -570,11 +587,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let stride = count.next_multiple_of(self.kernels.lanes);
+        let of_group = panel.height * stride;
+        let of_phase = groups.len() * of_group;
         // squares that are transposed may run over the last row
-        let out = buffers.tile.of(self.columns * panel.height * stride + self.kernels.lanes)?;
-        let bias_at = g * (self.bias.len() / problem.group) + panel.first_channel;
-        let bias = &self.bias[bias_at..bias_at + panel.height];
-        let weights = &self.weights[g * self.group_weights + panel.weights..];
+        let out = buffers.tile.of(self.columns * of_phase + self.kernels.lanes)?;
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let source = &self.readable(source, stride, count, buffers.ragged)?;
         let tile_positions = plan.nv * self.kernels.lanes;
@@ -582,17 +598,29 @@ impl<'a, E: Element> Prepared<'a, E> {
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
-                for at in (0..stride).step_by(tile_positions) {
+                for (g, at) in groups.clone().cartesian_product((0..stride).step_by(tile_positions)) {
                     let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
-                    for (phase, out) in phases.iter().zip(out.chunks_mut(panel.height * stride)) {
+                    let bias = g * (self.bias.len() / problem.group) + panel.first_channel;
+                    let bias = &self.bias[bias..bias + panel.height];
+                    let weights = &self.weights[g * self.group_weights + panel.weights..];
+                    let of_input = (g - groups.start) * problem.group_in * source.channel_stride;
+                    let source = Source { base: source.base + of_input + at, ..*source };
+                    for (phase, out) in phases.iter().zip(out.chunks_mut(of_phase)) {
                         let weights = &weights[phase.weights * panel.height..];
-                        let source = Source { base: source.base + at, ..*source };
-                        run_chains(tile, weights, &source, &phase.taps, bias, &mut out[at..], stride);
+                        let out = &mut out[(g - groups.start) * of_group + at..];
+                        run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
                     }
                 }
-                if problem.data_format == DataFormat::Nxc && channels >= FEWEST_IN_SQUARES {
-                    let place = (g * problem.group_out + panel.first_channel, o, ry);
-                    self.store_cells(task, place, channels, (position, count, pitch), (out, panel.height * stride));
+                if problem.data_format == DataFormat::Nxc && groups.len() * channels >= FEWEST_IN_SQUARES {
+                    let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
+                    // groups follow each other in the output, but in the buffer, panels are padded
+                    let rows: SmallVec<[usize; 64]> = (0..groups.len())
+                        .flat_map(|group| (0..channels).map(move |m| group * of_group + m * stride))
+                        .collect();
+                    let (everywhere, placed) = self.tail.split();
+                    everywhere.apply(out);
+                    let tail = (placed, &mut *buffers.row);
+                    self.store_cells(task, place, &rows, (position, count, pitch), (out, of_phase), tail)?;
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
@@ -602,10 +630,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                         break;
                     }
                     let first = (task.columns.start + run.column) * x.out_step;
-                    for m in 0..channels {
+                    for (g, m) in groups.clone().cartesian_product(0..channels) {
                         rows.clear();
                         for rx in 0..self.columns {
-                            let at = (rx * panel.height + m) * stride + run.at;
+                            let at = rx * of_phase + (g - groups.start) * of_group + m * stride + run.at;
                             rows.push(&out[at..at + run.len]);
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
@@ -618,39 +646,31 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Stores rows of positions as cells, channels side by side: by transposed squares.
+    /// Stores rows of positions, which begin at `rows` in `out`, as cells, channels side by side: by transposed squares.
     fn store_cells(
         &self,
         task: &mut Task<E>,
         (channel, outer, phase_row): (usize, usize, usize),
-        channels: usize,
+        rows: &[usize],
         (position, count, pitch): (usize, usize, usize),
         (out, phase_stride): (&[E::Compute], usize),
-    ) {
+        (tail, buffer): (Tail<E>, &mut Vec<E::Compute>),
+    ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let lanes = self.kernels.lanes;
-        let stride = count.next_multiple_of(lanes);
-        let mut square = [E::Compute::ZERO; 16 * 16];
         for run in flat_runs(position..position + count, pitch, task.columns.len()) {
-            let cell = (task.rows.start + run.row) * y.out_step + phase_row;
-            if cell >= task.pieces.rows.end {
+            let row = (task.rows.start + run.row) * y.out_step + phase_row;
+            if row >= task.pieces.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
-            for (rx, m) in (0..self.columns).cartesian_product((0..channels).step_by(lanes)) {
-                let present = lanes.min(channels - m);
-                let rows = &out[rx * phase_stride + m * stride + run.at..];
-                let starts: SmallVec<[usize; 16]> = (0..lanes).map(|i| i.min(present - 1) * stride).collect();
-                for p in (0..run.len).step_by(lanes) {
-                    let mut cells = square.chunks_mut(lanes).take(lanes).collect::<SmallVec<[_; 16]>>();
-                    self.kernels.cells_to_rows(&rows[p..], &starts, &mut cells);
-                    let cells = cells.into_iter().take(run.len - p).map(|cell| &mut cell[..present]);
-                    let (column, channels) = (first + p * x.out_step + rx, channel + m..channel + m + present);
-                    task.pieces.write_cells(outer, cell, column, x.out_step, channels, cells, self.tail);
-                }
+            for rx in 0..self.columns {
+                let place = (outer, row, first + rx);
+                let from = (&out[rx * phase_stride + run.at..], rows, run.len);
+                task.pieces.write_rows(self.kernels, place, x.out_step, channel, from, tail, buffer)?;
             }
         }
+        Ok(())
     }
 }
 

@@ -356,6 +356,51 @@ impl<E: Element> Pieces<'_, E> {
         }
     }
 
+    /// Writes `count` cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. The elements of channel `j` of them are
+    /// in `from`, from `starts[j]` on, with room for a vector behind the last. Cells outside the piece are dropped.
+    #[expect(clippy::too_many_arguments)]
+    pub fn write_rows(
+        &mut self,
+        kernels: &Kernels<E::Compute>,
+        (outer, row, column): (usize, usize, usize),
+        step: usize,
+        first_channel: usize,
+        (from, starts, count): (&[E::Compute], &[usize], usize),
+        tail: Tail<E>,
+        scratch: &mut Vec<E::Compute>,
+    ) -> TractResult<()> {
+        if column >= self.columns.end {
+            return Ok(());
+        }
+        let count = count.min((self.columns.end - column).div_ceil(step));
+        let at = self.cell(row, column) * self.step + first_channel;
+        let step = step * self.step;
+        let Slice { at: first, cells } = &mut self.slices[outer];
+        let (first, to) = (*first + at, &mut cells[at..]);
+        for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
+            let m = m * kernels.lanes;
+            let finish = |cell: &mut [E::Compute], i: usize| {
+                if !tail.is_empty() {
+                    tail.apply_cell(first_channel + m, first + m + i * step, cell);
+                }
+            };
+            if let Some(to) = E::as_compute_mut(&mut to[m..]) {
+                kernels.rows_to_placed_cells(from, starts, count, to, step);
+                if !tail.is_empty() {
+                    (0..count).for_each(|i| finish(&mut to[i * step..i * step + starts.len()], i));
+                }
+                continue;
+            }
+            refill("working memory", scratch, count * starts.len(), E::Compute::ZERO)?;
+            kernels.rows_to_placed_cells(from, starts, count, scratch, starts.len());
+            for (i, cell) in scratch.chunks_mut(starts.len()).enumerate() {
+                finish(cell, i);
+                E::narrow_slice(cell, &mut to[m + i * step..m + i * step + starts.len()]);
+            }
+        }
+        Ok(())
+    }
+
     /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
         let cell = self.cell(row, column);

@@ -7,9 +7,10 @@
 
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Kernels, Rows, SplitRows};
+use crate::kernel::{Aligned, Kernels, Rows, SplitRows};
 use std::collections::HashMap;
 use std::ops::Range;
+use tract_core::internal::*;
 
 /// How the taps of one axis share sheets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,6 +227,49 @@ impl Sheets {
                 }
             }
         }
+    }
+
+    /// As [`Sheets::fill`], for `channels` that are side by side in the input: each has its sheets in a plane of its own, `stride` elements apart. Planes
+    /// have room for a vector behind the sheets. `cells` is working memory.
+    pub fn fill_planes<E: Element>(
+        &self,
+        kernels: &Kernels<E::Compute>,
+        filling: &Filling,
+        source: &[E],
+        channels: usize,
+        (to, stride): (&mut [E::Compute], usize),
+        cells: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let step = self.columns.in_step * filling.column_stride;
+        for (index, part) in filling.parts.iter().enumerate() {
+            let sheet = index * self.sheet..index * self.sheet + filling.count * self.pitch;
+            let Some(base) = part.base else {
+                to.chunks_mut(stride).take(channels).for_each(|plane| plane[sheet.clone()].fill(E::Compute::ZERO));
+                continue;
+            };
+            let (rows, columns) = (&part.rows, &part.columns);
+            for (j, row) in rows.cells.clone().enumerate() {
+                let size = (channels, columns.cells.len());
+                let at = base + columns.from * filling.column_stride;
+                let source = &source[at + (rows.from + j * self.rows.in_step) * filling.row_stride..];
+                let to = &mut to[sheet.start + row * self.pitch + columns.cells.start..];
+                if let Some(source) = E::as_compute(source) {
+                    super::transposed(kernels, source, step, size, to, stride);
+                } else {
+                    let cells = cells.of(size.0 * size.1)?;
+                    copy(kernels, source, step, channels, cells);
+                    super::transposed(kernels, cells, channels, size, to, stride);
+                }
+            }
+            // last: rows were written in whole vectors
+            for plane in to.chunks_mut(stride).take(channels) {
+                for row in part.rows_inside(self.pitch, &mut plane[sheet.clone()]).chunks_mut(self.pitch) {
+                    clear(&mut row[..columns.cells.start]);
+                    clear(&mut row[columns.cells.end..]);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The sheets of two column classes that are the even and the odd columns of the input.
