@@ -4,7 +4,6 @@ use crate::kernel::Dispatch;
 use crate::tail::Activation;
 use std::sync::OnceLock;
 use tract_core::internal::*;
-use tract_core::tract_data::half::slice::HalfFloatSliceExt;
 use tract_linalg::element_wise::ElementWise;
 use tract_linalg::routines::Func;
 
@@ -246,11 +245,11 @@ impl Element for f16 {
     }
 
     fn widen_slice(from: &[f16], to: &mut [f32]) {
-        from.convert_to_f32_slice(to)
+        crate::kernel::widen(from, to)
     }
 
     fn narrow_slice(from: &[f32], to: &mut [f16]) {
-        to.convert_from_f32_slice(from)
+        crate::kernel::narrow(from, to)
     }
 }
 

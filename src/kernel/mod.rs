@@ -4,6 +4,7 @@ mod alloc;
 mod cells;
 #[cfg(all(test, target_os = "linux"))]
 mod guarded;
+mod halves;
 mod isa;
 mod padded;
 mod rows;
@@ -17,6 +18,7 @@ mod window;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells};
+pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;
 pub(crate) use padded::{Rows, SplitRows};
 pub(crate) use scratch::{Aligned, Scratch};

@@ -175,7 +175,7 @@ impl ChannelsPlan {
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
-        let block = if self.direct { 0 } else { sheets.bytes(problem.group_in, element) };
+        let block = if self.direct { 0 } else { sheets.bytes(problem.group_in.saturating_add(1), element) };
         let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         block
@@ -363,21 +363,22 @@ impl<'a, E: Element> Prepared<'a, E> {
             let stride = self.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
             let filling = self.sheets.filling(spatial, &task.outer, task.rows.clone(), task.columns.clone());
-            let fill = |ci: usize, to: &mut [E::Compute]| {
-                self.sheets.fill(self.kernels, &filling, &self.input[first + ci * self.strides.1..], to);
+            let wide = &mut scratch.tile;
+            let mut fill = |ci: usize, to: &mut [E::Compute]| {
+                self.sheets.fill(self.kernels, &filling, &self.input[first + ci * self.strides.1..], to, wide)
             };
             match problem.data_format {
                 DataFormat::Nxc => {
                     self.sheets.fill_cells(self.kernels, &filling, &self.input[first..], self.cell, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
-                    data.chunks_mut(stride).enumerate().for_each(|(ci, to)| fill(ci, to))
+                    data.chunks_mut(stride).enumerate().try_for_each(|(ci, to)| fill(ci, to))?
                 }
                 DataFormat::Ncx => {
                     let lanes = self.kernels.lanes;
                     let planes = scratch.ragged.of(lanes * stride)?;
                     for c in (0..problem.group_in).step_by(lanes) {
-                        (c..problem.group_in).zip(planes.chunks_mut(stride)).for_each(|(ci, to)| fill(ci, to));
+                        (c..problem.group_in).zip(planes.chunks_mut(stride)).try_for_each(|(ci, to)| fill(ci, to))?;
                         super::transposed(self.kernels, planes, stride, (stride, lanes), &mut data[c..], self.cell);
                     }
                 }

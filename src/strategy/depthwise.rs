@@ -123,7 +123,8 @@ impl DepthwisePlan {
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let sheets = sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).bytes(1, element);
+        // those of a channel, and what they are filled from where elements are of another type
+        let sheets = sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).bytes(2, element);
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
@@ -331,7 +332,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             // runs are read in whole vectors: what lies past the last position is never stored, but must exist
             let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
             let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
-            self.sheets.fill(self.kernels, filling, input, sheets);
+            self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
             for channel in task.channels.clone() {
                 let output_channel = g * problem.group_out + channel;
                 let weights = &self.weights[output_channel * taps..];

@@ -243,7 +243,7 @@ impl PhasesPlan {
             0
         } else {
             let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
-            sheets.bytes(problem.group_in.saturating_mul(self.bundle), element)
+            sheets.bytes(problem.group_in.saturating_mul(self.bundle).saturating_add(1), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(CHUNK_BYTES)
@@ -463,7 +463,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             match problem.data_format {
                 DataFormat::Ncx => {
                     for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
-                        self.sheets.fill(self.kernels, &filling, &source[channel * self.strides.1..], plane);
+                        let source = &source[channel * self.strides.1..];
+                        self.sheets.fill(self.kernels, &filling, source, plane, &mut scratch.ragged)?;
                     }
                 }
                 DataFormat::Nxc => {

@@ -173,15 +173,53 @@ impl Sheets {
         }
     }
 
-    /// Writes the sheets of one channel; `source` begins with its first element.
+    /// Writes the sheets of one channel, whose elements follow each other in the input; `source` begins with the first. `wide` is working memory for
+    /// elements of another type than sheets have.
+    ///
+    /// # Errors
+    /// When the memory can't be had.
     pub fn fill<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
         filling: &Filling,
         source: &[E],
         to: &mut [E::Compute],
-    ) {
-        self.fill_cells(kernels, filling, source, 1, to);
+        wide: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let (plane, at) = match E::as_compute(source) {
+            Some(plane) => (plane, 0),
+            None => {
+                let read = filling.parts.iter().filter_map(|part| self.read_by(filling, part));
+                let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
+                let plane = wide.of(read.len())?;
+                E::widen_slice(&source[read.clone()], plane);
+                (&*plane, read.start)
+            }
+        };
+        let mut sheets = to.chunks_mut(self.sheet.max(1));
+        let mut parts = filling.parts.iter();
+        while let Some((part, sheet)) = parts.next().zip(sheets.next()) {
+            let sheet = &mut sheet[..filling.count * self.pitch];
+            let Some(rows) = self.read_by(filling, part) else {
+                sheet.fill(E::Compute::ZERO);
+                continue;
+            };
+            let rows = &plane[rows.start - at..rows.end - at];
+            match filling.split {
+                _ if filling.shifted => self.fill_shifted(part, rows, sheet),
+                _ if self.columns.in_step == 1 => self.fill_rows(kernels, filling, part, rows, sheet),
+                Some(first) => {
+                    let Some(both) = parts.next().zip(sheets.next()) else { return Ok(()) };
+                    let sheets = [sheet, &mut both.1[..filling.count * self.pitch]];
+                    self.fill_split(kernels, filling, first, [part, both.0], rows, sheets);
+                }
+                None => {
+                    let copy = |from: &[_], to: &mut [_]| kernels.strided(from, self.columns.in_step, to);
+                    self.fill_stepped(filling, part, &rows[part.columns.from..], 1, sheet, copy);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
@@ -193,40 +231,43 @@ impl Sheets {
         depth: usize,
         to: &mut [E::Compute],
     ) {
-        let mut sheets = to.chunks_mut((self.sheet * depth).max(1));
-        let mut parts = filling.parts.iter();
-        let plane = E::as_compute(source).filter(|_| depth == 1 && filling.column_stride == 1);
-        while let Some((part, sheet)) = parts.next().zip(sheets.next()) {
+        for (part, sheet) in filling.parts.iter().zip(to.chunks_mut((self.sheet * depth).max(1))) {
             let sheet = &mut sheet[..filling.count * self.pitch * depth];
             let Some(base) = part.base else {
                 sheet.fill(E::Compute::ZERO);
                 continue;
             };
-            if depth == 1 && filling.shifted {
-                self.fill_shifted(part, &source[base..], sheet);
-                continue;
-            }
-            match plane.map(|plane| &plane[base..]) {
-                Some(plane) if self.columns.in_step == 1 => self.fill_rows(kernels, filling, part, plane, sheet),
-                Some(plane) if let Some(first) = filling.split => {
-                    let Some(both) = parts.next().zip(sheets.next()) else { return };
-                    let sheets = [sheet, &mut both.1[..filling.count * self.pitch]];
-                    self.fill_split(kernels, filling, first, [part, both.0], plane, sheets);
-                }
-                _ => {
-                    let stride = self.columns.in_step * filling.column_stride;
-                    let from = base + part.columns.from * filling.column_stride;
-                    let (begin, end) = (part.columns.cells.start * depth, part.columns.cells.end * depth);
-                    let rows = part.rows_inside(self.pitch * depth, sheet).chunks_mut(self.pitch * depth);
-                    for (j, row) in rows.enumerate() {
-                        clear(&mut row[..begin]);
-                        clear(&mut row[end..]);
-                        let source = &source[from + (part.rows.from + j * self.rows.in_step) * filling.row_stride..];
-                        copy(kernels, source, stride, depth, &mut row[begin..end]);
-                    }
-                }
-            }
+            let first = base + part.rows.from * filling.row_stride + part.columns.from * filling.column_stride;
+            let stride = self.columns.in_step * filling.column_stride;
+            let copy = |from: &[E], to: &mut [_]| copy(kernels, from, stride, depth, to);
+            self.fill_stepped(filling, part, &source[first..], depth, sheet, copy);
         }
+    }
+
+    /// Row by row, by a function that copies cells of `depth` elements; `source` begins with the first cell.
+    fn fill_stepped<S, T: Compute>(
+        &self,
+        filling: &Filling,
+        part: &Part,
+        source: &[S],
+        depth: usize,
+        sheet: &mut [T],
+        copy: impl Fn(&[S], &mut [T]),
+    ) {
+        let (begin, end) = (part.columns.cells.start * depth, part.columns.cells.end * depth);
+        let rows = part.rows_inside(self.pitch * depth, sheet).chunks_mut(self.pitch * depth);
+        for (j, row) in rows.enumerate() {
+            clear(&mut row[..begin]);
+            clear(&mut row[end..]);
+            copy(&source[j * self.rows.in_step * filling.row_stride..], &mut row[begin..end]);
+        }
+    }
+
+    /// The elements that a part reads of a channel that has them side by side: whole rows.
+    fn read_by(&self, filling: &Filling, part: &Part) -> Option<Range<usize>> {
+        let first = part.base? + part.rows.from * filling.row_stride;
+        let last = first + (part.rows.cells.len() - 1) * self.rows.in_step * filling.row_stride;
+        Some(first..last + self.columns.input)
     }
 
     /// As [`Sheets::fill`], for `channels` that are side by side in the input: each has its sheets in a plane of its own, `stride` elements apart. Planes
@@ -279,7 +320,7 @@ impl Sheets {
         filling: &Filling,
         first: usize,
         parts: [&Part; 2],
-        plane: &[T],
+        source: &[T],
         sheets: [&mut [T]; 2],
     ) {
         let [a, b] = sheets;
@@ -292,7 +333,7 @@ impl Sheets {
             widths: [even.cells.len(), odd.cells.len()],
             before: [even.cells.start, odd.cells.start],
         };
-        kernels.split_rows(&plane[parts[0].rows.from * filling.row_stride + even.from..], &rows, to, self.pitch);
+        kernels.split_rows(&source[even.from..], &rows, to, self.pitch);
     }
 
     /// The sheet of a column class that has no gaps in the input.
@@ -301,7 +342,7 @@ impl Sheets {
         kernels: &Kernels<T>,
         filling: &Filling,
         part: &Part,
-        plane: &[T],
+        source: &[T],
         sheet: &mut [T],
     ) {
         let rows = Rows {
@@ -310,26 +351,22 @@ impl Sheets {
             step: self.rows.in_step * filling.row_stride,
             before: part.columns.cells.start,
         };
-        let source = &plane[part.rows.from * filling.row_stride + part.columns.from..];
-        kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, sheet), self.pitch);
+        kernels.padded_rows(&source[part.columns.from..], &rows, part.rows_inside(self.pitch, sheet), self.pitch);
     }
 
     /// Rows of the input's own width: one shifted copy, in which the cells that wrapped around a row's end are then cleared.
-    fn fill_shifted<E: Element>(&self, part: &Part, source: &[E], sheet: &mut [E::Compute]) {
+    fn fill_shifted<T: Compute>(&self, part: &Part, source: &[T], sheet: &mut [T]) {
         let (pitch, shift) = (self.pitch as i64, part.shift);
         let inside = part.rows_inside(self.pitch, sheet);
-        // cell c of `inside` comes from c + from of the source's plane
-        let from = part.rows.from as i64 * pitch + shift;
-        let plane = self.rows.input as i64 * pitch;
-        let copy_begin = (-from).clamp(0, inside.len() as i64);
-        let copy_end = (plane - from).clamp(copy_begin, inside.len() as i64);
-        E::widen_slice(
-            &source[(from + copy_begin) as usize..(from + copy_end) as usize],
-            &mut inside[copy_begin as usize..copy_end as usize],
-        );
+        let by = shift.unsigned_abs() as usize;
+        let kept = inside.len() - by;
+        match shift {
+            0.. => inside[..kept].copy_from_slice(&source[by..by + kept]),
+            _ => inside[by..].copy_from_slice(&source[..kept]),
+        }
         let wrapped = if shift < 0 { 0..-shift } else { pitch - shift..pitch };
         for row in inside.chunks_mut(self.pitch) {
-            row[wrapped.start as usize..wrapped.end as usize].fill(E::Compute::ZERO);
+            clear(&mut row[wrapped.start as usize..wrapped.end as usize]);
         }
     }
 }
