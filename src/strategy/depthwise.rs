@@ -6,16 +6,16 @@
 use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, Sheets};
+use super::window::WindowTaps;
 use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Dispatch, Isa, Kernels, Results, WINDOW_ROWS, WeightedTap, Window, refill};
+use crate::kernel::{Dispatch, Isa, Kernels, Results, WeightedTap, refill};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::ChannelTail;
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
-use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// Bytes of a channel's sheets that are worked on at a time: they stay in L2. A quarter of it, which stays in L1, was 1.1 to 1.6 times slower (Zen 4).
@@ -101,7 +101,7 @@ impl DepthwisePlan {
         let sheets = sheets(y.grid);
         let copied = if windows {
             let rows = sheets.channel_stride / sheets.pitch;
-            rows * (cost::PADDED_ROW + sheets.pitch.div_ceil(lanes) * 2)
+            rows.saturating_mul(sheets.pitch.div_ceil(lanes).saturating_mul(2).saturating_add(cost::PADDED_ROW))
         } else {
             match flat && x.in_step == 1 && y.in_step == 1 && x.grid == x.input {
                 true => 4 * sheets.channel_stride / lanes,
@@ -165,79 +165,6 @@ impl DepthwisePlan {
     }
 }
 
-/// The taps of a phase, in rows that a window moves over.
-struct Taps {
-    /// The offsets of one row's taps.
-    columns: Vec<usize>,
-    /// For each row of taps, where the weights of its columns are among a channel's.
-    weights: Vec<usize>,
-    /// Whether they follow each other.
-    in_order: bool,
-    /// Elements from what a row of taps reads to what the next one does, and from what a row of results reads to what the next one does.
-    pitches: (usize, usize),
-    /// Columns of the sheets from a grid position to the next.
-    every: usize,
-}
-
-impl Taps {
-    /// `taps` are the `(offset in the sheets, index in a channel's weights)` of a phase, by its taps on the outer axes, then on the row axis (those of
-    /// `of_rows`), then on the column axis (`columns`). `pitch` is that of the sheets, `steps` their rows and columns from a grid position to the next.
-    fn new(taps: &[(usize, usize)], of_rows: &Phase, columns: usize, pitch: usize, steps: (usize, usize)) -> Taps {
-        let shift = |i: usize| of_rows.taps[i].shift;
-        let rows: Vec<usize> = (0..of_rows.taps.len()).sorted_by_key(|i| shift(*i)).collect();
-        let spread = rows.iter().tuple_windows().map(|(a, b)| shift(*b) - shift(*a)).dedup().exactly_one();
-        let spread = spread.ok().filter(|spread| steps == (1, 1) || (steps == (2, 2) && *spread == 1));
-        let row = |of: usize| {
-            let of_outer = taps.chunks(rows.len() * columns);
-            of_outer.flat_map(move |taps| &taps[of * columns..(of + 1) * columns])
-        };
-        // one sheet has what all rows of taps read, as far apart as they are
-        let moves = |spread: &i64| {
-            let first = || row(rows[0]).map(|tap| tap.0);
-            let far = |k: usize| k * *spread as usize * pitch;
-            rows.iter().enumerate().all(|(k, of)| row(*of).zip(first()).all(|(tap, first)| tap.0 == first + far(k)))
-        };
-        let (columns, weights, apart) = match spread.filter(moves) {
-            Some(spread) if WINDOW_ROWS.contains(&rows.len()) => {
-                let weights = rows.iter().flat_map(|of| row(*of)).map(|tap| tap.1).collect();
-                (row(rows[0]).map(|tap| tap.0).collect(), weights, spread as usize)
-            }
-            _ => (taps.iter().map(|tap| tap.0).collect(), taps.iter().map(|tap| tap.1).collect::<Vec<_>>(), steps.0),
-        };
-        let in_order = weights.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        Taps { columns, weights, in_order, pitches: (apart * pitch, steps.0 * pitch), every: steps.1 }
-    }
-
-    /// The weights as a range of a channel's, where they follow each other there.
-    fn run(&self) -> Option<Range<usize>> {
-        let (first, last) = (*self.weights.first()?, *self.weights.last()?);
-        self.in_order.then_some(first..last + 1)
-    }
-
-    /// The sums of all rows of results; `weights` are in the order of [`Taps::weights`].
-    fn sum<T: Compute>(
-        &self,
-        kernels: &Kernels<T>,
-        source: &[T],
-        weights: &[T],
-        bias: T,
-        results: &Results,
-        to: &mut [T],
-    ) {
-        let (of_taps, of_results) = self.pitches;
-        // results that read the same rows of the source are so far apart
-        let interleaved = (of_taps / of_results).max(1);
-        let steps = ((of_results / of_taps).max(1), self.every);
-        for first in 0..interleaved.min(results.rows) {
-            let source = &source[first * of_results..];
-            let window = Window { source, pitch: of_taps, steps, columns: &self.columns, weights, bias };
-            let rows = (results.rows - first).div_ceil(interleaved);
-            let of_window = Results { rows, width: results.width, step: interleaved * results.step };
-            kernels.sum_of_window(&window, &of_window, &mut to[first * results.step..]);
-        }
-    }
-}
-
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DepthwisePlan,
@@ -249,7 +176,7 @@ struct Prepared<'a, E: Element> {
     /// For each phase of outer and row axes, for each column phase: `(offset in the sheets, index in a channel's weights)` of its taps.
     rows: Vec<Vec<Vec<(usize, usize)>>>,
     /// For each phase of outer and row axes, where a row has one phase.
-    windows: Vec<Taps>,
+    windows: Vec<WindowTaps>,
     weights: &'a [E::Compute],
     operands: &'a Operands<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
@@ -283,7 +210,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
         let windows = picked().filter(|_| plan.windows).map(|picked| {
             let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
-            Taps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
+            WindowTaps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
         });
         let windows = windows.collect();
         let all: Vec<Vec<(usize, usize)>> = picked().filter(|_| !plan.windows).map(|picked| taps_of(&picked)).collect();
@@ -395,14 +322,6 @@ impl<'a, E: Element> Prepared<'a, E> {
             for (ry, taps) in windows.iter().enumerate().take(cells.len()) {
                 let rows = (cells.len() - ry).div_ceil(y.out_step);
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
-                let mut sorted: SmallVec<[E::Compute; 64]> = SmallVec::new();
-                let weights = match taps.run() {
-                    Some(run) => &weights[run],
-                    None => {
-                        sorted.extend(taps.weights.iter().map(|at| weights[*at]));
-                        &sorted
-                    }
-                };
                 taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
             }
             tail.apply(at, 1, to);

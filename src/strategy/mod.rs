@@ -11,6 +11,7 @@ pub mod phases;
 mod pieces;
 pub(crate) mod reference;
 mod sheets;
+mod window;
 
 use crate::element::{Compute, Element};
 use crate::kernel::Kernels;
