@@ -460,7 +460,11 @@ impl fmt::Display for Plan {
                     f,
                     ", rows stored {store}, input read {source}, blocks of {}x{} positions",
                     p.block_rows, p.block_columns
-                )
+                )?;
+                if p.bundle > 1 {
+                    write!(f, " of {} groups", p.bundle)?;
+                }
+                Ok(())
             }
             Decision::Reference => write!(f, "reference {:?}", self.datum_type),
         }

@@ -74,6 +74,19 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     Ok(())
 }
 
+/// Their input and results are transposed: a vector of lanes takes several groups.
+#[test]
+fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
+    let narrow = spec([32, 32], 16, [3, 2, 1]);
+    for (data_format, bundled) in [(DataFormat::Nxc, true), (DataFormat::Ncx, false)] {
+        let spec = DeconvSpec { data_format, ..narrow.clone() };
+        let plan = plan(&spec, [40, 40], &PlanOptions::default())?;
+        assert_eq!(plan.strategy(), Strategy::Phases, "{}", plan.explain());
+        assert_eq!(plan.to_string().ends_with(" groups"), bundled, "{plan}");
+    }
+    Ok(())
+}
+
 /// Long kernels with few output channels, as those that turn a spectrum into a signal, whatever the number of frames.
 #[test]
 fn long_kernels_overlap() -> TractResult<()> {
