@@ -1,7 +1,6 @@
 //! Weighted sums of cells whose channels are side by side: the inner loop of depthwise deconvolutions of channels-last data.
 
 use super::vector::Vector;
-use crate::element::Compute;
 
 /// A tap of a phase.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,8 +90,8 @@ pub(super) unsafe fn sum_of_cells<V: Vector>(cells: &Cells<V::Lane>, to: &mut [V
 /// As [`sum_of_cells`], for positions `first..first + P`.
 #[inline(always)]
 unsafe fn run<V: Vector, const P: usize>(cells: &Cells<V::Lane>, first: usize, to: &mut [V::Lane], to_step: usize) {
-    // SAFETY: loads are of whole vectors within source, weights and bias by this function's contract; a vector is stored where all of it is
-    // channels, the last one goes through `last`.
+    // SAFETY: loads are of whole vectors within source, weights and bias by this function's contract; of a vector, what is
+    // channels is stored.
     unsafe {
         let source = cells.source.as_ptr().add(first * cells.step);
         for c in (0..cells.channels).step_by(V::LANES) {
@@ -108,10 +107,7 @@ unsafe fn run<V: Vector, const P: usize>(cells: &Cells<V::Lane>, first: usize, t
                 if c + V::LANES <= cells.channels {
                     acc.store(to.as_mut_ptr().add(at));
                 } else {
-                    let mut last = [V::Lane::ZERO; 16];
-                    acc.store(last.as_mut_ptr());
-                    let to = &mut to[at..at + cells.channels - c];
-                    to.copy_from_slice(&last[..to.len()]);
+                    acc.store_first(cells.channels - c, to.as_mut_ptr().add(at));
                 }
             }
         }

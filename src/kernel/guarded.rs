@@ -9,6 +9,7 @@ use super::window::{Results, Window};
 use super::{Dispatch, Isa, Kernels};
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
+use tract_core::internal::f16;
 
 /// Where the forbidden page is that operands touch. There is one on the other side too.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -514,6 +515,21 @@ fn copies_stay_inside() {
 #[test]
 fn row_kernels_stay_inside() {
     for_each_kernel_set!(rows);
+}
+
+#[test]
+fn conversions_of_halves_stay_inside() {
+    for side in [Side::Before, Side::After] {
+        for len in [0, 1, 15, 16, 17, 47, 600] {
+            let singles: Vec<f32> = (0..len).map(|i| i as f32 - 3.5).collect();
+            let singles = Guarded::new(side, &singles);
+            let mut halves = Guarded::new(side, &vec![f16::ZERO; len]);
+            super::narrow(&singles, &mut halves);
+            let mut again = Guarded::new(side, &vec![99f32; len]);
+            super::widen(&halves, &mut again);
+            assert_eq!(singles[..], again[..], "{len} on {side:?}");
+        }
+    }
 }
 
 /// Without this, the others would prove nothing.

@@ -11,8 +11,9 @@ use tract_core::tract_data::half::slice::HalfFloatSliceExt;
 pub(crate) fn widen(from: &[f16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
-    if x86::widen(from, to) {
-        return;
+    if x86::has(from.len()) {
+        // SAFETY: the CPU has the instructions; the slices are of one length, a vector at least.
+        return unsafe { x86::widen(from, to) };
     }
     from.convert_to_f32_slice(to)
 }
@@ -24,8 +25,9 @@ pub(crate) fn widen(from: &[f16], to: &mut [f32]) {
 pub(crate) fn narrow(from: &[f32], to: &mut [f16]) {
     assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
-    if x86::narrow(from, to) {
-        return;
+    if x86::has(from.len()) {
+        // SAFETY: as in `widen`.
+        return unsafe { x86::narrow(from, to) };
     }
     to.convert_from_f32_slice(from)
 }
@@ -33,41 +35,22 @@ pub(crate) fn narrow(from: &[f32], to: &mut [f16]) {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::f16;
+    use crate::kernel::vector::covering;
     use std::arch::is_x86_feature_detected;
     use std::arch::x86_64::*;
 
     const LANES: usize = 16;
 
-    /// Whether it was done: there must be a vector at least.
-    pub(super) fn widen(from: &[f16], to: &mut [f32]) -> bool {
-        let able = from.len() >= LANES && is_x86_feature_detected!("avx512f");
-        if able {
-            // SAFETY: the CPU has the instructions; the slices are of one length, a vector at least.
-            unsafe { widen_by_16(from, to) };
-        }
-        able
-    }
-
-    /// As [`widen`].
-    pub(super) fn narrow(from: &[f32], to: &mut [f16]) -> bool {
-        let able = from.len() >= LANES && is_x86_feature_detected!("avx512f");
-        if able {
-            // SAFETY: as above.
-            unsafe { narrow_by_16(from, to) };
-        }
-        able
-    }
-
-    /// The begins of the vectors that cover a length: the last one overlaps the one before where they are not whole.
-    fn vectors(len: usize) -> impl Iterator<Item = usize> {
-        (0..len).step_by(LANES).map(move |at| at.min(len - LANES))
+    /// Whether the CPU has the instructions, and so many elements are a vector at least.
+    pub(super) fn has(len: usize) -> bool {
+        len >= LANES && is_x86_feature_detected!("avx512f")
     }
 
     /// # Safety
     /// The CPU has AVX-512; the slices are of one length, a vector at least.
     #[target_feature(enable = "avx512f")]
-    unsafe fn widen_by_16(from: &[f16], to: &mut [f32]) {
-        for at in vectors(from.len()) {
+    pub(super) unsafe fn widen(from: &[f16], to: &mut [f32]) {
+        for at in covering(from.len(), LANES) {
             // SAFETY: a vector from `at` on is within both slices; a half is sixteen bits, and no alignment is needed.
             unsafe {
                 let halves = _mm256_loadu_si256(from.as_ptr().add(at).cast());
@@ -77,10 +60,10 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`widen_by_16`].
+    /// As [`widen`].
     #[target_feature(enable = "avx512f")]
-    unsafe fn narrow_by_16(from: &[f32], to: &mut [f16]) {
-        for at in vectors(from.len()) {
+    pub(super) unsafe fn narrow(from: &[f32], to: &mut [f16]) {
+        for at in covering(from.len(), LANES) {
             // SAFETY: as above.
             unsafe {
                 let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(from.as_ptr().add(at)));

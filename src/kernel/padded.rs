@@ -1,6 +1,6 @@
 //! Copies of rows with zeros around them: what a call of `memcpy` for each short row costs more than the row does.
 
-use super::vector::Vector;
+use super::vector::{Vector, covering};
 use crate::element::Compute;
 
 /// Rows to copy, and the zeros around each.
@@ -45,7 +45,7 @@ pub(super) unsafe fn padded_rows<V: Vector>(from: &[V::Lane], rows: &Rows, to: &
             zero(row, before);
             let target = row.add(before);
             if width >= V::LANES {
-                for i in vectors(width, V::LANES) {
+                for i in covering(width, V::LANES) {
                     V::load(source.add(i)).store(target.add(i));
                 }
             } else if r * step + V::LANES <= from.len() && r * pitch + before + V::LANES <= to.len() {
@@ -77,7 +77,7 @@ pub(super) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, t
             let targets = [0, 1].map(|s| to[s].add(r * pitch + before[s]));
             let mut split = 0;
             if both >= V::LANES {
-                for i in vectors(both, V::LANES) {
+                for i in covering(both, V::LANES) {
                     let halves = V::load(source.add(2 * i)).unzip(V::load(source.add(2 * i + V::LANES)));
                     for s in 0..2 {
                         halves[s].store(targets[s].add(i));
@@ -94,11 +94,6 @@ pub(super) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, t
             }
         }
     }
-}
-
-/// The begins of the vectors that cover at least one: the last one overlaps the one before where they are not whole.
-fn vectors(len: usize, lanes: usize) -> impl Iterator<Item = usize> {
-    (0..len).step_by(lanes).map(move |i| i.min(len - lanes))
 }
 
 /// # Safety

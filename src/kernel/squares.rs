@@ -1,11 +1,6 @@
 //! Transposition by squares of as many vectors as a vector has lanes.
 
-use super::vector::{Vector, interleave};
-
-/// The first positions of the squares that cover `0..len`, `len` being at least a side: the last one overlaps the one before where `len` is ragged.
-fn squares(len: usize, side: usize) -> impl Iterator<Item = usize> {
-    (0..len.div_ceil(side)).map(move |square| (square * side).min(len - side))
-}
+use super::vector::{Vector, covering, interleave};
 
 /// `to[j][i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped.
 ///
@@ -18,7 +13,7 @@ pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     starts: &[usize],
     to: &mut [&mut [V::Lane]],
 ) {
-    for at in squares(starts.len(), LANES) {
+    for at in covering(starts.len(), LANES) {
         // SAFETY: squares end where the starts do; the rest is this function's contract.
         unsafe {
             // the interleaving of as many runs as a run is long is their transpose
@@ -47,7 +42,7 @@ pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
     to_step: usize,
 ) {
     for c in (0..columns).step_by(LANES) {
-        for r in squares(rows, LANES) {
+        for r in covering(rows, LANES) {
             // SAFETY: squares end where the rows do, and columns are clamped to the last; the rest is this function's contract.
             unsafe {
                 let square: [V; LANES] = interleave(std::array::from_fn(|i| {

@@ -1,7 +1,6 @@
 //! Sums of shifted rows: the inner loop of depthwise deconvolutions.
 
-use super::vector::{Vector, interleave};
-use crate::element::Compute;
+use super::vector::{Vector, interleave, store_run};
 
 /// A tap of a phase: `weight` times the source at `offset`.
 #[derive(Clone, Copy, Debug)]
@@ -26,20 +25,15 @@ pub(super) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     to: &mut [V::Lane],
 ) {
     let count = to.len() / S;
-    // SAFETY: this function's contract is that of the parts, and positions run to `count` rounded up to whole vectors; the last vector is stored
-    // where all of it is in `to`, or else goes through `last`.
+    // SAFETY: this function's contract is that of the parts, and positions run to `count` rounded up to whole vectors; the last run is stored
+    // as far as `to` goes.
     unsafe {
         let at = groups::<V, S, U>(source, phases, bias, 0, to);
         let at = groups::<V, S, 2>(source, phases, bias, at, to);
         let at = groups::<V, S, 1>(source, phases, bias, at, to);
         if at < count {
             let [run] = sums::<V, S, 1>(source, phases, bias, at);
-            let mut last = [V::Lane::ZERO; 8 * 16];
-            for (v, lanes) in interleave(run).into_iter().enumerate() {
-                lanes.store(last[v * V::LANES..].as_mut_ptr());
-            }
-            let rest = &mut to[at * S..];
-            rest.copy_from_slice(&last[..rest.len()]);
+            store_run(interleave(run), &mut to[at * S..]);
         }
     }
 }

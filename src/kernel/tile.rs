@@ -8,7 +8,7 @@
 // index loops over constant ranges are what unrolls into registers
 #![expect(clippy::needless_range_loop)]
 
-use super::vector::{Vector, interleave};
+use super::vector::{Vector, interleave, store_run};
 use crate::element::Compute;
 
 /// What a tile starts from.
@@ -243,7 +243,7 @@ pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     // The last vector ends where the rows do, on positions of the one before it where they are not whole vectors.
     let count = rows.first().map_or(0, |row| row.len().div_ceil(S));
     let last = count.saturating_sub(V::LANES).min((NV - 1) * V::LANES);
-    // SAFETY: panels, source and bias by this function's contract; a vector is stored to a row only where it fits whole.
+    // SAFETY: panels, source and bias by this function's contract; what is stored goes as far as the row does.
     unsafe {
         let bias: [V; MR] = std::array::from_fn(|m| V::splat(*bias.get_unchecked(m)));
         let mut acc: [[[V; NV]; MR]; S] = [std::array::from_fn(|m| [bias[m]; NV]); S];
@@ -255,18 +255,8 @@ pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
             for v in 0..NV {
                 let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
                 let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
-                if at + V::LANES * S <= row.len() {
-                    for (i, lanes) in run.into_iter().enumerate() {
-                        lanes.store(row.as_mut_ptr().add(at + i * V::LANES));
-                    }
-                } else if at < row.len() {
-                    let mut last = [V::Lane::ZERO; 4 * 16];
-                    for (i, lanes) in run.into_iter().enumerate() {
-                        lanes.store(last[i * V::LANES..].as_mut_ptr());
-                    }
-                    let rest = &mut row[at..];
-                    rest.copy_from_slice(&last[..rest.len()]);
-                }
+                let at = at.min(row.len());
+                store_run(run, &mut row[at..]);
             }
         }
     }

@@ -60,6 +60,33 @@ pub(super) unsafe fn interleave<V: Vector, const S: usize>(v: [V; S]) -> [V; S] 
     v
 }
 
+/// Writes as much of a run of registers as there is room for.
+///
+/// # Safety
+/// As [`Vector`]'s methods.
+#[inline(always)]
+pub(super) unsafe fn store_run<V: Vector, const S: usize>(run: [V; S], to: &mut [V::Lane]) {
+    for (i, lanes) in run.into_iter().enumerate() {
+        let left = to.len().saturating_sub(i * V::LANES);
+        let at = to.as_mut_ptr().wrapping_add(i * V::LANES);
+        // SAFETY: this function's contract, and `left` elements are there.
+        unsafe {
+            match left {
+                0 => return,
+                _ if left < V::LANES => return lanes.store_first(left, at),
+                _ => lanes.store(at),
+            }
+        }
+    }
+}
+
+/// The begins of the vectors that cover `len` elements, at least a vector: the last one ends where they do, and overlaps the one before where they are
+/// not whole vectors.
+#[inline(always)]
+pub(super) fn covering(len: usize, lanes: usize) -> impl Iterator<Item = usize> {
+    (0..len).step_by(lanes).map(move |at| at.min(len - lanes))
+}
+
 /// `N` lanes in an array: the compiler uses whatever registers the target has.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes<T, const N: usize>([T; N]);
