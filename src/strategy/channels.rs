@@ -6,7 +6,7 @@
 
 use super::phases::{LONGEST_CHAIN, Phase, axes_of, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
-use super::sheets::Sheets;
+use super::sheets::{Filling, Sheets};
 use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -127,7 +127,7 @@ impl ChannelsPlan {
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * cost::TRANSPOSED);
         let copied = match direct {
             true => 0,
-            false => (laid_out.bytes(problem.group_in, 1) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1)),
+            false => (laid_out.elements(problem.group_in) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1)),
         };
         let outer_share: f64 = outer.iter().map(share_inside).product();
         let row_share = share_inside(y_axis);
@@ -175,7 +175,9 @@ impl ChannelsPlan {
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
-        let block = if self.direct { 0 } else { sheets.bytes(problem.group_in.saturating_add(1), element) };
+        // a transposed copy has whole vectors of channels, and is made from a vector of planes; a panel has a vector at least
+        let channels = problem.group_in.saturating_add(if self.transposed { 2 * self.width } else { 0 });
+        let block = if self.direct { 0 } else { sheets.working_bytes(channels, element) };
         let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         block
@@ -225,7 +227,9 @@ impl ChannelsPlan {
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+            let copied = !self.direct;
+            let filling = copied.then(|| task.filling(&prepared.sheets, &prepared.strides.2)).transpose()?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, filling.as_ref(), scratch))
         })
     }
 }
@@ -347,29 +351,27 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        filling: Option<&Filling>,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
         let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
         let spatial = &self.strides.2;
-        let (source, pitch, step) = if plan.direct {
-            let data = E::as_compute(self.input).context("element: computed in another type")?;
-            let step = spatial[spatial.len() - 1];
-            let base = first + task.offset(spatial);
-            let source =
-                Source { data, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[][..] };
-            (source, x.grid, step)
-        } else {
+        let (source, pitch, step) = if let Some(filling) = filling {
             let stride = self.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
-            let filling = self.sheets.filling(spatial, &task.outer, task.rows.clone(), task.columns.clone());
             let wide = &mut scratch.tile;
             let mut fill = |ci: usize, to: &mut [E::Compute]| {
-                self.sheets.fill(self.kernels, &filling, &self.input[first + ci * self.strides.1..], to, wide)
+                self.sheets.fill(self.kernels, filling, &self.input[first + ci * self.strides.1..], to, wide)
             };
             match problem.data_format {
                 DataFormat::Nxc => {
-                    self.sheets.fill_cells(self.kernels, &filling, &self.input[first..], self.cell, data);
+                    self.sheets.fill_cells(self.kernels, filling, &self.input[first..], self.cell, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
                     data.chunks_mut(stride).enumerate().try_for_each(|(ci, to)| fill(ci, to))?
@@ -386,6 +388,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             let channel_stride = if self.cell == 1 { stride } else { 1 };
             let source = Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..] };
             (source, self.sheets.pitch, self.cell)
+        } else {
+            let data = E::as_compute(self.input).context("element: computed in another type")?;
+            let step = spatial[spatial.len() - 1];
+            let base = first + task.offset(spatial);
+            let source =
+                Source { data, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[][..] };
+            (source, x.grid, step)
         };
         let columns = x.out_step;
         let per_outer = y.out_step * columns;

@@ -29,9 +29,8 @@ pub(super) const CHANNEL: usize = 650;
 pub(super) const ROW: usize = 80;
 
 /// A vector of sums of `taps` products, and its store, there.
-pub(super) fn shifted(vectors: usize, taps: usize, phases: usize) -> usize {
-    let store = if phases == 1 { 3 } else { 7 };
-    vectors.saturating_mul(store).saturating_add(vectors.saturating_mul(taps).saturating_mul(7) / 5)
+pub(super) fn shifted(vectors: usize, taps: usize) -> usize {
+    vectors.saturating_mul(7).saturating_add(vectors.saturating_mul(taps).saturating_mul(7) / 5)
 }
 
 /// What a channel costs where a window moves down its rows, whatever its size, and copying a row, whatever its length.

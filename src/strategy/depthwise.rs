@@ -103,16 +103,13 @@ impl DepthwisePlan {
             let rows = sheets.channel_stride / sheets.pitch;
             rows.saturating_mul(sheets.pitch.div_ceil(lanes).saturating_mul(2).saturating_add(cost::PADDED_ROW))
         } else {
-            match flat && x.in_step == 1 && y.in_step == 1 && x.grid == x.input {
-                true => 4 * sheets.channel_stride / lanes,
-                false => sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes,
-            }
+            sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes
         };
         let channel = match windows {
             true => cost::window(vectors, taps.div_ceil(phases), x.in_step),
             false => {
                 let of_rows = if flat { 0 } else { rows.saturating_mul(cost::ROW) };
-                cost::shifted(vectors, taps.div_ceil(phases), phases).saturating_add(of_rows)
+                cost::shifted(vectors, taps.div_ceil(phases)).saturating_add(of_rows)
             }
         };
         let once = if windows { cost::WINDOW } else { cost::CHANNEL };
@@ -123,8 +120,7 @@ impl DepthwisePlan {
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        // those of a channel, and what they are filled from where elements are of another type
-        let sheets = sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).bytes(2, element);
+        let sheets = sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).working_bytes(1, element);
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
@@ -159,8 +155,13 @@ impl DepthwisePlan {
             columns: blocks_of(x.grid, x.grid),
         };
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            let fillings = prepared.fillings(&task.outer);
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &fillings, scratch))
+            let mut phases = prepared.empty_phases();
+            for rows in &prepared.blocks {
+                let filling = prepared.filling(&task.outer, rows)?;
+                let block = (rows, &filling);
+                task.groups.clone().try_for_each(|g| prepared.run_group(task, g, block, &mut phases, scratch))?;
+            }
+            Ok(())
         })
     }
 }
@@ -230,70 +231,70 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// What of the input goes where in each block of rows.
-    fn fillings(&self, outer: &[usize]) -> Vec<Filling> {
+    /// What of the input goes where in a block of grid rows.
+    fn filling(&self, outer: &[usize], rows: &Range<usize>) -> TractResult<Filling> {
         let (row_step, column_step) = self.steps;
-        let columns = 0..(self.plan.axes[self.plan.axes.len() - 1].grid - 1) * column_step + 1;
-        let of_block = |rows: &Range<usize>| {
-            let rows = rows.start * row_step..(rows.end - 1) * row_step + 1;
-            self.sheets.filling(&self.strides.2, outer, rows, columns.clone())
-        };
-        self.blocks.iter().map(of_block).collect()
+        let columns = (self.plan.axes[self.plan.axes.len() - 1].grid - 1) * column_step + 1;
+        let rows = rows.start * row_step..(rows.end - 1) * row_step + 1;
+        self.sheets.filling(&self.strides.2, outer, rows, 0..columns)
     }
 
-    /// All output channels of one group.
+    /// Room for the taps of each phase of a row.
+    fn empty_phases(&self) -> Vec<Vec<WeightedTap<E::Compute>>> {
+        let row_phases = self.rows.first().map_or(0, |row| row.len());
+        (0..row_phases).map(|_| vec![]).collect()
+    }
+
+    /// A block of grid rows of all output channels of one group.
     fn run_group(
         &self,
         task: &mut Task<E>,
         g: usize,
-        fillings: &[Filling],
+        (rows, filling): (&Range<usize>, &Filling),
+        phases: &mut [Vec<WeightedTap<E::Compute>>],
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (axes, problem) = (&self.plan.axes, self.problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let taps: usize = self.weights.len() / (problem.group * problem.group_out);
         let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
-        let mut phases: Vec<Vec<WeightedTap<E::Compute>>> = vec![];
-        phases.resize_with(if self.plan.windows { 0 } else { x.out_step }, Vec::new);
-        for (rows, filling) in self.blocks.iter().zip(fillings) {
-            // runs are read in whole vectors: what lies past the last position is never stored, but must exist
-            let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
-            let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
-            self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
-            for channel in task.channels.clone() {
-                let output_channel = g * problem.group_out + channel;
-                let weights = &self.weights[output_channel * taps..];
-                let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
-                let slot = task.channel(problem, g, channel);
-                let tail = self.operands.tail.of(output_channel);
-                for outer in 0..task.pieces.outer_phases.len() {
-                    if self.plan.windows {
-                        let place = (slot, outer, rows.clone());
-                        self.run_windows(task, sheets, &weights[..taps], bias, place, tail, scratch_row)?;
-                        continue;
+        // runs are read in whole vectors: what lies past the last position is never stored, but must exist
+        let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
+        let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
+        self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
+        for channel in task.channels.clone() {
+            let output_channel = g * problem.group_out + channel;
+            let weights = &self.weights[output_channel * taps..];
+            let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
+            let slot = task.channel(problem, g, channel);
+            let tail = self.operands.tail.of(output_channel);
+            for outer in 0..task.pieces.outer_phases.len() {
+                if self.plan.windows {
+                    let place = (slot, outer, rows.clone());
+                    self.run_windows(task, sheets, &weights[..taps], bias, place, tail, scratch_row)?;
+                    continue;
+                }
+                for ry in 0..y.out_step {
+                    let row = &self.rows[task.pieces.outer_phases[outer] * y.out_step + ry];
+                    for (phase, taps) in phases.iter_mut().zip(row) {
+                        phase.clear();
+                        phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
                     }
-                    for ry in 0..y.out_step {
-                        let row = &self.rows[task.pieces.outer_phases[outer] * y.out_step + ry];
-                        for (phase, taps) in phases.iter_mut().zip(row) {
-                            phase.clear();
-                            phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
+                    if self.plan.flat {
+                        let at = task.pieces.index(slot, outer, rows.start, 0);
+                        if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
+                            self.run_cells(sheets, phases, bias, (tail, at), to, scratch_row)?;
+                            continue;
                         }
-                        if self.plan.flat {
-                            let at = task.pieces.index(slot, outer, rows.start, 0);
-                            if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
-                                self.run_cells(sheets, &phases, bias, (tail, at), to, scratch_row)?;
-                                continue;
-                            }
+                    }
+                    for u in rows.clone() {
+                        let cell = u * y.out_step + ry;
+                        if cell >= y.output {
+                            break;
                         }
-                        for u in rows.clone() {
-                            let cell = u * y.out_step + ry;
-                            if cell >= y.output {
-                                break;
-                            }
-                            let source = &sheets[(u - rows.start) * self.sheets.pitch..];
-                            let place = (slot, outer, cell);
-                            self.run_row(task, source, &phases, bias, place, tail, scratch_row)?;
-                        }
+                        let source = &sheets[(u - rows.start) * self.sheets.pitch..];
+                        let place = (slot, outer, cell);
+                        self.run_row(task, source, phases, bias, place, tail, scratch_row)?;
                     }
                 }
             }

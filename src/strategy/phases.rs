@@ -4,7 +4,7 @@
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
-use super::sheets::Sheets;
+use super::sheets::{Filling, Sheets};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -180,7 +180,7 @@ impl PhasesPlan {
                 true => 0,
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * bundle);
-                    (laid_out.bytes(problem.group_in, 1) / lanes).saturating_mul(copying)
+                    (laid_out.elements(problem.group_in) / lanes).saturating_mul(copying)
                 }
             };
             let chain = widest * problem.group_in;
@@ -243,7 +243,7 @@ impl PhasesPlan {
             0
         } else {
             let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
-            sheets.bytes(problem.group_in.saturating_mul(self.bundle).saturating_add(1), element)
+            sheets.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(CHUNK_BYTES)
@@ -275,11 +275,13 @@ impl PhasesPlan {
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let copied = !self.direct;
+            let filling = copied.then(|| task.filling(&prepared.sheets, &prepared.strides.2)).transpose()?;
             let groups = task.groups.clone();
-            groups
-                .clone()
-                .step_by(self.bundle)
-                .try_for_each(|g| prepared.run_groups(task, g..groups.end.min(g + self.bundle), scratch))
+            groups.clone().step_by(self.bundle).try_for_each(|g| {
+                let bundle = g..groups.end.min(g + self.bundle);
+                prepared.run_groups(task, bundle, filling.as_ref(), scratch)
+            })
         })
     }
 }
@@ -438,6 +440,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         groups: Range<usize>,
+        filling: Option<&Filling>,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
@@ -447,32 +450,31 @@ impl<'a, E: Element> Prepared<'a, E> {
         let tile_positions = plan.nv * lanes;
         let pitch;
         let block = &mut scratch.block;
-        let mut source = if plan.direct {
-            let flat = E::as_compute(self.input).context("element: computed in another type")?;
-            pitch = plan.axes[plan.axes.len() - 1].grid;
-            let base = first + task.offset(&self.strides.2);
-            Source { data: flat, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[] }
-        } else {
+        let mut source = if let Some(filling) = filling {
             pitch = self.sheets.pitch;
             // squares that are transposed may run over a plane's last row
             let stride = self.sheets.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
             // tiles may run past the last position: what they read there is never stored, but must exist
             let data = block.of(inputs * stride + tile_positions)?;
-            let filling = self.sheets.filling(&self.strides.2, &task.outer, task.rows.clone(), task.columns.clone());
             let source = &self.input[first..];
             match problem.data_format {
                 DataFormat::Ncx => {
                     for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
                         let source = &source[channel * self.strides.1..];
-                        self.sheets.fill(self.kernels, &filling, source, plane, &mut scratch.ragged)?;
+                        self.sheets.fill(self.kernels, filling, source, plane, &mut scratch.ragged)?;
                     }
                 }
                 DataFormat::Nxc => {
                     let to = (&mut data[..inputs * stride], stride);
-                    self.sheets.fill_planes(self.kernels, &filling, source, inputs, to, &mut scratch.ragged)?;
+                    self.sheets.fill_planes(self.kernels, filling, source, inputs, to, &mut scratch.ragged)?;
                 }
             }
             Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[] }
+        } else {
+            let flat = E::as_compute(self.input).context("element: computed in another type")?;
+            pitch = plan.axes[plan.axes.len() - 1].grid;
+            let base = first + task.offset(&self.strides.2);
+            Source { data: flat, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[] }
         };
         let origin = source.base;
         let flat = (task.rows.len() - 1) * pitch + task.columns.len();

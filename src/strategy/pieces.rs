@@ -1,5 +1,6 @@
 //! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
 
+use super::sheets::{Filling, Sheets};
 use super::{Scratch, even_blocks};
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
@@ -260,6 +261,14 @@ impl<E> Task<'_, E> {
             DataFormat::Ncx => (g - self.groups.start) * self.channels.len() + channel - self.channels.start,
             DataFormat::Nxc => g * problem.group_out + channel,
         }
+    }
+
+    /// What of the input goes where in sheets of the task's positions; `strides` are those of the spatial axes.
+    ///
+    /// # Errors
+    /// As [`Sheets::filling`].
+    pub fn filling(&self, sheets: &Sheets, strides: &[usize]) -> TractResult<Filling> {
+        sheets.filling(strides, &self.outer, self.rows.clone(), self.columns.clone())
     }
 
     /// Where the task's first grid position is in an input that shares the grid, given the strides of the spatial axes.

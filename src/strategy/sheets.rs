@@ -7,7 +7,7 @@
 
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Aligned, Kernels, Rows, SplitRows};
+use crate::kernel::{Aligned, Kernels, Rows, SplitRows, reserved};
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::*;
@@ -74,6 +74,15 @@ impl AxisSheets {
         }
     }
 
+    /// Elements of the input between the first and the last that some class needs for `count` cells, both included.
+    fn span(&self, count: usize) -> usize {
+        // shifts ascend, but those of a class need not follow each other
+        let (least, most) =
+            self.firsts.iter().fold((i64::MAX, i64::MIN), |(a, b), first| (a.min(*first), b.max(*first)));
+        let spread = most.saturating_sub(least).max(0) as usize;
+        count.saturating_sub(1).saturating_mul(self.in_step).saturating_add(spread).saturating_add(1).min(self.input)
+    }
+
     /// The input index of the first cell of a class for a block that begins at grid position `begin`, if it exists.
     fn index(&self, class: usize, begin: usize) -> Option<usize> {
         let at = begin as i64 * self.in_step as i64 + self.firsts[class];
@@ -97,7 +106,7 @@ pub(crate) struct Sheets {
 impl Sheets {
     /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own sheet, so that rows
     /// have no extra cells and the pitch is the block's width. Sizes saturate: a dilation can spread few taps over more
-    /// cells than can be counted, which [`Sheets::bytes`] tells.
+    /// cells than can be counted, which [`Sheets::working_bytes`] tells.
     pub fn new(axes: &[AxisPhases], rows: usize, columns: usize, apart: bool) -> Sheets {
         let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
         let outer: Vec<AxisSheets> = outer.iter().map(AxisSheets::apart).collect();
@@ -115,9 +124,19 @@ impl Sheets {
         Sheets { outer, rows: y, columns: x, pitch, sheet, channel_stride }
     }
 
-    /// Bytes of the sheets of some channels.
-    pub fn bytes(&self, channels: usize, element: usize) -> usize {
-        self.channel_stride.saturating_mul(channels).saturating_mul(element)
+    /// Elements of the sheets of some channels.
+    pub fn elements(&self, channels: usize) -> usize {
+        self.channel_stride.saturating_mul(channels)
+    }
+
+    /// Bytes of the sheets of some channels and of what fills them: the description, and, where the input has elements of another type, the widened part
+    /// of a channel.
+    pub fn working_bytes(&self, channels: usize, element: usize) -> usize {
+        let rows = self.rows.span(self.sheet / self.pitch);
+        let widened =
+            rows.saturating_sub(1).saturating_mul(self.columns.input).saturating_add(self.columns.span(self.pitch));
+        let parts = self.channel_stride / self.sheet.max(1) * size_of::<Part>();
+        self.elements(channels).saturating_add(widened).saturating_mul(element).saturating_add(parts)
     }
 
     /// The offset of a tap: one shift per axis.
@@ -132,7 +151,16 @@ impl Sheets {
     }
 
     /// What of the input goes where for a block: `strides` are those of the spatial axes.
-    pub fn filling(&self, strides: &[usize], outer_at: &[usize], rows: Range<usize>, columns: Range<usize>) -> Filling {
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn filling(
+        &self,
+        strides: &[usize],
+        outer_at: &[usize],
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> TractResult<Filling> {
         let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else {
             unreachable!("axes end in rows and columns")
         };
@@ -142,7 +170,7 @@ impl Sheets {
         let of_columns: Vec<Inside> =
             (0..self.columns.firsts.len()).map(|class| self.columns.inside(class, columns.start, self.pitch)).collect();
         let classes: usize = self.outer.iter().map(|o| o.firsts.len()).product();
-        let mut parts = Vec::with_capacity(classes * of_rows.len() * of_columns.len());
+        let mut parts = reserved("working memory", classes * of_rows.len() * of_columns.len())?;
         for class in 0..classes {
             let mut base = Some(0);
             let mut left = class;
@@ -152,25 +180,23 @@ impl Sheets {
                 base = base.zip(index).map(|(base, index)| base + index * stride);
             }
             for rows in &of_rows {
-                let of_row = of_columns.iter().enumerate().map(|(class, columns)| Part {
+                parts.extend(of_columns.iter().map(|columns| Part {
                     base: base.filter(|_| !rows.cells.is_empty() && !columns.cells.is_empty()),
                     rows: rows.clone(),
                     columns: columns.clone(),
-                    shift: self.columns.firsts[class],
-                });
-                parts.extend(of_row);
+                }));
             }
         }
         let whole = columns.len() == self.pitch && self.columns.input == self.pitch;
         let unit = *column_stride == 1 && (self.rows.in_step, self.columns.in_step) == (1, 1);
-        Filling {
+        Ok(Filling {
             parts,
             count,
             row_stride: *row_stride,
             column_stride: *column_stride,
             shifted: whole && unit && *row_stride == self.pitch,
             split: if *column_stride == 1 && self.columns.in_step == 2 { first_of(&of_columns) } else { None },
-        }
+        })
     }
 
     /// Writes the sheets of one channel, whose elements follow each other in the input; `source` begins with the first. `wide` is working memory for
@@ -186,40 +212,61 @@ impl Sheets {
         to: &mut [E::Compute],
         wide: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let (plane, at) = match E::as_compute(source) {
-            Some(plane) => (plane, 0),
-            None => {
-                let read = filling.parts.iter().filter_map(|part| self.read_by(filling, part));
-                let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
-                let plane = wide.of(read.len())?;
-                E::widen_slice(&source[read.clone()], plane);
-                (&*plane, read.start)
-            }
-        };
-        let mut sheets = to.chunks_mut(self.sheet.max(1));
-        let mut parts = filling.parts.iter();
-        while let Some((part, sheet)) = parts.next().zip(sheets.next()) {
-            let sheet = &mut sheet[..filling.count * self.pitch];
-            let Some(rows) = self.read_by(filling, part) else {
-                sheet.fill(E::Compute::ZERO);
-                continue;
-            };
-            let rows = &plane[rows.start - at..rows.end - at];
-            match filling.split {
-                _ if filling.shifted => self.fill_shifted(part, rows, sheet),
-                _ if self.columns.in_step == 1 => self.fill_rows(kernels, filling, part, rows, sheet),
-                Some(first) => {
-                    let Some(both) = parts.next().zip(sheets.next()) else { return Ok(()) };
-                    let sheets = [sheet, &mut both.1[..filling.count * self.pitch]];
-                    self.fill_split(kernels, filling, first, [part, both.0], rows, sheets);
-                }
+        let per_plane = self.rows.firsts.len() * self.columns.firsts.len();
+        let sheets = to.chunks_mut((per_plane * self.sheet).max(1));
+        for (parts, sheets) in filling.parts.chunks(per_plane.max(1)).zip(sheets) {
+            let read = self.read_by(filling, parts);
+            let read = match E::as_compute(&source[read.clone()]) {
+                Some(plane) => (plane, read.start),
                 None => {
+                    let plane = wide.of(read.len())?;
+                    E::widen_slice(&source[read.clone()], plane);
+                    (&*plane, read.start)
+                }
+            };
+            self.fill_plane(kernels, filling, parts, read, sheets);
+        }
+        Ok(())
+    }
+
+    /// The sheets of one plane of rows and columns, of which an element of the channel and all that is read from there on is given.
+    fn fill_plane<T: Compute>(
+        &self,
+        kernels: &Kernels<T>,
+        filling: &Filling,
+        parts: &[Part],
+        (plane, at): (&[T], usize),
+        sheets: &mut [T],
+    ) {
+        let columns = self.columns.firsts.len();
+        let from = |parts: &[Part]| {
+            let read = self.read_by(filling, parts);
+            &plane[read.start - at..read.end - at]
+        };
+        for (parts, sheets) in parts.chunks(columns).zip(sheets.chunks_mut(columns * self.sheet)) {
+            let mut sheets = sheets.chunks_mut(self.sheet).map(|sheet| &mut sheet[..filling.count * self.pitch]);
+            if let ([a, b], Some(first), Some(_)) = (parts, filling.split, parts[0].base)
+                && let Some(both) = sheets.next().zip(sheets.next())
+            {
+                self.fill_split(kernels, filling, first, [a, b], from(parts), both.into());
+                continue;
+            }
+            for (part, sheet) in parts.iter().zip(sheets) {
+                if part.base.is_none() {
+                    sheet.fill(T::ZERO);
+                    continue;
+                }
+                let source = from(std::slice::from_ref(part));
+                if filling.shifted {
+                    self.fill_shifted(part, source, sheet);
+                } else if self.columns.in_step == 1 {
+                    self.fill_rows(kernels, filling, part, source, sheet);
+                } else {
                     let copy = |from: &[_], to: &mut [_]| kernels.strided(from, self.columns.in_step, to);
-                    self.fill_stepped(filling, part, &rows[part.columns.from..], 1, sheet, copy);
+                    self.fill_stepped(filling, part, source, 1, sheet, copy);
                 }
             }
         }
-        Ok(())
     }
 
     /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
@@ -263,11 +310,15 @@ impl Sheets {
         }
     }
 
-    /// The elements that a part reads of a channel that has them side by side: whole rows.
-    fn read_by(&self, filling: &Filling, part: &Part) -> Option<Range<usize>> {
-        let first = part.base? + part.rows.from * filling.row_stride;
-        let last = first + (part.rows.cells.len() - 1) * self.rows.in_step * filling.row_stride;
-        Some(first..last + self.columns.input)
+    /// From the first to the last element that some parts read of a channel that has its elements side by side.
+    fn read_by(&self, filling: &Filling, parts: &[Part]) -> Range<usize> {
+        let of_part = |part: &Part| {
+            let first = part.base? + part.rows.from * filling.row_stride + part.columns.from;
+            let rows = (part.rows.cells.len() - 1) * self.rows.in_step * filling.row_stride;
+            Some(first..first + rows + (part.columns.cells.len() - 1) * self.columns.in_step + 1)
+        };
+        let all = parts.iter().filter_map(of_part);
+        all.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
     /// As [`Sheets::fill`], for `channels` that are side by side in the input: each has its sheets in a plane of its own, `stride` elements apart. Planes
@@ -333,7 +384,7 @@ impl Sheets {
             widths: [even.cells.len(), odd.cells.len()],
             before: [even.cells.start, odd.cells.start],
         };
-        kernels.split_rows(&source[even.from..], &rows, to, self.pitch);
+        kernels.split_rows(source, &rows, to, self.pitch);
     }
 
     /// The sheet of a column class that has no gaps in the input.
@@ -351,22 +402,17 @@ impl Sheets {
             step: self.rows.in_step * filling.row_stride,
             before: part.columns.cells.start,
         };
-        kernels.padded_rows(&source[part.columns.from..], &rows, part.rows_inside(self.pitch, sheet), self.pitch);
+        kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, sheet), self.pitch);
     }
 
     /// Rows of the input's own width: one shifted copy, in which the cells that wrapped around a row's end are then cleared.
     fn fill_shifted<T: Compute>(&self, part: &Part, source: &[T], sheet: &mut [T]) {
-        let (pitch, shift) = (self.pitch as i64, part.shift);
+        let Range { start, end } = part.columns.cells;
         let inside = part.rows_inside(self.pitch, sheet);
-        let by = shift.unsigned_abs() as usize;
-        let kept = inside.len() - by;
-        match shift {
-            0.. => inside[..kept].copy_from_slice(&source[by..by + kept]),
-            _ => inside[by..].copy_from_slice(&source[..kept]),
-        }
-        let wrapped = if shift < 0 { 0..-shift } else { pitch - shift..pitch };
+        inside[start..start + source.len()].copy_from_slice(source);
         for row in inside.chunks_mut(self.pitch) {
-            clear(&mut row[wrapped.start as usize..wrapped.end as usize]);
+            clear(&mut row[..start]);
+            clear(&mut row[end..]);
         }
     }
 }
@@ -391,8 +437,6 @@ struct Part {
     base: Option<usize>,
     rows: Inside,
     columns: Inside,
-    /// Shift of the first column.
-    shift: i64,
 }
 
 impl Part {
