@@ -206,13 +206,14 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
 
 /// One thread, and three where the feature is there: work is cut otherwise for more threads, however small.
 fn executors() -> Vec<(usize, Executor)> {
-    let mut executors = vec![(1, Executor::SingleThread)];
     #[cfg(feature = "multithread")]
-    {
+    let pool = {
         static POOL: std::sync::OnceLock<Executor> = std::sync::OnceLock::new();
-        executors.push((3, POOL.get_or_init(|| Executor::multithread(3)).clone()));
-    }
-    executors
+        Some(POOL.get_or_init(|| Executor::multithread(3)).clone())
+    };
+    #[cfg(not(feature = "multithread"))]
+    let pool: Option<Executor> = None;
+    std::iter::once((1, Executor::SingleThread)).chain(pool.map(|pool| (3, pool))).collect()
 }
 
 /// How often each (strategy, instruction set) ran and declined.

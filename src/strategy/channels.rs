@@ -4,7 +4,7 @@
 //! streams positions. Channels-last results are stored as they come, channels-first ones through transposed squares, in which the
 //! phases of a row interleave by themselves.
 
-use super::phases::{LONGEST_CHAIN, Phase, axes_of, phases_of, too_many_phases};
+use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::sheets::{Filling, Sheets};
 use super::{Operands, Scratch, cost};
@@ -118,7 +118,8 @@ impl ChannelsPlan {
         let blocks = outer.iter().map(|a| a.grid).product::<usize>()
             * y.grid.div_ceil(block_rows)
             * x.grid.div_ceil(block_columns);
-        let chunk = (LONGEST_CHAIN / widest.max(1)).clamp(1, problem.group_in.max(1));
+        let part = part_of_chain(problem.group_in.saturating_mul(widest));
+        let chunk = (part / widest.max(1)).clamp(1, problem.group_in.max(1));
         let chunks = problem.group_in.div_ceil(chunk);
         // even passes
         let chunk = problem.group_in.div_ceil(chunks.max(1)).max(1);

@@ -12,7 +12,7 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start, refill};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Direction, Problem};
-use crate::strategy::phases::LONGEST_CHAIN;
+use crate::strategy::phases::part_of_chain;
 use std::ops::Range;
 use tract_core::internal::*;
 
@@ -355,9 +355,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
                 let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
-                for from in (0..channels).step_by(LONGEST_CHAIN) {
+                let longest = part_of_chain(channels);
+                for from in (0..channels).step_by(longest) {
                     source.base = origin + at + from * source.channel_stride;
-                    let part = Source { channels: LONGEST_CHAIN.min(channels - from), ..source };
+                    let part = Source { channels: longest.min(channels - from), ..source };
                     tile.run(&weights[panel.weights + from * tile.mr..], &part, start, out, ring.pitch);
                     start = Start::Add;
                 }

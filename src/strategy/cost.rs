@@ -13,11 +13,11 @@ pub(super) const BLOCK: usize = 300;
 /// Storing a vector of results that a register tile interleaves itself.
 pub(super) const FROM_REGISTERS: usize = 19;
 
-/// Loading and storing a vector of unfinished sums of the strategy with lanes of channels.
-pub(super) const SUMMED: usize = 8;
+/// Loading and storing a vector of unfinished sums, once a chain.
+pub(super) const SUMMED: usize = 4;
 
-/// Transposing and storing a vector of such sums.
-pub(super) const TRANSPOSED: usize = 10;
+/// Transposing and storing a vector of sums of the strategy with lanes of channels.
+pub(super) const TRANSPOSED: usize = 14;
 
 /// Copying a row of one channel into a block, by its number of vectors: calls cost more than short rows do.
 pub(super) const COPIED_ROW: usize = 40;

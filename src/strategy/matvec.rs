@@ -8,12 +8,14 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::kernel::{Dispatch, Isa, Source, Start, zeros};
 use crate::machine::Machine;
 use crate::spec::{Direction, Problem};
-use crate::strategy::phases::LONGEST_CHAIN;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// Vectors of columns of a register tile.
 const VECTORS: usize = 4;
+
+/// Longest single accumulation chain: short, as weights come from memory, and finishing a sum meanwhile costs nothing.
+const CHAIN: usize = 32;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,12 +100,12 @@ impl MatVecPlan {
                     .filter(|t| t.nv == VECTORS && t.positions <= batch - n)
                     .max_by_key(|t| t.positions)
                     .context("kernel: a tile of the plan is missing")?;
-                for from in (0..channels).step_by(LONGEST_CHAIN) {
+                for from in (0..channels).step_by(CHAIN) {
                     let source = Source {
                         data: &input,
                         base: n * per_image + g * channels + from,
                         channel_stride: 1,
-                        channels: LONGEST_CHAIN.min(channels - from),
+                        channels: CHAIN.min(channels - from),
                         taps: &[0],
                     };
                     tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);

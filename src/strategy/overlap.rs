@@ -5,7 +5,7 @@
 //! the input, however the output is cut.
 
 use super::channels::MOST_POSITIONS;
-use super::phases::{LONGEST_CHAIN, axes_of, too_many_phases};
+use super::phases::{axes_of, part_of_chain, too_many_phases};
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
@@ -239,8 +239,9 @@ impl<E: Element> Prepared<'_, E> {
         for panel in 0..panels {
             let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
             let mut start = Start::Bias(&self.zeros);
-            for from in (0..channels).step_by(LONGEST_CHAIN) {
-                let part = LONGEST_CHAIN.min(channels - from);
+            let longest = part_of_chain(channels);
+            for from in (0..channels).step_by(longest) {
+                let part = longest.min(channels - from);
                 let mut at = 0;
                 for tile in &tiles {
                     while at + tile.positions <= positions.len() {
