@@ -55,13 +55,18 @@ impl Cut {
         let threads = super::threads(block.cost);
         let groups = super::group_parts(problem, threads);
         let images = problem.batch * groups.len() * outer;
-        let wanted = if threads == 1 { 1 } else { (2 * threads).div_ceil(images.max(1)) };
+        let (needed, wanted) = match threads {
+            1 => (1, 1),
+            _ => (threads.div_ceil(images.max(1)), (2 * threads).div_ceil(images.max(1))),
+        };
         // a number that threads share evenly
         let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
             if y.grid > 1 {
-                rows = rows.max(wanted.min(shared(y.grid / block.least.div_ceil(x.grid))));
+                // smaller blocks than pay otherwise, where a thread would have none
+                let fit = |positions: usize| shared(y.grid / positions.div_ceil(x.grid).max(1));
+                rows = rows.max(wanted.min(fit(block.least))).max(needed.min(fit(block.least / 2)));
             } else if y.output == 1 {
                 columns = columns.max(wanted.min(shared(x.grid / block.least)));
             }
@@ -72,6 +77,11 @@ impl Cut {
                 // each part copies the block's input for itself
                 parts = threads.div_ceil((rows * columns * images).max(1));
             }
+        }
+        // of few tasks, none is left over
+        if y.grid > 1 && (threads..8 * threads).contains(&(rows * columns * images)) && !images.is_multiple_of(threads)
+        {
+            rows = rows.next_multiple_of(threads).min(y.grid);
         }
         let panels = problem.group_out.div_ceil(block.panel);
         let channels = even_blocks(panels, parts)
