@@ -414,10 +414,11 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.decision {
             Decision::Depthwise(p) => {
-                let runs = match (p.windows, p.flat) {
-                    (true, _) => "a window moving down the rows",
-                    (false, true) => "blocks of rows at a time",
-                    (false, false) => "rows at a time",
+                let runs = match (p.direct, p.windows, p.flat) {
+                    (true, ..) => "a window moving down the rows of the input in place",
+                    (_, true, _) => "a window moving down the rows",
+                    (.., true) => "blocks of rows at a time",
+                    (.., false) => "rows at a time",
                 };
                 write!(f, "depthwise on {} {:?}, {runs}", self.isa, self.datum_type)
             }

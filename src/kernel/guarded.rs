@@ -5,7 +5,7 @@ use super::cells::{CellTap, CellTaps, Cells};
 use super::padded::{Rows, SplitRows};
 use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
-use super::window::{Results, Window};
+use super::window::{Edges, Results, Window};
 use super::{Dispatch, Isa, Kernels};
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
@@ -416,7 +416,8 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     + every * width.max(lanes);
                 let source = Guarded::new(side, &values::<T>(reach, 1));
                 let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
-                let window = Window { source: &source, pitch, steps, columns, weights: &weights, bias: T::of(5) };
+                let window =
+                    Window { source: &source, pitch, steps, columns, weights: &weights, bias: T::of(5), edges: None };
                 let results = Results { rows, width, step: width + gap };
                 let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * results.step + width]);
                 kernels.sum_of_window(&window, &results, &mut to);
@@ -431,6 +432,59 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     );
                     let want = if i < width { sum } else { T::of(99) };
                     assert_eq!(*got, want, "{taps} rows of taps at {columns:?}, {steps:?}, {rows} of {width}");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for (taps, every) in [(3, 1), (5, 1), (7, 1), (3, 2), (5, 2), (7, 2)] {
+        for (width, before, after) in
+            [1, lanes, 2 * lanes + 1, 5 * lanes - 1].into_iter().flat_map(|w| [(w, 0, 0), (w, 1, 1), (w, 3, lanes + 3)])
+        {
+            for (height, above, below) in [(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)] {
+                let columns = &[0, 1, 4][..];
+                let results = |size: usize, taps: usize| (size >= taps).then(|| (size - taps) / every + 1);
+                let sizes = results(before + width + after, 5).zip(results(above + height + below, taps));
+                let Some((wide, rows)) = sizes else { continue };
+                let source = Guarded::new(side, &values::<T>(height * width, 1));
+                let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
+                let edges = Edges {
+                    first: -((above * width + before) as isize),
+                    rows: (above.min((rows - 1) * every + taps), (above + height).min((rows - 1) * every + taps)),
+                    column: -(before as isize),
+                    width,
+                };
+                let window = Window {
+                    source: &source,
+                    pitch: width,
+                    steps: (every, every),
+                    columns,
+                    weights: &weights,
+                    bias: T::of(5),
+                    edges: Some(edges),
+                };
+                let mut to = Guarded::new(side, &vec![T::of(99); rows * wide]);
+                kernels.sum_of_window(&window, &Results { rows, width: wide, step: wide }, &mut to);
+                for (at, got) in to.iter().enumerate() {
+                    let (r, i) = (at / wide, at % wide);
+                    let pairs = (0..taps).flat_map(|k| (0..columns.len()).map(move |c| (k, c)));
+                    let want = pairs.fold(T::of(5), |sum, (k, c)| {
+                        let row = (r * every + k).checked_sub(above).filter(|row| *row < height);
+                        let column = (i * every + columns[c]).checked_sub(before).filter(|column| *column < width);
+                        match row.zip(column) {
+                            Some((row, column)) => {
+                                sum.mul_add(weights[k * columns.len() + c], source[row * width + column])
+                            }
+                            None => sum,
+                        }
+                    });
+                    assert_eq!(*got, want, "{taps} rows of taps, {height}x{width} every {every}, {edges:?}");
                 }
                 calls += 1;
             }
@@ -505,6 +559,11 @@ fn sums_of_cells_stay_inside() {
 #[test]
 fn windows_stay_inside() {
     for_each_kernel_set!(windows);
+}
+
+#[test]
+fn windows_with_edges_stay_inside() {
+    for_each_kernel_set!(windows_with_edges);
 }
 
 #[test]

@@ -25,4 +25,4 @@ pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use taps::WeightedTap;
 pub(crate) use tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};
-pub(crate) use window::{Results, Window};
+pub(crate) use window::{Edges, MOST_COLUMNS, Results, Window};

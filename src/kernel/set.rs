@@ -9,7 +9,7 @@ use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
 use super::vector::*;
-use super::window::{Results, Window, window};
+use super::window::{Edges, MOST_COLUMNS, Results, Window, window};
 use crate::element::Compute;
 use std::cell::RefCell;
 
@@ -27,6 +27,8 @@ pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
 pub(crate) struct Kernels<T: 'static> {
     /// Elements of a vector.
     pub lanes: usize,
+    /// Whether windows with edges are as fast as those without: there are masks.
+    pub masks: bool,
     /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
     pub position_tiles: &'static [PositionTile<T>],
     /// For one, two and four phases: by ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
@@ -200,7 +202,8 @@ impl<T: Compute> Kernels<T> {
     ///
     /// # Panics
     /// When the number of rows of taps is not one of [`WINDOW_ROWS`], or the steps are not for it; when the source does not hold, for each row and tap,
-    /// `every` elements for each result and at least for each lane of a vector, or `to` not all rows.
+    /// `every` elements for each result and at least for each lane of a vector, or `to` not all rows. With [`Edges`], when there is one row of taps or more
+    /// than [`MOST_COLUMNS`] columns of them, or the source does not hold what exists.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
         let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
@@ -209,7 +212,13 @@ impl<T: Compute> Kernels<T> {
         let (down, every) = window.steps;
         assert!((1..=2).contains(&every) && down == if rows == 1 { 1 } else { every });
         assert!(last * results.step + results.width <= to.len());
-        if let Some(furthest) = window.columns.iter().max() {
+        if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
+            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= last * down + rows);
+            if begin < end {
+                let row = |at: usize| first - column + (at * window.pitch) as isize;
+                assert!(row(begin) >= 0 && row(end - 1) + width as isize <= window.source.len() as isize);
+            }
+        } else if let Some(furthest) = window.columns.iter().max() {
             let reach = (last * down + rows - 1) * window.pitch + furthest + every * results.width.max(self.lanes);
             assert!(reach <= window.source.len());
         }
@@ -389,6 +398,7 @@ macro_rules! kernels {
 
             pub(super) static KERNELS: Kernels<$lane> = Kernels {
                 lanes: LANES,
+                masks: <$vector>::MASKS,
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),

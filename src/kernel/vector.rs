@@ -18,6 +18,21 @@ pub(super) trait Vector: Copy {
     unsafe fn splat(value: Self::Lane) -> Self;
     /// Reads `LANES` elements.
     unsafe fn load(from: *const Self::Lane) -> Self;
+    /// Whether [`Vector::load_some`] is as fast as [`Vector::load`].
+    const MASKS: bool = false;
+    /// Reads the lanes whose bit is set, of which alone elements must be readable; the others are zero.
+    #[inline(always)]
+    unsafe fn load_some(from: *const Self::Lane, lanes: u16) -> Self {
+        let mut some = [Self::Lane::ZERO; 16];
+        for (lane, to) in some.iter_mut().enumerate().take(Self::LANES) {
+            if lanes >> lane & 1 == 1 {
+                // SAFETY: this lane's element is readable.
+                *to = unsafe { *from.wrapping_add(lane) };
+            }
+        }
+        // SAFETY: the array holds any vector.
+        unsafe { Self::load(some.as_ptr()) }
+    }
     /// Writes `LANES` elements.
     unsafe fn store(self, to: *mut Self::Lane);
     /// Writes the first `count` elements, fewer than `LANES`.
@@ -139,7 +154,7 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr $(, store_first $masked:expr)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
@@ -166,11 +181,21 @@ macro_rules! register {
                 unsafe { $store(to, self.0) }
             }
 
-            $(#[inline(always)]
+            $(
+            const MASKS: bool = true;
+
+            #[inline(always)]
+            unsafe fn load_some(from: *const $lane, lanes: u16) -> Self {
+                // SAFETY: the trait's contract, the CPU has this instruction, and it reads no more than these lanes.
+                Self(unsafe { $load_some(lanes as $mask, from) })
+            }
+
+            #[inline(always)]
             unsafe fn store_first(self, count: usize, to: *mut $lane) {
                 // SAFETY: the trait's contract, the CPU has these instructions, and no more than `count` elements are written.
-                unsafe { $masked(to, (1 << count) - 1, self.0) }
-            })?
+                unsafe { $store_some(to, (1 << count) - 1, self.0) }
+            }
+            )?
 
             #[inline(always)]
             unsafe fn mul_add(self, a: Self, b: Self) -> Self {
@@ -221,7 +246,7 @@ mod x86 {
             let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
             [_mm512_permutex2var_ps(x, even, y), _mm512_permutex2var_ps(x, odd, y)]
         },
-        store_first _mm512_mask_storeu_ps
+        masked _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps, __mmask16
     );
     register!(
         /// Eight f64 of AVX-512.
@@ -236,7 +261,7 @@ mod x86 {
             let (even, odd) = (_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15));
             [_mm512_permutex2var_pd(x, even, y), _mm512_permutex2var_pd(x, odd, y)]
         },
-        store_first _mm512_mask_storeu_pd
+        masked _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, __mmask8
     );
     register!(
         /// Eight f32 of AVX.

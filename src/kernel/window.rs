@@ -21,6 +21,47 @@ pub(crate) struct Window<'a, T> {
     pub weights: &'a [T],
     /// What sums start from.
     pub bias: T,
+    /// Where the source ends amid what taps read; none where it holds all of it.
+    pub edges: Option<Edges>,
+}
+
+/// What of a window's rows exists: the rest is read as zeros, without being there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edges {
+    /// Index in the source of offset zero of the first row of the window, which need not exist.
+    pub first: isize,
+    /// The first row that exists, and that behind the last.
+    pub rows: (usize, usize),
+    /// Column that has offset zero; those that exist begin at zero.
+    pub column: isize,
+    /// How many columns exist.
+    pub width: usize,
+}
+
+/// Columns of taps that a window with edges has, at most.
+pub(crate) const MOST_COLUMNS: usize = 8;
+
+impl Edges {
+    /// For each column of taps, vector of a strip and half of what it reads, the lanes that exist.
+    #[inline(always)]
+    fn lanes<V: Vector, const STEP: usize, const U: usize>(
+        &self,
+        columns: &[usize],
+        strip: Strip<U>,
+    ) -> [[[u16; 2]; U]; MOST_COLUMNS] {
+        let mut lanes = [[[0; 2]; U]; MOST_COLUMNS];
+        for (lanes, column) in lanes.iter_mut().zip(columns) {
+            for (u, of_halves) in lanes.iter_mut().enumerate() {
+                for (half, lanes) in of_halves.iter_mut().enumerate() {
+                    let at = self.column + (column + STEP * strip.at::<V>(u) + half * V::LANES) as isize;
+                    let begin = (-at).clamp(0, V::LANES as isize);
+                    let end = (self.width as isize - at).clamp(begin, V::LANES as isize);
+                    *lanes = ((1u32 << end) - (1u32 << begin)) as u16;
+                }
+            }
+        }
+        lanes
+    }
 }
 
 /// Rows of results.
@@ -39,7 +80,7 @@ pub(crate) struct Results {
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set. There are `K` rows of weights; `source` holds, for each row and tap, `every` elements for each result and at least
-/// for each lane of a vector; `to` holds all rows.
+/// for each lane of a vector, or, where it has edges, all rows and columns that exist; `to` holds all rows.
 #[inline(always)]
 pub(super) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -82,11 +123,31 @@ unsafe fn strip<V: Vector, const K: usize, const U: usize>(
         match (K, window.steps.1) {
             (1, 1) => apart::<V, 1, U>(window, results, strip, to),
             (1, _) => apart::<V, 2, U>(window, results, strip, to),
-            (_, 1) => moving::<V, 1, K, K, U>(window, results, strip, to),
+            (_, 1) => either::<V, 1, K, K, U>(window, results, strip, to),
             // half as many results are under way
-            (3, _) => moving::<V, 2, 3, 2, U>(window, results, strip, to),
-            (5, _) => moving::<V, 2, 5, 3, U>(window, results, strip, to),
-            _ => moving::<V, 2, 7, 4, U>(window, results, strip, to),
+            (3, _) => either::<V, 2, 3, 2, U>(window, results, strip, to),
+            (5, _) => either::<V, 2, 5, 3, U>(window, results, strip, to),
+            _ => either::<V, 2, 7, 4, U>(window, results, strip, to),
+        }
+    }
+}
+
+/// All rows of a strip, with edges or without.
+///
+/// # Safety
+/// As [`moving`].
+#[inline(always)]
+unsafe fn either<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize>(
+    window: &Window<V::Lane>,
+    results: &Results,
+    strip: Strip<U>,
+    to: &mut [V::Lane],
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        match window.edges {
+            None => moving::<V, STEP, K, J, U, false>(window, results, strip, to),
+            Some(_) => moving::<V, STEP, K, J, U, true>(window, results, strip, to),
         }
     }
 }
@@ -164,16 +225,19 @@ impl<const U: usize> Strip<U> {
 /// All rows of a strip, a row of the source at a time: those of `K` rows of taps, of whose results `J` are under way.
 ///
 /// # Safety
-/// As [`strip`]; both steps are `STEP`, and `J` is `K / STEP` rounded up.
+/// As [`strip`]; both steps are `STEP`, `J` is `K / STEP` rounded up, and `EDGES` is whether the window has some.
 #[inline(always)]
-unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize>(
+unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize, const EDGES: bool>(
     window: &Window<V::Lane>,
     results: &Results,
     strip: Strip<U>,
     to: &mut [V::Lane],
 ) {
     let sources = (results.rows - 1) * STEP + K;
-    // SAFETY: by this function's contract every load is within the source, whose rows are counted, and `to` holds the rows.
+    let whole = Edges { first: 0, rows: (0, sources), column: 0, width: 0 };
+    let edges = window.edges.unwrap_or(whole);
+    let lanes = if EDGES { edges.lanes::<V, STEP, U>(window.columns, strip) } else { [[[0; 2]; U]; MOST_COLUMNS] };
+    // SAFETY: by this function's contract every load is within the source, whose rows are counted, or, with edges, of what exists of it; `to` holds the rows.
     unsafe {
         let bias = V::splat(window.bias);
         // of results `row + 1 - J..=row`
@@ -181,18 +245,26 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
         for row in 0..results.rows + J - 1 {
             for phase in 0..STEP {
                 let at = row * STEP + phase;
-                if STEP > 1 && at >= sources {
+                if (STEP > 1 || EDGES) && at >= edges.rows.1 {
                     break;
                 }
-                let source = window.source.as_ptr().wrapping_add(at * window.pitch);
+                if EDGES && at < edges.rows.0 {
+                    continue;
+                }
+                let source = window.source.as_ptr().wrapping_offset(edges.first).wrapping_add(at * window.pitch);
                 let mut columns = window.columns.iter().enumerate().peekable();
                 while let Some((c, column)) = columns.next() {
                     let between = if STEP == 2 { columns.next_if(|(_, next)| **next == column + 1) } else { None };
-                    let x: [[V; 2]; U] = std::array::from_fn(|u| {
+                    // a loop: of a function of `u` the compiler made calls
+                    let mut x = [[bias; 2]; U];
+                    for u in 0..U {
                         let from = source.wrapping_add(column + STEP * strip.at::<V>(u));
-                        let x = V::load(from);
-                        if STEP == 1 { [x, x] } else { x.unzip(V::load(from.wrapping_add(V::LANES))) }
-                    });
+                        let lanes = if EDGES { lanes[c][u] } else { [0; 2] };
+                        x[u][0] = load::<V, EDGES>(from, lanes[0]);
+                        if STEP == 2 {
+                            x[u] = x[u][0].unzip(load::<V, EDGES>(from.wrapping_add(V::LANES), lanes[1]));
+                        }
+                    }
                     for j in 0..J {
                         let k = (J - 1 - j) * STEP + phase;
                         if k >= K {
@@ -221,6 +293,16 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
             sums[J - 1] = [bias; U];
         }
     }
+}
+
+/// A vector, or some lanes of one.
+///
+/// # Safety
+/// As [`Vector`]'s methods; what is read exists.
+#[inline(always)]
+unsafe fn load<V: Vector, const SOME: bool>(from: *const V::Lane, lanes: u16) -> V {
+    // SAFETY: this function's contract.
+    unsafe { if SOME { V::load_some(from, lanes) } else { V::load(from) } }
 }
 
 /// `R` rows of a strip from `row` on, of one row of taps.

@@ -37,10 +37,17 @@ pub(super) fn shifted(vectors: usize, taps: usize) -> usize {
 pub(super) const WINDOW: usize = 380;
 pub(super) const PADDED_ROW: usize = 8;
 
-/// A vector of such sums of `taps` products, and its store; `every` is how far apart in the input neighbouring results are.
-pub(super) fn window(vectors: usize, taps: usize, every: usize) -> usize {
-    let of_vector = if every == 2 { 2 * taps + 6 } else { taps * 11 / 10 + 1 };
-    vectors.saturating_mul(of_vector)
+/// What a channel costs where the window reads the input in place, whatever its size, and the share of its sums that leaving out the padding takes.
+pub(super) const WINDOW_IN_PLACE: usize = 300;
+pub(super) const MASKED: usize = 16;
+
+/// Rows of vectors of such sums of `taps` products, and their store; `every` is how far apart in the input neighbouring results are. Where that is two, few
+/// sums are under way, and a row takes as long as its products wait for each other.
+pub(super) fn window(rows: usize, vectors: usize, taps: usize, every: usize) -> usize {
+    match every {
+        2 => rows.saturating_mul(4 * taps + 4).saturating_add(vectors.saturating_mul(taps * 3 / 2)),
+        _ => vectors.saturating_mul(taps * 11 / 10 + 1),
+    }
 }
 
 /// What a vector of channels costs the strategy that sums cells, whatever their size.

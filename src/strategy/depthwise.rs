@@ -6,7 +6,7 @@
 use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, Sheets};
-use super::window::WindowTaps;
+use super::window::{WindowTaps, reads_in_place};
 use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
@@ -26,6 +26,8 @@ const SHEET_BYTES: usize = 64 * 1024;
 pub struct DepthwisePlan {
     /// Whether an output row has one phase, so that a window moves down the rows.
     pub windows: bool,
+    /// Whether windows read the input in place.
+    pub direct: bool,
     /// Whether output rows of several phases follow each other without gaps, so that a block of rows is one run.
     pub flat: bool,
     /// Grid rows of a block.
@@ -35,6 +37,18 @@ pub struct DepthwisePlan {
     axes: Vec<AxisPhases>,
     /// The axes as sheets lay them out.
     laid_out: Vec<AxisPhases>,
+}
+
+/// Lanes of a vector, and whether loads can leave some of them out.
+fn vectors(datum_type: DatumType, isa: Isa) -> (usize, bool) {
+    fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, bool) {
+        (kernels.lanes, kernels.masks)
+    }
+    match datum_type {
+        DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
+        DatumType::F64 => of(f64::kernels(isa)),
+        _ => of(i64::kernels(isa)),
+    }
 }
 
 /// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
@@ -79,6 +93,7 @@ impl DepthwisePlan {
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let windows = x.out_step == 1;
+        let (lanes, masks) = vectors(datum_type, isa);
         let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
         let mut laid_out = axes.clone();
         for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {
@@ -88,7 +103,6 @@ impl DepthwisePlan {
         let fixed = sheets(1).channel_stride;
         let per_row = sheets(2).channel_stride.saturating_sub(fixed).max(1);
         let block_rows = (1 + (SHEET_BYTES / 4).saturating_sub(fixed) / per_row).min(y.grid);
-        let (lanes, _) = super::phases::shapes(datum_type, isa);
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
         let taps = positions(|axis| axis.phases.iter().map(|phase| phase.taps.len()).sum());
         let phases = positions(|axis| axis.out_step);
@@ -106,21 +120,33 @@ impl DepthwisePlan {
             sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes
         };
         let channel = match windows {
-            true => cost::window(vectors, taps.div_ceil(phases), x.in_step),
+            true => cost::window(rows, vectors, taps.div_ceil(phases), x.in_step),
             false => {
                 let of_rows = if flat { 0 } else { rows.saturating_mul(cost::ROW) };
                 cost::shifted(vectors, taps.div_ceil(phases)).saturating_add(of_rows)
             }
         };
-        let once = if windows { cost::WINDOW } else { cost::CHANNEL };
-        let group = channel.saturating_mul(problem.group_out).saturating_add(copied).saturating_add(once);
+        let channels = channel.saturating_mul(problem.group_out);
+        // loads that leave out the padding against a copy that has it
+        let readable = windows && masks && axes.len() == 2 && reads_in_place(y, x);
+        let direct = readable && channels / cost::MASKED < copied;
+        let group = match (direct, windows) {
+            (true, _) => channels.saturating_add(channels / cost::MASKED).saturating_add(cost::WINDOW_IN_PLACE),
+            (_, true) => channels.saturating_add(copied).saturating_add(cost::WINDOW),
+            (_, false) => channels.saturating_add(copied).saturating_add(cost::CHANNEL),
+        };
+        let block_rows = if direct { y.grid } else { block_rows };
         let cost = (group as u64).saturating_mul((problem.group * problem.batch) as u64);
-        Ok(DepthwisePlan { windows, flat, block_rows, cost, axes, laid_out })
+        Ok(DepthwisePlan { windows, direct, flat, block_rows, cost, axes, laid_out })
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let sheets = sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).working_bytes(1, element);
+        let sheets = match self.direct {
+            // elements of another type are widened
+            true => self.axes.iter().map(|axis| axis.input).product::<usize>().saturating_mul(element),
+            false => sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).working_bytes(1, element),
+        };
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
@@ -157,8 +183,9 @@ impl DepthwisePlan {
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             let mut phases = prepared.empty_phases();
             for rows in &prepared.blocks {
-                let filling = prepared.filling(&task.outer, rows)?;
-                let block = (rows, &filling);
+                let copied = !self.direct;
+                let filling = copied.then(|| prepared.filling(&task.outer, rows)).transpose()?;
+                let block = (rows, filling.as_ref());
                 task.groups.clone().try_for_each(|g| prepared.run_group(task, g, block, &mut phases, scratch))?;
             }
             Ok(())
@@ -211,6 +238,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
         let windows = picked().filter(|_| plan.windows).map(|picked| {
             let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
+            if plan.direct {
+                let first = weights_of[y.residue * axes[1].out_step + x.residue];
+                return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first);
+            }
             WindowTaps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
         });
         let windows = windows.collect();
@@ -250,7 +281,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         g: usize,
-        (rows, filling): (&Range<usize>, &Filling),
+        (rows, filling): (&Range<usize>, Option<&Filling>),
         phases: &mut [Vec<WeightedTap<E::Compute>>],
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
@@ -258,10 +289,26 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let taps: usize = self.weights.len() / (problem.group * problem.group_out);
         let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
-        // runs are read in whole vectors: what lies past the last position is never stored, but must exist
         let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
-        let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
-        self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
+        let source = match filling {
+            Some(filling) => {
+                // runs are read in whole vectors: what lies past the last position is never stored, but must exist
+                let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
+                self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
+                sheets
+            }
+            None => {
+                let plane = &input[..y.input * x.input];
+                match E::as_compute(plane) {
+                    Some(plane) => plane,
+                    None => {
+                        let wide = block.of(plane.len())?;
+                        E::widen_slice(plane, wide);
+                        wide
+                    }
+                }
+            }
+        };
         for channel in task.channels.clone() {
             let output_channel = g * problem.group_out + channel;
             let weights = &self.weights[output_channel * taps..];
@@ -271,7 +318,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             for outer in 0..task.pieces.outer_phases.len() {
                 if self.plan.windows {
                     let place = (slot, outer, rows.clone());
-                    self.run_windows(task, sheets, &weights[..taps], bias, place, tail, scratch_row)?;
+                    self.run_windows(task, source, &weights[..taps], bias, place, tail, scratch_row)?;
                     continue;
                 }
                 for ry in 0..y.out_step {
@@ -283,7 +330,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     if self.plan.flat {
                         let at = task.pieces.index(slot, outer, rows.start, 0);
                         if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
-                            self.run_cells(sheets, phases, bias, (tail, at), to, scratch_row)?;
+                            self.run_cells(source, phases, bias, (tail, at), to, scratch_row)?;
                             continue;
                         }
                     }
@@ -292,7 +339,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         if cell >= y.output {
                             break;
                         }
-                        let source = &sheets[(u - rows.start) * self.sheets.pitch..];
+                        let source = &source[(u - rows.start) * self.sheets.pitch..];
                         let place = (slot, outer, cell);
                         self.run_row(task, source, phases, bias, place, tail, scratch_row)?;
                     }

@@ -1,8 +1,8 @@
 //! The taps of a phase as a window that moves down the rows of a sheet, see [`Kernels::sum_of_window`].
 
 use crate::element::Compute;
-use crate::geometry::Phase;
-use crate::kernel::{Kernels, Results, WINDOW_ROWS, Window};
+use crate::geometry::{AxisPhases, Phase};
+use crate::kernel::{Edges, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 
@@ -18,6 +18,36 @@ pub(super) struct WindowTaps {
     pitches: (usize, usize),
     /// Columns of the sheets from a grid position to the next.
     every: usize,
+    /// Where the input itself is read.
+    plane: Option<Plane>,
+}
+
+/// A channel of the input as windows read it.
+struct Plane {
+    rows: usize,
+    width: usize,
+    /// Row and column that the first row and column of results read by the lowest taps: negative in the padding.
+    lowest: (i64, i64),
+}
+
+/// Whether windows can read the input itself: several rows of taps as far apart, and few columns.
+pub(super) fn reads_in_place(y: &AxisPhases, x: &AxisPhases) -> bool {
+    let step = y.in_step;
+    let moves = |phase: &Phase| {
+        let rows = phase.taps.len();
+        rows > 1 && WINDOW_ROWS.contains(&rows) && spread(phase, (step, step)).is_some()
+    };
+    (1..=2).contains(&step)
+        && x.in_step == step
+        && y.phases.iter().all(moves)
+        && x.phases.iter().all(|phase| phase.taps.len() <= MOST_COLUMNS)
+}
+
+/// How far apart the rows that a phase's taps read are, where that is the same for all and a window can move over them.
+fn spread(of_rows: &Phase, steps: (usize, usize)) -> Option<i64> {
+    let shifts = of_rows.taps.iter().map(|tap| tap.shift).sorted();
+    let spread = shifts.tuple_windows().map(|(a, b)| b - a).dedup().exactly_one().ok()?;
+    (steps == (1, 1) || (steps == (2, 2) && spread == 1)).then_some(spread)
 }
 
 impl WindowTaps {
@@ -32,8 +62,6 @@ impl WindowTaps {
     ) -> WindowTaps {
         let shift = |i: usize| of_rows.taps[i].shift;
         let rows: Vec<usize> = (0..of_rows.taps.len()).sorted_by_key(|i| shift(*i)).collect();
-        let spread = rows.iter().tuple_windows().map(|(a, b)| shift(*b) - shift(*a)).dedup().exactly_one();
-        let spread = spread.ok().filter(|spread| steps == (1, 1) || (steps == (2, 2) && *spread == 1));
         let row = |of: usize| {
             let of_outer = taps.chunks(rows.len() * columns);
             of_outer.flat_map(move |taps| &taps[of * columns..(of + 1) * columns])
@@ -44,7 +72,7 @@ impl WindowTaps {
             let far = |k: usize| k * *spread as usize * pitch;
             rows.iter().enumerate().all(|(k, of)| row(*of).zip(first()).all(|(tap, first)| tap.0 == first + far(k)))
         };
-        let (columns, weights, apart) = match spread.filter(moves) {
+        let (columns, weights, apart) = match spread(of_rows, steps).filter(moves) {
             Some(spread) if WINDOW_ROWS.contains(&rows.len()) => {
                 let weights = rows.iter().flat_map(|of| row(*of)).map(|tap| tap.1).collect();
                 (row(rows[0]).map(|tap| tap.0).collect(), weights, spread as usize)
@@ -52,7 +80,45 @@ impl WindowTaps {
             _ => (taps.iter().map(|tap| tap.0).collect(), taps.iter().map(|tap| tap.1).collect::<Vec<_>>(), steps.0),
         };
         let in_order = weights.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        WindowTaps { columns, weights, in_order, pitches: (apart * pitch, steps.0 * pitch), every: steps.1 }
+        WindowTaps {
+            columns,
+            weights,
+            in_order,
+            pitches: (apart * pitch, steps.0 * pitch),
+            every: steps.1,
+            plane: None,
+        }
+    }
+
+    /// As [`WindowTaps::new`], for taps that read the input, where [`reads_in_place`] says that they can: those of one phase of each axis, the first of
+    /// which has the weight of index `first`.
+    pub fn in_place((y, of_rows): (&AxisPhases, &Phase), (x, of_columns): (&AxisPhases, &Phase), first: usize) -> Self {
+        let least = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).min().unwrap_or(0);
+        let lowest = (least(of_rows), least(of_columns));
+        let taps = of_rows.taps.iter().cartesian_product(&of_columns.taps).enumerate().map(|(i, (row, column))| {
+            let offset = (row.shift - lowest.0) * x.input as i64 + column.shift - lowest.1;
+            (offset as usize, first + i)
+        });
+        let taps: Vec<_> = taps.collect();
+        let steps = (y.in_step, x.in_step);
+        let plane = Some(Plane { rows: y.input, width: x.input, lowest });
+        WindowTaps { plane, ..WindowTaps::new(&taps, of_rows, of_columns.taps.len(), x.input, steps) }
+    }
+
+    /// Where the plane ends amid what window `first` of the interleaved ones reads for so many rows of results.
+    fn edges(&self, plane: &Plane, first: usize, results: usize) -> Edges {
+        let (of_taps, of_results) = self.pitches;
+        let (spread, down) = (of_taps / plane.width, (of_results / of_taps).max(1));
+        let row = plane.lowest.0 + (first * of_results / plane.width) as i64;
+        let read = ((results - 1) * down + self.weights.len() / self.columns.len()) as i64;
+        let begin = crate::spec::ceil_div(-row, spread as i64).clamp(0, read);
+        let end = crate::spec::ceil_div(plane.rows as i64 - row, spread as i64).clamp(begin, read);
+        Edges {
+            first: (row * plane.width as i64 + plane.lowest.1) as isize,
+            rows: (begin as usize, end as usize),
+            column: plane.lowest.1 as isize,
+            width: plane.width,
+        }
     }
 
     /// The sums of all rows of results; `weights` are all of a channel's.
@@ -78,9 +144,10 @@ impl WindowTaps {
         let interleaved = (of_taps / of_results).max(1);
         let steps = ((of_results / of_taps).max(1), self.every);
         for first in 0..interleaved.min(results.rows) {
-            let source = &source[first * of_results..];
-            let window = Window { source, pitch: of_taps, steps, columns: &self.columns, weights, bias };
             let rows = (results.rows - first).div_ceil(interleaved);
+            let edges = self.plane.as_ref().map(|plane| self.edges(plane, first, rows));
+            let source = if edges.is_some() { source } else { &source[first * of_results..] };
+            let window = Window { source, pitch: of_taps, steps, columns: &self.columns, weights, bias, edges };
             let of_window = Results { rows, width: results.width, step: interleaved * results.step };
             kernels.sum_of_window(&window, &of_window, &mut to[first * results.step..]);
         }
