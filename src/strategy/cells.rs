@@ -61,7 +61,7 @@ impl CellsPlan {
         if taps > MOST_TAPS {
             return Err(format!("{taps} taps are too many to list for each place near a border"));
         }
-        let (lanes, _) = super::phases::shapes(datum_type, isa);
+        let lanes = super::shapes::Shapes::new(datum_type, isa).lanes;
         if problem.group < lanes / 2 {
             return Err(format!("{} channels leave most lanes of a vector empty", problem.group));
         }

@@ -6,9 +6,10 @@
 
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
+use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
 use super::{Operands, Scratch, cost};
-use crate::element::{Compute, Element};
+use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
 use crate::kernel::{ChannelTile, Dispatch, Isa, Kernels, Source, Start};
@@ -75,7 +76,7 @@ impl ChannelsPlan {
             Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let (lanes, tiles) = shapes(datum_type, isa);
+        let Shapes { lanes, channel_tiles: tiles, .. } = Shapes::new(datum_type, isa);
         let sizes: Vec<usize> = tiles.iter().map(|t| t.0).unique().sorted_unstable_by(|a, b| b.cmp(a)).collect();
         if problem.group_out < lanes {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
@@ -86,7 +87,7 @@ impl ChannelsPlan {
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
         let phases: usize = axes.iter().map(|a| a.out_step).product();
         let depth = problem.group_in * taps;
-        let element = if matches!(datum_type, DatumType::F16 | DatumType::F32) { 4 } else { 8 };
+        let element = super::compute_bytes(datum_type);
         let direct = matches!(datum_type, DatumType::F32 | DatumType::F64)
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
 
@@ -232,19 +233,6 @@ impl ChannelsPlan {
             let filling = copied.then(|| task.filling(&prepared.sheets, &prepared.strides.2)).transpose()?;
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, filling.as_ref(), scratch))
         })
-    }
-}
-
-/// Lanes and the `(positions, nv)` of the tiles of at most [`MOST_POSITIONS`].
-pub(super) fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
-    fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, Vec<(usize, usize)>) {
-        let tiles = kernels.channel_tiles.iter().map(|t| (t.positions, t.nv));
-        (kernels.lanes, tiles.filter(|t| t.0 <= MOST_POSITIONS).collect())
-    }
-    match datum_type {
-        DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
-        DatumType::F64 => of(f64::kernels(isa)),
-        _ => of(i64::kernels(isa)),
     }
 }
 

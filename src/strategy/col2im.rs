@@ -13,6 +13,7 @@ use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start, refill}
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Direction, Problem};
 use crate::strategy::phases::part_of_chain;
+use crate::strategy::shapes::Shapes;
 use std::ops::Range;
 use tract_core::internal::*;
 
@@ -64,15 +65,14 @@ impl Col2imPlan {
         if products > 1024 {
             return Err(format!("{products} products a position outgrow the ring"));
         }
-        let (lanes, tiles) = super::phases::shapes(datum_type, isa);
+        let Shapes { lanes, position_tiles: tiles, .. } = Shapes::new(datum_type, isa);
         let axes = axes_of(problem);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
         let element = super::compute_bytes(datum_type);
         let mut best: Option<Col2imPlan> = None;
-        for (mr, nv) in tiles {
+        for &(mr, nv) in &tiles {
             let tail = products % mr;
-            let tail_mr =
-                super::phases::shapes(datum_type, isa).1.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+            let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
             if forced.is_some_and(|f| f != (mr, tail_mr)) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! What the planner's estimates are made of. A slot is one vector multiply-add.
 //!
 //! The constants of phases, channels and col2im were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under
-//! every strategy that takes it; the others were set by hand, to the times of the layers in `benches/workloads.json`. They count what
+//! every strategy that takes it, but for what unfinished sums cost, which was parted by hand when sums were; the others were set so, to the times of the layers in `benches/workloads.json`. They count what
 //! a strategy adds to the multiply-adds for each vector of results, memory traffic included. `cargo bench --bench planner` tells how far the
 //! choices they lead to are from the best ones.
 

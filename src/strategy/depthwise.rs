@@ -5,6 +5,7 @@
 
 use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
+use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
 use super::window::{WindowTaps, reads_in_place};
 use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
@@ -37,18 +38,6 @@ pub struct DepthwisePlan {
     axes: Vec<AxisPhases>,
     /// The axes as sheets lay them out.
     laid_out: Vec<AxisPhases>,
-}
-
-/// Lanes of a vector, and whether loads can leave some of them out.
-fn vectors(datum_type: DatumType, isa: Isa) -> (usize, bool) {
-    fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, bool) {
-        (kernels.lanes, kernels.masks)
-    }
-    match datum_type {
-        DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
-        DatumType::F64 => of(f64::kernels(isa)),
-        _ => of(i64::kernels(isa)),
-    }
 }
 
 /// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
@@ -93,7 +82,7 @@ impl DepthwisePlan {
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let windows = x.out_step == 1;
-        let (lanes, masks) = vectors(datum_type, isa);
+        let Shapes { lanes, masks, .. } = Shapes::new(datum_type, isa);
         let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
         let mut laid_out = axes.clone();
         for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {

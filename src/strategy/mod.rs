@@ -10,6 +10,7 @@ pub mod overlap;
 pub mod phases;
 mod pieces;
 pub(crate) mod reference;
+mod shapes;
 mod sheets;
 mod window;
 

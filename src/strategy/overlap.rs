@@ -7,6 +7,7 @@
 use super::channels::MOST_POSITIONS;
 use super::phases::{axes_of, part_of_chain, too_many_phases};
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, run_tasks};
+use super::shapes::Shapes;
 use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
@@ -60,7 +61,7 @@ impl OverlapPlan {
         if let Some(reason) = too_many_phases(problem) {
             return Err(reason);
         }
-        let (lanes, _) = super::phases::shapes(datum_type, isa);
+        let Shapes { lanes, channel_tiles, .. } = Shapes::new(datum_type, isa);
         let columns = problem.group_out.saturating_mul(axis.kernel);
         let vectors = columns.div_ceil(lanes).min(VECTORS);
         let width = vectors * lanes;
@@ -79,7 +80,7 @@ impl OverlapPlan {
         }
         let block = block.clamp(1, grid.max(1));
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
-        let tile = super::channels::shapes(datum_type, isa).1.into_iter().filter(|t| t.1 == vectors).map(|t| t.0).max();
+        let tile = channel_tiles.into_iter().filter(|t| t.1 == vectors).map(|t| t.0).max();
         let tile = tile.ok_or("no kernel has tiles of so many columns")?;
         let multiplied = positions.div_ceil(tile).saturating_mul(columns / width).saturating_mul(problem.group_in);
         let multiplied = multiplied.saturating_mul(cost::tile(tile, vectors, 0, true));

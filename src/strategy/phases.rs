@@ -4,6 +4,7 @@
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
+use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
@@ -133,7 +134,8 @@ impl PhasesPlan {
             Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let (lanes, tiles) = shapes(datum_type, isa);
+        let shapes = Shapes::new(datum_type, isa);
+        let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -141,7 +143,7 @@ impl PhasesPlan {
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
 
         let phases: usize = axes.iter().map(|a| a.out_step).product();
-        let row_tiles = row_shapes(datum_type, isa, x.out_step);
+        let row_tiles = shapes.row_tiles(x.out_step);
         let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
         let in_place = problem.data_format == DataFormat::Ncx
@@ -192,8 +194,8 @@ impl PhasesPlan {
             let chain = widest * problem.group_in;
             let writes_rows =
                 problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN && cached;
-            let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles));
-            let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, &row_tiles));
+            let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
+            let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
                 let tail = problem.group_out % mr;
                 let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
@@ -301,30 +303,6 @@ impl PhasesPlan {
 fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
     let fits = CHUNK_BYTES / (mr * x.out_step * positions * element);
     x.grid.div_ceil(positions).min(fits).max(1)
-}
-
-/// Lanes and the `(mr, nv)` of every position tile.
-pub(super) fn shapes(datum_type: DatumType, isa: Isa) -> (usize, Vec<(usize, usize)>) {
-    fn of<T: Compute>(kernels: &Kernels<T>) -> (usize, Vec<(usize, usize)>) {
-        (kernels.lanes, kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect())
-    }
-    match datum_type {
-        DatumType::F32 | DatumType::F16 => of(f32::kernels(isa)),
-        DatumType::F64 => of(f64::kernels(isa)),
-        _ => of(i64::kernels(isa)),
-    }
-}
-
-/// The `(mr, nv)` of every tile that interleaves so many phases.
-fn row_shapes(datum_type: DatumType, isa: Isa, phases: usize) -> Vec<(usize, usize)> {
-    fn of<T: Compute>(kernels: &Kernels<T>, phases: usize) -> Vec<(usize, usize)> {
-        kernels.row_tiles(phases).iter().map(|t| (t.mr, t.nv)).collect()
-    }
-    match datum_type {
-        DatumType::F32 => of(f32::kernels(isa), phases),
-        DatumType::F64 => of(f64::kernels(isa), phases),
-        _ => vec![],
-    }
 }
 
 /// One phase of a row of outputs: which taps, and where its weights are.

@@ -135,7 +135,7 @@ impl Sheets {
         let rows = self.rows.span(self.sheet / self.pitch);
         let widened =
             rows.saturating_sub(1).saturating_mul(self.columns.input).saturating_add(self.columns.span(self.pitch));
-        let parts = self.channel_stride / self.sheet.max(1) * size_of::<Part>();
+        let parts = (self.channel_stride / self.sheet.max(1)).saturating_mul(size_of::<Part>());
         self.elements(channels).saturating_add(widened).saturating_mul(element).saturating_add(parts)
     }
 

@@ -1,0 +1,50 @@
+//! What of a set of kernels planning looks at.
+
+use super::channels::MOST_POSITIONS;
+use crate::element::Compute;
+use crate::kernel::{Dispatch, Isa, Kernels};
+use tract_core::internal::*;
+
+/// The sizes of the kernels for one element type, on one instruction set.
+pub(super) struct Shapes {
+    /// Elements of a vector.
+    pub lanes: usize,
+    /// Whether loads can leave out lanes at no cost.
+    pub masks: bool,
+    /// `(mr, nv)` of every position tile.
+    pub position_tiles: Vec<(usize, usize)>,
+    /// `(mr, nv)` of every tile that interleaves one, two or four phases.
+    row_tiles: [Vec<(usize, usize)>; 3],
+    /// `(positions, nv)` of the channel tiles of at most [`MOST_POSITIONS`].
+    pub channel_tiles: Vec<(usize, usize)>,
+}
+
+impl Shapes {
+    /// Those of the type that sums of `datum_type` are made in.
+    pub fn new(datum_type: DatumType, isa: Isa) -> Shapes {
+        match datum_type {
+            DatumType::F32 | DatumType::F16 => Shapes::of(f32::kernels(isa)),
+            DatumType::F64 => Shapes::of(f64::kernels(isa)),
+            _ => Shapes::of(i64::kernels(isa)),
+        }
+    }
+
+    fn of<T: Compute>(kernels: &Kernels<T>) -> Shapes {
+        let channel_tiles = kernels.channel_tiles.iter().map(|t| (t.positions, t.nv));
+        Shapes {
+            lanes: kernels.lanes,
+            masks: kernels.masks,
+            position_tiles: kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect(),
+            row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr, t.nv)).collect()),
+            channel_tiles: channel_tiles.filter(|t| t.0 <= MOST_POSITIONS).collect(),
+        }
+    }
+
+    /// `(mr, nv)` of every tile that interleaves so many phases; none where phases are not interleaved in registers.
+    pub fn row_tiles(&self, phases: usize) -> &[(usize, usize)] {
+        match phases {
+            1 | 2 | 4 => &self.row_tiles[phases.ilog2() as usize],
+            _ => &[],
+        }
+    }
+}
