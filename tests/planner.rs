@@ -65,6 +65,26 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
 }
 
 #[test]
+fn windows_read_in_place_where_that_saves_a_copy() -> TractResult<()> {
+    let in_place = |spec: &DeconvSpec, isa| -> TractResult<bool> {
+        let options = PlanOptions { isa: Some(isa), ..Default::default() };
+        let text = plan(spec, [56, 56], &options)?.to_string();
+        assert!(text.contains("depthwise"), "{text}");
+        Ok(text.contains("in place"))
+    };
+    let one = forward([64, 64], 64, [3, 1, 1]);
+    // as many masked loads as results, against one copy for all of them
+    let multiplied = forward([1, 56], 1, [3, 1, 1]);
+    if Isa::Avx512.is_available() {
+        assert!(in_place(&one, Isa::Avx512)?);
+        assert!(!in_place(&multiplied, Isa::Avx512)?);
+    }
+    // loads of the portable kernels cannot leave out lanes
+    assert!(!in_place(&one, Isa::Portable)?);
+    Ok(())
+}
+
+#[test]
 fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     for (channels, stride, spatial) in [([64, 32], 2, [128, 128]), ([256, 256], 2, [32, 24]), ([512, 256], 2, [8, 8])] {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, 1, [2 * stride, stride, 1]) };

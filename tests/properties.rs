@@ -12,6 +12,7 @@ use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Mutex;
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::filter::PackedFilter;
@@ -411,4 +412,47 @@ fn large() {
 #[test]
 fn large_forward() {
     property("large_forward", Direction::Forward, &[DatumType::F32], LARGE, &[]);
+}
+
+/// Depthwise windows, whose cases random specs seldom hit: every size around a vector and every reach past the edges.
+#[test]
+fn windows() {
+    let counts = Counts::default();
+    let mut in_place = 0;
+    let sizes = [(1, 1), (4, 7), (5, 8), (6, 9), (7, 15), (9, 16), (14, 17), (3, 31), (2, 33)];
+    let geometries = [3usize, 5, 7].into_iter().flat_map(|kernel| {
+        let steps = [(1, 1), (2, 1), (1, 2), (1, 3)];
+        let reaches = [0, 1, kernel / 2, kernel - 1];
+        steps.into_iter().cartesian_product(reaches).map(move |(steps, reach)| (kernel, steps, reach))
+    });
+    for (i, ((kernel, (stride, dilation), reach), size)) in geometries.cartesian_product(sizes).enumerate() {
+        let span = (kernel - 1) * dilation + 1;
+        let (begin, end) = (reach * dilation, reach.saturating_sub(1) * dilation);
+        if [size.0, size.1].into_iter().any(|cells| cells + begin + end < span) {
+            continue;
+        }
+        let spec = DeconvSpec {
+            direction: Direction::Forward,
+            data_format: DataFormat::Ncx,
+            filter_format: FilterFormat::GroupedOix,
+            in_channels: 3,
+            out_channels: 3,
+            group: 3,
+            kernel: tvec!(kernel; 2),
+            strides: tvec!(stride; 2),
+            dilations: tvec!(dilation; 2),
+            padding: Padding::Explicit { begin: tvec!(begin as i64; 2), end: tvec!(end as i64; 2) },
+            output_padding: tvec!(0; 2),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64][i % 3];
+        let input: TVec<usize> = tvec!(1 + i % 2, 3, size.0, size.1);
+        let options = PlanOptions { strategy: Some(Algorithm::Depthwise), ..Default::default() };
+        let plan = Plan::new(&spec, &input, None, dt, &options).unwrap();
+        in_place += plan.to_string().contains("in place") as usize;
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail: i % 4 == 1, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    if Isa::best() == Isa::Avx512 {
+        assert!(in_place > 0, "no window read its input in place");
+    }
 }
