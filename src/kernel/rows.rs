@@ -2,18 +2,6 @@
 
 use crate::element::Compute;
 
-/// `to[i·S + r] = from[r][i]`, `S` rows of equal length.
-#[inline(always)]
-pub(super) fn interleave<T: Compute, const S: usize>(from: [&[T]; S], to: &mut [T]) {
-    let (cells, _) = to.as_chunks_mut::<S>();
-    let from: [&[T]; S] = from.map(|row| &row[..cells.len()]);
-    for (i, cell) in cells.iter_mut().enumerate() {
-        for r in 0..S {
-            cell[r] = from[r][i];
-        }
-    }
-}
-
 /// `to[i] = from[i·STEP]`; `from` holds what that reads, and may end there.
 #[inline(always)]
 pub(super) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {

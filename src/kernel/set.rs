@@ -13,6 +13,7 @@ use super::window::{Edges, MOST_COLUMNS, Results, Window, window};
 use crate::element::Compute;
 use std::cell::RefCell;
 
+type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]]);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
@@ -38,8 +39,8 @@ pub(crate) struct Kernels<T: 'static> {
     cells_to_rows: CellsToRows<T>,
     rows_to_cells: RowsToCells<T>,
     rows_to_placed_cells: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
-    interleave2: unsafe fn([&[T]; 2], &mut [T]),
-    interleave4: unsafe fn([&[T]; 4], &mut [T]),
+    /// For two, four, eight and sixteen rows.
+    interleave: [Interleave<T>; 4],
     strided2: unsafe fn(&[T], &mut [T]),
     padded_rows: unsafe fn(from: &[T], rows: &Rows, to: &mut [T], pitch: usize),
     split_rows: unsafe fn(from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize),
@@ -77,11 +78,10 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.cells_to_rows)(from, starts, to) }
     }
 
-    /// `to[r·to_step + c] = from[c·from_step + r]` for at least as many rows as there are lanes. Columns behind the last, up to a whole vector, get
-    /// anything.
+    /// `to[r·to_step + c] = from[c·from_step + r]`. Columns behind the last, up to a whole vector, get anything.
     ///
     /// # Panics
-    /// When a slice is shorter than what is read or written.
+    /// When `from` has less than a vector for a column, or a slice is shorter than what is read or written.
     pub fn rows_to_cells(
         &self,
         from: &[T],
@@ -90,10 +90,10 @@ impl<T: Compute> Kernels<T> {
         to: &mut [T],
         to_step: usize,
     ) {
-        if columns == 0 {
+        if rows == 0 || columns == 0 {
             return;
         }
-        assert!(rows >= self.lanes && (columns - 1) * from_step + rows <= from.len());
+        assert!((columns - 1) * from_step + rows.max(self.lanes) <= from.len());
         assert!((rows - 1) * to_step + columns.next_multiple_of(self.lanes) <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
@@ -111,16 +111,18 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.rows_to_placed_cells)(from, starts, count, to, step) }
     }
 
-    /// `to[i·S + r] = from[r][i]` for any number `S` of rows; the rows hold at least `to.len() / S` elements.
+    /// `to[i·S + r] = from[r][i]` for any number `S` of rows.
+    ///
+    /// # Panics
+    /// When a row has fewer than `to.len() / S` elements, or `to` has no whole number of `S`.
     pub fn interleave(&self, from: &[&[T]], to: &mut [T]) {
-        match *from {
-            [row] => to.copy_from_slice(&row[..to.len()]),
-            // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
-            [a, b] => unsafe { (self.interleave2)([a, b], to) },
-            // SAFETY: as above.
-            [a, b, c, d] => unsafe { (self.interleave4)([a, b, c, d], to) },
+        let step = from.len();
+        assert!(to.len().is_multiple_of(step) && from.iter().all(|row| to.len() / step <= row.len()));
+        match step {
+            1 => to.copy_from_slice(&from[0][..to.len()]),
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+            2 | 4 | 8 | 16 => unsafe { self.interleave[step.ilog2() as usize - 1](from, to) },
             _ => {
-                let step = from.len();
                 for (r, row) in from.iter().enumerate() {
                     for (to, from) in to.iter_mut().skip(r).step_by(step).zip(*row) {
                         *to = *from;
@@ -324,13 +326,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn interleave2(from: [&[$lane]; 2], to: &mut [$lane]) {
-                rows::interleave(from, to)
-            }
-
-            $(#[$feature])*
-            unsafe fn interleave4(from: [&[$lane]; 4], to: &mut [$lane]) {
-                rows::interleave(from, to)
+            unsafe fn interleaved<const S: usize>(from: &[&[$lane]], to: &mut [$lane]) {
+                // SAFETY: entered through `Kernels::interleave` only, which checks.
+                unsafe { squares::interleaved::<$vector, S>(from, to) }
             }
 
             $(#[$feature])*
@@ -405,8 +403,7 @@ macro_rules! kernels {
                 cells_to_rows,
                 rows_to_cells,
                 rows_to_placed_cells,
-                interleave2,
-                interleave4,
+                interleave: [interleaved::<2>, interleaved::<4>, interleaved::<8>, interleaved::<16>],
                 strided2,
                 padded_rows: padded,
                 split_rows: split,

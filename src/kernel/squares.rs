@@ -31,8 +31,8 @@ pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
 /// `to[r·to_step + c] = from[c·from_step + r]` for `rows` × `columns`. Columns behind the last, up to a whole vector, get what the last one has.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; there are at least `LANES` rows, and a column; `from` holds what is read; `to` holds whole vectors of columns
-/// for each row.
+/// The CPU has `V`'s instruction set; there are a row and a column; `from` holds what is read, at least a vector for each column; `to` holds whole
+/// vectors of columns for each row.
 #[inline(always)]
 pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
     from: &[V::Lane],
@@ -42,16 +42,47 @@ pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
     to_step: usize,
 ) {
     for c in (0..columns).step_by(LANES) {
-        for r in covering(rows, LANES) {
-            // SAFETY: squares end where the rows do, and columns are clamped to the last; the rest is this function's contract.
+        for at in covering(rows.max(LANES), LANES) {
+            // SAFETY: squares end where the rows do, or hold more than them, and columns are clamped to the last; the rest is this function's contract.
             unsafe {
-                let square: [V; LANES] = interleave(std::array::from_fn(|i| {
-                    V::load(from.as_ptr().add((c + i).min(columns - 1) * from_step + r))
-                }));
-                for (j, cell) in square.into_iter().enumerate() {
-                    cell.store(to.as_mut_ptr().add((r + j) * to_step + c));
+                let from = from.as_ptr().add(c * from_step + at);
+                let square: [V; LANES] = if c + LANES <= columns {
+                    interleave(std::array::from_fn(|i| V::load(from.add(i * from_step))))
+                } else {
+                    interleave(std::array::from_fn(|i| V::load(from.add(i.min(columns - 1 - c) * from_step))))
+                };
+                let to = to.as_mut_ptr().add(at * to_step + c);
+                if rows >= LANES {
+                    // a number that the compiler knows: the square stays in registers
+                    square.into_iter().enumerate().for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                } else {
+                    square.into_iter().enumerate().take(rows).for_each(|(j, cell)| cell.store(to.add(j * to_step)));
                 }
             }
+        }
+    }
+}
+
+/// `to[i·S + r] = from[r][i]`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are `S` rows, a power of two up to sixteen, of at least `to.len() / S` elements, and `to` holds a whole number of
+/// runs of `S`.
+#[inline(always)]
+pub(super) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]], to: &mut [V::Lane]) {
+    let count = to.len() / S;
+    if count < V::LANES {
+        for (i, cell) in to.chunks_exact_mut(S).enumerate() {
+            cell.iter_mut().zip(from).for_each(|(to, row)| *to = row[i]);
+        }
+        return;
+    }
+    for at in covering(count, V::LANES) {
+        // SAFETY: by this function's contract, as vectors end where the rows do.
+        unsafe {
+            let rows: [V; S] = std::array::from_fn(|r| V::load(from.get_unchecked(r).as_ptr().add(at)));
+            let to = to.as_mut_ptr().add(at * S);
+            interleave(rows).into_iter().enumerate().for_each(|(j, run)| run.store(to.add(j * V::LANES)));
         }
     }
 }

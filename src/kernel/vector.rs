@@ -55,7 +55,7 @@ pub(super) trait Vector: Copy {
     unsafe fn unzip(self, other: Self) -> [Self; 2];
 }
 
-/// `S` registers, a power of two up to eight, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
+/// `S` registers, a power of two, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
 ///
 /// # Safety
 /// As [`Vector`]'s methods.

@@ -20,7 +20,6 @@ pub(crate) use crate::kernel::{Aligned, Scratch};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
 use std::ops::Range;
-use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
 use tract_linalg::multithread::par_chunks_mut;
@@ -120,18 +119,10 @@ pub(crate) fn transposed<T: Compute>(
     to: &mut [T],
     stride: usize,
 ) {
-    let lanes = kernels.lanes;
-    if rows >= lanes {
-        return kernels.rows_to_cells(from, step, (rows, columns), to, stride);
-    }
-    // fewer rows than a square has: the same seen from the columns, as far as vectors of them are all there
-    let whole = (from.len() + step).saturating_sub(lanes) / step.max(1);
-    let whole = Some(whole.min(columns)).filter(|whole| *whole >= lanes).unwrap_or(0);
-    if whole > 0 {
-        let starts: SmallVec<[usize; 64]> = (0..whole).map(|c| c * step).collect();
-        let mut to: SmallVec<[&mut [T]; 16]> = to.chunks_mut(stride).take(rows).collect();
-        kernels.cells_to_rows(from, &starts, &mut to);
-    }
+    // of columns with fewer elements than a vector, the last ones may end where `from` does
+    let read = rows.max(kernels.lanes);
+    let whole = if read <= from.len() { columns.min((from.len() - read) / step.max(1) + 1) } else { 0 };
+    kernels.rows_to_cells(from, step, (rows, whole), to, stride);
     for c in whole..columns {
         for r in 0..rows {
             to[r * stride + c] = from[c * step + r];
