@@ -299,10 +299,9 @@ impl PhasesPlan {
     }
 }
 
-/// As many tiles as a grid row has, as far as their results stay in L1.
+/// As many tiles as results of stay in L1.
 fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
-    let fits = CHUNK_BYTES / (mr * x.out_step * positions * element);
-    x.grid.div_ceil(positions).min(fits).max(1)
+    (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
 }
 
 /// One phase of a row of outputs: which taps, and where its weights are.
@@ -603,7 +602,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                         run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
                     }
                 }
-                if problem.data_format == DataFormat::Nxc && groups.len() * channels >= FEWEST_IN_SQUARES {
+                let together = groups.len() * channels;
+                let squares = together >= FEWEST_IN_SQUARES || self.makes_whole_cells(together);
+                if problem.data_format == DataFormat::Nxc && squares {
                     let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
                     // groups follow each other in the output, but in the buffer, panels are padded
                     let rows: SmallVec<[usize; 64]> = (0..groups.len())
@@ -638,6 +639,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
+    /// Whether the phases of a row make runs without gaps in channels-last data, which one interleaving of so many channels of each stores.
+    fn makes_whole_cells(&self, channels: usize) -> bool {
+        channels == self.problem.group * self.problem.group_out && matches!(channels * self.columns, 2 | 4 | 8 | 16)
+    }
+
     /// Stores rows of positions, which begin at `rows` in `out`, as cells, channels side by side: by transposed squares.
     fn store_cells(
         &self,
@@ -650,12 +656,20 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let whole = self.makes_whole_cells(rows.len());
         for run in flat_runs(position..position + count, pitch, task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + phase_row;
             if row >= task.pieces.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
+            if whole {
+                let of_phase = |rx: usize| rows.iter().map(move |at| rx * phase_stride + at + run.at);
+                let rows = (0..self.columns).flat_map(of_phase).map(|at| &out[at..at + run.len]);
+                let rows: SmallVec<[&[E::Compute]; 16]> = rows.collect();
+                task.pieces.write_whole_cells(self.kernels, (outer, row, first), &rows, tail, buffer)?;
+                continue;
+            }
             for rx in 0..self.columns {
                 let place = (outer, row, first + rx);
                 let from = (&out[rx * phase_stride + run.at..], rows, run.len);

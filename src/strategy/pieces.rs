@@ -420,6 +420,42 @@ impl<E: Element> Pieces<'_, E> {
         Ok(())
     }
 
+    /// Writes a run of whole cells in NXC, from column `column` of row `row` on: `rows` are those of all channels of each of neighbouring columns. Cells
+    /// outside the piece are dropped.
+    pub fn write_whole_cells(
+        &mut self,
+        kernels: &Kernels<E::Compute>,
+        (outer, row, column): (usize, usize, usize),
+        rows: &[&[E::Compute]],
+        tail: Tail<E>,
+        scratch: &mut Vec<E::Compute>,
+    ) -> TractResult<()> {
+        if column >= self.columns.end {
+            return Ok(());
+        }
+        let (step, size) = (self.step, rows.len());
+        let len = (size * rows[0].len()).min((self.columns.end - column) * step);
+        let at = self.cell(row, column) * step;
+        let Slice { at: first, cells } = &mut self.slices[outer];
+        let finished = |to: &mut [E::Compute]| {
+            let (whole, rest) = to.split_at_mut(len / size * size);
+            kernels.interleave(rows, whole);
+            rest.iter_mut().zip(rows).for_each(|(to, row)| *to = row[len / size]);
+            if !tail.is_empty() {
+                to.chunks_mut(step).enumerate().for_each(|(i, cell)| tail.apply_cell(0, *first + at + i * step, cell));
+            }
+        };
+        let to = &mut cells[at..at + len];
+        if let Some(to) = E::as_compute_mut(to) {
+            finished(to);
+            return Ok(());
+        }
+        refill("working memory", scratch, len, E::Compute::ZERO)?;
+        finished(scratch);
+        E::narrow_slice(scratch, to);
+        Ok(())
+    }
+
     /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
         let cell = self.cell(row, column);
