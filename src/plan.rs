@@ -224,6 +224,11 @@ impl Plan {
     ) -> TractResult<Plan> {
         let problem = spec.problem(input, requested)?;
         let folded = problem.folded();
+        Plan::choose(problem, folded, datum_type, options)
+    }
+
+    /// The best of the strategies that take a problem, `folded` as it may be.
+    fn choose(problem: Problem, folded: Problem, datum_type: DatumType, options: &PlanOptions) -> TractResult<Plan> {
         ensure!(
             ELEMENT_TYPES.contains(&datum_type),
             "input: datum_type={datum_type:?}, a deconvolution runs on floats of 16 to 64 bits and integers of 8 to 64"
@@ -232,7 +237,7 @@ impl Plan {
         let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
         let isa = options.isa.unwrap_or_else(Isa::best);
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
-        let empty = input.contains(&0);
+        let empty = problem.input_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
         for strategy in Strategy::ALL {
@@ -345,7 +350,13 @@ impl Plan {
             }
             _ => None,
         };
-        match Plan::new(spec, &shape, requested.as_deref(), datum_type, options) {
+        let chosen = spec.problem(&shape, requested.as_deref()).and_then(|problem| {
+            // for another requested shape, an axis along which nothing moves here may have padding, and be left unfolded
+            let folds = !matches!(spec.padding, Padding::OutputShape { .. });
+            let folded = if folds { problem.folded() } else { problem.clone() };
+            Plan::choose(problem, folded, datum_type, options)
+        });
+        match chosen {
             Ok(plan) if single || plan.strategy() != Strategy::MatVec => plan.filter_layout(),
             _ => FilterLayout::Plain,
         }
