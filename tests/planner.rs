@@ -3,7 +3,7 @@
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::kernel::Isa;
-use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 
 /// Two spatial axes, square kernel, stride and pads alike on both.
@@ -180,5 +180,34 @@ fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
     let error = plan(&spec, [9, 9], &forced(Strategy::Depthwise)).unwrap_err().to_string();
     assert!(error.contains("16 input channels a group, not one"), "{error}");
     assert!(Strategy::from_name("winograd").unwrap_err().to_string().contains("strategy=winograd"));
+    Ok(())
+}
+
+#[test]
+fn a_layout_for_every_shape_does_not_count_on_folded_axes() -> TractResult<()> {
+    let scope = SymbolScope::default();
+    let spec = DeconvSpec {
+        data_format: DataFormat::Nxc,
+        kernel: tvec!(1, 1, 5),
+        strides: tvec!(1, 1, 1),
+        dilations: tvec!(1; 3),
+        output_padding: tvec!(0; 3),
+        padding: Padding::OutputShape {
+            shape: OutputShape::Input((0..3).map(|_| scope.new_with_prefix("o").to_dim()).collect()),
+            extra: Side::End,
+        },
+        ..spec([6, 1], 1, [1, 1, 0])
+    };
+    let open: TVec<TDim> =
+        (0..5).map(|axis| if axis == 4 { 6.to_dim() } else { scope.new_with_prefix("d").to_dim() }).collect();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let options = PlanOptions { isa: Some(isa), ..Default::default() };
+        let layout = Plan::shape_free_layout(&spec, &open, DatumType::F32, &options);
+        // along the first two axes nothing moves, or one of them is cropped
+        for shape in [[1, 3, 6, 10, 6], [1, 4, 6, 10, 6], [1, 3, 8, 10, 6]] {
+            let options = PlanOptions { layout: Some(layout.clone()), ..options.clone() };
+            Plan::new(&spec, &shape, Some(&[3, 6, 14]), DatumType::F32, &options)?;
+        }
+    }
     Ok(())
 }
