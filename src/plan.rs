@@ -11,7 +11,7 @@ use crate::spec::{DeconvSpec, Padding, Problem};
 use crate::strategy::cells::CellsPlan;
 use crate::strategy::channels::ChannelsPlan;
 use crate::strategy::col2im::Col2imPlan;
-use crate::strategy::depthwise::DepthwisePlan;
+use crate::strategy::depthwise::{DepthwisePlan, Way};
 use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::overlap::OverlapPlan;
 use crate::strategy::phases::PhasesPlan;
@@ -425,11 +425,12 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.decision {
             Decision::Depthwise(p) => {
-                let runs = match (p.direct, p.windows, p.flat) {
-                    (true, ..) => "a window moving down the rows of the input in place",
-                    (_, true, _) => "a window moving down the rows",
-                    (.., true) => "blocks of rows at a time",
-                    (.., false) => "rows at a time",
+                let runs = match p.way {
+                    Way::Planes => "all rows of the input at once, in place",
+                    Way::WindowsInPlace => "a window moving down the rows of the input in place",
+                    Way::Windows => "a window moving down the rows",
+                    Way::Runs => "blocks of rows at a time",
+                    Way::Rows => "rows at a time",
                 };
                 write!(f, "depthwise on {} {:?}, {runs}", self.isa, self.datum_type)
             }

@@ -3,6 +3,7 @@
 
 use super::cells::{CellTap, CellTaps, Cells};
 use super::padded::{Rows, SplitRows};
+use super::plane::PlaneTaps;
 use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
 use super::window::{Edges, Results, Window};
@@ -440,6 +441,33 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     calls
 }
 
+fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    let taps = &[(-1, -1), (0, 2), (1, 0), (0, 0), (-7, 3), (2, -40)][..];
+    for (width, rows) in
+        [1, 3, lanes - 1, lanes, 2 * lanes + 1].into_iter().flat_map(|w| [1, 4, 9usize].map(|r| (w, r)))
+    {
+        for (results, taps) in [(rows, taps), (rows + 2, taps), (rows.div_ceil(2), taps), (rows, &[])] {
+            let planes = PlaneTaps::new(lanes, rows, results, width, taps);
+            let source = Guarded::new(side, &values::<T>(rows * width, 1));
+            let weights = Guarded::new(side, &values::<T>(taps.len(), 2));
+            let mut to = Guarded::new(side, &vec![T::of(99); results * width]);
+            kernels.sum_of_plane(&planes, &source, &weights, T::of(5), &mut to);
+            for (at, got) in to.iter().enumerate() {
+                let want = taps.iter().zip(&*weights).fold(T::of(5), |sum, ((down, along), weight)| {
+                    let (row, column) = ((at / width) as i64 + down, (at % width) as i64 + along);
+                    let inside = (0..rows as i64).contains(&row) && (0..width as i64).contains(&column);
+                    if inside { sum.mul_add(*weight, source[row as usize * width + column as usize]) } else { sum }
+                });
+                assert_eq!(*got, want, "{results} rows of {rows} of {width}, result {at}");
+            }
+            calls += 1;
+        }
+    }
+    calls
+}
+
 fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
@@ -559,6 +587,11 @@ fn sums_of_cells_stay_inside() {
 #[test]
 fn windows_stay_inside() {
     for_each_kernel_set!(windows);
+}
+
+#[test]
+fn planes_stay_inside() {
+    for_each_kernel_set!(planes);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::Isa;
 use super::cells::{Cells, sum_of_cells};
 use super::padded::{Rows, SplitRows, padded_rows, split_rows};
+use super::plane::{PlaneTaps, sum_of_plane};
 use super::rows;
 use super::scratch::Scratch;
 use super::squares;
@@ -17,6 +18,7 @@ type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]]);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
+type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
 type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
 
 /// The numbers of rows of taps that there are kernels for which read a row of the source once.
@@ -48,6 +50,7 @@ pub(crate) struct Kernels<T: 'static> {
     sum_of_taps: [SumOfTaps<T>; 4],
     /// For the numbers of rows of taps of [`WINDOW_ROWS`].
     sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
+    sum_of_plane: SumOfPlane<T>,
     sum_of_cells: unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize),
     add: unsafe fn(&[T], &mut [T]),
 }
@@ -230,6 +233,16 @@ impl<T: Compute> Kernels<T> {
         unsafe { self.sum_of_window[kernel](window, results, to) }
     }
 
+    /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read something for it.
+    ///
+    /// # Panics
+    /// When the taps were made for other lanes, or a slice is not as long as they say.
+    pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
+        assert!(taps.fit(self.lanes, source, weights, to));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+        unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
+    }
+
     /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`.
     ///
     /// # Panics
@@ -370,6 +383,12 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn plane(taps: &PlaneTaps, source: &[$lane], weights: &[$lane], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: entered through `Kernels::sum_of_plane` only, which checks.
+                unsafe { sum_of_plane::<$vector>(taps, source, weights, bias, to) }
+            }
+
+            $(#[$feature])*
             unsafe fn cells(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
                 // SAFETY: entered through `Kernels::sum_of_cells` only, which checks.
                 unsafe { sum_of_cells::<$vector>(cells, to, to_step, count) }
@@ -409,6 +428,7 @@ macro_rules! kernels {
                 split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_window: [of_window::<1, 4>, of_window::<3, 4>, of_window::<5, 4>, of_window::<7, 3>],
+                sum_of_plane: plane,
                 sum_of_cells: cells,
                 add,
             };

@@ -1,9 +1,9 @@
 //! What the planner's estimates are made of. A slot is one vector multiply-add.
 //!
 //! The constants of phases, channels and col2im were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under
-//! every strategy that takes it, but for what unfinished sums cost, which was parted by hand when sums were; the others were set so, to the times of the layers in `benches/workloads.json`. They count what
-//! a strategy adds to the multiply-adds for each vector of results, memory traffic included. `cargo bench --bench planner` tells how far the
-//! choices they lead to are from the best ones.
+//! every strategy that takes it, but for what unfinished sums cost, which was parted by hand when sums were; the others were set
+//! so, to the times of the layers in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector
+//! of results, memory traffic included. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
 
 use crate::spec::DataFormat;
 
@@ -38,16 +38,27 @@ pub(super) const WINDOW: usize = 380;
 pub(super) const PADDED_ROW: usize = 8;
 
 /// What a channel costs where the window reads the input in place, whatever its size, and the share of its sums that leaving out the padding takes.
-pub(super) const WINDOW_IN_PLACE: usize = 300;
+pub(super) const WINDOW_IN_PLACE: usize = 260;
 pub(super) const MASKED: usize = 16;
 
 /// Rows of vectors of such sums of `taps` products, and their store; `every` is how far apart in the input neighbouring results are. Where that is two, few
-/// sums are under way, and a row takes as long as its products wait for each other.
-pub(super) fn window(rows: usize, vectors: usize, taps: usize, every: usize) -> usize {
-    match every {
-        2 => rows.saturating_mul(4 * taps + 4).saturating_add(vectors.saturating_mul(taps * 3 / 2)),
-        _ => vectors.saturating_mul(taps * 11 / 10 + 1),
+/// sums are under way, and a row takes as long as its products wait for each other. Else rows of taps share what they load, as far as there are `several`.
+pub(super) fn window(rows: usize, vectors: usize, taps: usize, every: usize, several: bool) -> usize {
+    match (every, several) {
+        (2, _) => rows.saturating_mul(4 * taps + 4).saturating_add(vectors.saturating_mul(taps * 3 / 2)),
+        (_, true) => vectors.saturating_mul(taps * 11 / 10 + 1),
+        (_, false) => loaded(vectors, taps),
     }
+}
+
+/// Vectors of sums of `taps` products, each of a load of its own, mostly across two cache lines.
+fn loaded(vectors: usize, taps: usize) -> usize {
+    vectors.saturating_mul(taps * 27 / 10 + 1)
+}
+
+/// A channel of so many vectors of such sums where vectors run over row ends.
+pub(super) fn plane(vectors: usize, taps: usize) -> usize {
+    loaded(vectors, taps).saturating_add(165)
 }
 
 /// What a vector of channels costs the strategy that sums cells, whatever their size.
@@ -58,8 +69,11 @@ pub(super) const INTO_CELLS: usize = 9;
 
 /// A vector of sums of `taps` products of cells, and its store.
 pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize) -> usize {
-    let store = if data_format == DataFormat::Ncx { 14 } else { 6 };
-    vectors.saturating_mul(store).saturating_add(vectors.saturating_mul(taps).saturating_mul(6) / 5)
+    let vector = match data_format {
+        DataFormat::Ncx => (taps * 5 / 4).saturating_add(14),
+        DataFormat::Nxc => (taps * 6 / 5).saturating_add(6),
+    };
+    vectors.saturating_mul(vector)
 }
 
 /// Loading a vector of weights that is used once and is not in L2, and what a product of one position costs besides.

@@ -1,7 +1,8 @@
 //! One input channel a group: sums of shifted rows, written as they are computed.
 //!
-//! Where an output row has one phase, a window moves down the rows ([`Kernels::sum_of_window`]); else the phases of a row are summed over
-//! positions that follow each other and interleaved in registers ([`Kernels::sum_of_taps`]).
+//! Where an output row has one phase, a window moves down the rows ([`Kernels::sum_of_window`]), or, in small pictures whose rows keep their width,
+//! vectors run over row ends ([`Kernels::sum_of_plane`]); else the phases of a row are summed over positions that follow each other and
+//! interleaved in registers ([`Kernels::sum_of_taps`]).
 
 use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
@@ -12,7 +13,7 @@ use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, thread
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Dispatch, Isa, Kernels, Results, WeightedTap, refill};
+use crate::kernel::{Dispatch, Isa, Kernels, PlaneTaps, Results, WeightedTap, refill};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::ChannelTail;
 use std::ops::Range;
@@ -25,12 +26,8 @@ const SHEET_BYTES: usize = 64 * 1024;
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepthwisePlan {
-    /// Whether an output row has one phase, so that a window moves down the rows.
-    pub windows: bool,
-    /// Whether windows read the input in place.
-    pub direct: bool,
-    /// Whether output rows of several phases follow each other without gaps, so that a block of rows is one run.
-    pub flat: bool,
+    /// How a channel's results are summed.
+    pub way: Way,
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
@@ -39,6 +36,36 @@ pub struct DepthwisePlan {
     /// The axes as sheets lay them out.
     laid_out: Vec<AxisPhases>,
 }
+
+/// How a channel's results are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Rows of several phases, one at a time.
+    Rows,
+    /// Rows of several phases that follow each other without gaps, a block of them at a time.
+    Runs,
+    /// Rows of one phase, by a window that moves down those of a copy.
+    Windows,
+    /// The same, over the rows of the input.
+    WindowsInPlace,
+    /// All rows at once, from the input.
+    Planes,
+}
+
+impl Way {
+    /// Whether output rows have one phase each.
+    fn has_one_phase(self) -> bool {
+        matches!(self, Way::Windows | Way::WindowsInPlace | Way::Planes)
+    }
+
+    /// Whether the input is read where it is.
+    fn is_in_place(self) -> bool {
+        matches!(self, Way::WindowsInPlace | Way::Planes)
+    }
+}
+
+/// Bytes of masks that stay in L1 beside the planes.
+const MASK_BYTES: usize = 8 * 1024;
 
 /// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
 const DENSE_STEP: usize = 2;
@@ -108,8 +135,9 @@ impl DepthwisePlan {
         } else {
             sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes
         };
+        let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
         let channel = match windows {
-            true => cost::window(rows, vectors, taps.div_ceil(phases), x.in_step),
+            true => cost::window(rows, vectors, taps.div_ceil(phases), x.in_step, several),
             false => {
                 let of_rows = if flat { 0 } else { rows.saturating_mul(cost::ROW) };
                 cost::shifted(vectors, taps.div_ceil(phases)).saturating_add(of_rows)
@@ -117,24 +145,40 @@ impl DepthwisePlan {
         };
         let channels = channel.saturating_mul(problem.group_out);
         // loads that leave out the padding against a copy that has it
-        let readable = windows && masks && axes.len() == 2 && reads_in_place(y, x);
-        let direct = readable && channels / cost::MASKED < copied;
-        let group = match (direct, windows) {
-            (true, _) => channels.saturating_add(channels / cost::MASKED).saturating_add(cost::WINDOW_IN_PLACE),
-            (_, true) => channels.saturating_add(copied).saturating_add(cost::WINDOW),
-            (_, false) => channels.saturating_add(copied).saturating_add(cost::CHANNEL),
+        let readable = windows && masks && axes.len() == 2;
+        let in_place = readable && reads_in_place(y, x) && channels / cost::MASKED < copied;
+        let (way, group) = match (in_place, windows) {
+            (true, _) => {
+                let masked = channels.saturating_add(channels / cost::MASKED);
+                (Way::WindowsInPlace, masked.saturating_add(cost::WINDOW_IN_PLACE))
+            }
+            (_, true) => (Way::Windows, channels.saturating_add(copied).saturating_add(cost::WINDOW)),
+            (_, false) => {
+                let way = if flat { Way::Runs } else { Way::Rows };
+                (way, channels.saturating_add(copied).saturating_add(cost::CHANNEL))
+            }
         };
-        let block_rows = if direct { y.grid } else { block_rows };
+        let flat_vectors = (y.output * x.output).div_ceil(lanes);
+        let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
+        let masked = flat_vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>();
+        let plane = cost::plane(flat_vectors, taps).saturating_mul(problem.group_out);
+        let (way, group) = match readable && keeps_rows && masked && plane < group {
+            true => (Way::Planes, plane),
+            false => (way, group),
+        };
+        let block_rows = if way.is_in_place() { y.grid } else { block_rows };
         let cost = (group as u64).saturating_mul((problem.group * problem.batch) as u64);
-        Ok(DepthwisePlan { windows, direct, flat, block_rows, cost, axes, laid_out })
+        Ok(DepthwisePlan { way, block_rows, cost, axes, laid_out })
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let sheets = match self.direct {
+        let sheets = match self.way.is_in_place() {
             // elements of another type are widened
             true => self.axes.iter().map(|axis| axis.input).product::<usize>().saturating_mul(element),
-            false => sheets_of(&self.axes, &self.laid_out, self.block_rows, self.flat).working_bytes(1, element),
+            false => {
+                sheets_of(&self.axes, &self.laid_out, self.block_rows, self.way == Way::Runs).working_bytes(1, element)
+            }
         };
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
@@ -172,7 +216,7 @@ impl DepthwisePlan {
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             let mut phases = prepared.empty_phases();
             for rows in &prepared.blocks {
-                let copied = !self.direct;
+                let copied = !self.way.is_in_place();
                 let filling = copied.then(|| prepared.filling(&task.outer, rows)).transpose()?;
                 let block = (rows, filling.as_ref());
                 task.groups.clone().try_for_each(|g| prepared.run_group(task, g, block, &mut phases, scratch))?;
@@ -194,7 +238,11 @@ struct Prepared<'a, E: Element> {
     rows: Vec<Vec<Vec<(usize, usize)>>>,
     /// For each phase of outer and row axes, where a row has one phase.
     windows: Vec<WindowTaps>,
+    /// Where rows are summed all at once.
+    planes: Option<PlaneTaps>,
     weights: &'a [E::Compute],
+    /// Weights of an output channel.
+    taps: usize,
     operands: &'a Operands<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
@@ -211,7 +259,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let sheets = sheets_of(axes, &plan.laid_out, plan.block_rows, plan.flat);
+        let sheets = sheets_of(axes, &plan.laid_out, plan.block_rows, plan.way == Way::Runs);
         let steps = steps(axes, &plan.laid_out);
         let weights_of = super::phases::weights_of(axes);
         let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
@@ -225,26 +273,40 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .collect()
         };
         let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
-        let windows = picked().filter(|_| plan.windows).map(|picked| {
+        let by_window = matches!(plan.way, Way::Windows | Way::WindowsInPlace);
+        let windows = picked().filter(|_| by_window).enumerate().map(|(i, picked)| {
             let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
-            if plan.direct {
+            if plan.way == Way::WindowsInPlace {
                 let first = weights_of[y.residue * axes[1].out_step + x.residue];
-                return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first);
+                let results = axes[0].output.saturating_sub(i).div_ceil(axes[0].out_step);
+                return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first, results);
             }
             WindowTaps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
         });
         let windows = windows.collect();
-        let all: Vec<Vec<(usize, usize)>> = picked().filter(|_| !plan.windows).map(|picked| taps_of(&picked)).collect();
+        let all: Vec<Vec<(usize, usize)>> =
+            picked().filter(|_| !plan.way.has_one_phase()).map(|picked| taps_of(&picked)).collect();
         let rows = all.chunks(axes[axes.len() - 1].out_step).map(|row| row.to_vec()).collect();
+        let planes = match (plan.way, &axes[..]) {
+            (Way::Planes, [y, x]) => {
+                let shifts = |axis: &'a AxisPhases| axis.phases[0].taps.iter().map(|tap| tap.shift);
+                let taps = shifts(y).cartesian_product(shifts(x).collect_vec()).collect_vec();
+                Some(PlaneTaps::new(kernels.lanes, y.input, y.output, x.output, &taps))
+            }
+            _ => None,
+        };
+        let weights = filter.data::<E::Compute>()?;
         Ok(Prepared {
             plan,
             problem,
             kernels,
             rows,
             windows,
+            planes,
             sheets,
             steps,
-            weights: filter.data::<E::Compute>()?,
+            weights,
+            taps: weights.len() / (problem.group * problem.group_out),
             operands,
             strides: super::input_strides(problem, axes.len()),
             blocks: blocks_of(axes[axes.len() - 2].grid, plan.block_rows),
@@ -276,7 +338,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (axes, problem) = (&self.plan.axes, self.problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let taps: usize = self.weights.len() / (problem.group * problem.group_out);
+        let taps = self.taps;
         let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
         let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
         let source = match filling {
@@ -305,9 +367,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             let slot = task.channel(problem, g, channel);
             let tail = self.operands.tail.of(output_channel);
             for outer in 0..task.pieces.outer_phases.len() {
-                if self.plan.windows {
+                if self.plan.way.has_one_phase() {
                     let place = (slot, outer, rows.clone());
-                    self.run_windows(task, source, &weights[..taps], bias, place, tail, scratch_row)?;
+                    self.run_rows(task, source, &weights[..taps], bias, place, tail, scratch_row)?;
                     continue;
                 }
                 for ry in 0..y.out_step {
@@ -316,7 +378,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         phase.clear();
                         phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
                     }
-                    if self.plan.flat {
+                    if self.plan.way == Way::Runs {
                         let at = task.pieces.index(slot, outer, rows.start, 0);
                         if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
                             self.run_cells(source, phases, bias, (tail, at), to, scratch_row)?;
@@ -340,7 +402,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// All output rows of a channel that come from a range of grid rows.
     #[expect(clippy::too_many_arguments)]
-    fn run_windows(
+    fn run_rows(
         &self,
         task: &mut Task<E>,
         source: &[E::Compute],
@@ -351,12 +413,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         buffer: &mut Vec<E::Compute>,
     ) -> TractResult<()> {
         let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
-        let windows = &self.windows[task.pieces.outer_phases[outer] * y.out_step..][..y.out_step];
+        let windows = self.windows.iter().skip(task.pieces.outer_phases[outer] * y.out_step).take(y.out_step);
         let cells = y.cells(&rows);
         let at = task.pieces.index(slot, outer, cells.start, 0);
         let to = task.pieces.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
-            for (ry, taps) in windows.iter().enumerate().take(cells.len()) {
+            if let Some(planes) = &self.planes {
+                self.kernels.sum_of_plane(planes, source, weights, bias, to);
+            }
+            for (ry, taps) in windows.clone().enumerate().take(cells.len()) {
                 let rows = (cells.len() - ry).div_ceil(y.out_step);
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
                 taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);

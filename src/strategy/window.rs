@@ -14,20 +14,16 @@ pub(super) struct WindowTaps {
     weights: Vec<usize>,
     /// Whether they follow each other.
     in_order: bool,
-    /// Elements from what a row of taps reads to what the next one does, and from what a row of results reads to what the next one does.
-    pitches: (usize, usize),
-    /// Columns of the sheets from a grid position to the next.
-    every: usize,
-    /// Where the input itself is read.
-    plane: Option<Plane>,
-}
-
-/// A channel of the input as windows read it.
-struct Plane {
-    rows: usize,
-    width: usize,
-    /// Row and column that the first row and column of results read by the lowest taps: negative in the padding.
-    lowest: (i64, i64),
+    /// Elements from what a row of taps reads to what the next one does.
+    of_taps: usize,
+    /// Elements from what a row of results reads to what the next one does.
+    of_results: usize,
+    /// How far apart results are that read the same rows of the source.
+    interleaved: usize,
+    /// Rows of the source from one of those to the next, and columns of it from a result to the next.
+    steps: (usize, usize),
+    /// Where the input itself is read, what of it exists: for each of the interleaved windows.
+    edges: Vec<Edges>,
 }
 
 /// Whether windows can read the input itself: several rows of taps as far apart, and few columns.
@@ -84,40 +80,50 @@ impl WindowTaps {
             columns,
             weights,
             in_order,
-            pitches: (apart * pitch, steps.0 * pitch),
-            every: steps.1,
-            plane: None,
+            of_taps: apart * pitch,
+            of_results: steps.0 * pitch,
+            interleaved: (apart / steps.0).max(1),
+            steps: ((steps.0 / apart).max(1), steps.1),
+            edges: vec![],
         }
     }
 
-    /// As [`WindowTaps::new`], for taps that read the input, where [`reads_in_place`] says that they can: those of one phase of each axis, the first of
-    /// which has the weight of index `first`.
-    pub fn in_place((y, of_rows): (&AxisPhases, &Phase), (x, of_columns): (&AxisPhases, &Phase), first: usize) -> Self {
+    /// As [`WindowTaps::new`], for the taps of one phase of each axis that read the input, where [`reads_in_place`] says that they can. The first has the
+    /// weight of index `first`; there are `results` rows of results.
+    pub fn in_place(
+        (y, of_rows): (&AxisPhases, &Phase),
+        (x, of_columns): (&AxisPhases, &Phase),
+        first: usize,
+        results: usize,
+    ) -> WindowTaps {
         let least = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).min().unwrap_or(0);
+        // row and column that the first row and column of results read by the lowest taps: negative in the padding
         let lowest = (least(of_rows), least(of_columns));
         let taps = of_rows.taps.iter().cartesian_product(&of_columns.taps).enumerate().map(|(i, (row, column))| {
             let offset = (row.shift - lowest.0) * x.input as i64 + column.shift - lowest.1;
             (offset as usize, first + i)
         });
         let taps: Vec<_> = taps.collect();
-        let steps = (y.in_step, x.in_step);
-        let plane = Some(Plane { rows: y.input, width: x.input, lowest });
-        WindowTaps { plane, ..WindowTaps::new(&taps, of_rows, of_columns.taps.len(), x.input, steps) }
+        let mut window = WindowTaps::new(&taps, of_rows, of_columns.taps.len(), x.input, (y.in_step, x.in_step));
+        let edges =
+            (0..window.interleaved.min(results)).map(|first| window.edges(y.input, x.input, lowest, first, results));
+        window.edges = edges.collect();
+        window
     }
 
-    /// Where the plane ends amid what window `first` of the interleaved ones reads for so many rows of results.
-    fn edges(&self, plane: &Plane, first: usize, results: usize) -> Edges {
-        let (of_taps, of_results) = self.pitches;
-        let (spread, down) = (of_taps / plane.width, (of_results / of_taps).max(1));
-        let row = plane.lowest.0 + (first * of_results / plane.width) as i64;
-        let read = ((results - 1) * down + self.weights.len() / self.columns.len()) as i64;
-        let begin = crate::spec::ceil_div(-row, spread as i64).clamp(0, read);
-        let end = crate::spec::ceil_div(plane.rows as i64 - row, spread as i64).clamp(begin, read);
+    /// What of a plane exists amid what window `first` of the interleaved ones reads for all of so many rows of results.
+    fn edges(&self, height: usize, width: usize, lowest: (i64, i64), first: usize, results: usize) -> Edges {
+        let spread = (self.of_taps / width) as i64;
+        let row = lowest.0 + (first * self.of_results / width) as i64;
+        let rows = (results - first).div_ceil(self.interleaved);
+        let read = ((rows - 1) * self.steps.0 + self.weights.len() / self.columns.len()) as i64;
+        let begin = crate::spec::ceil_div(-row, spread).clamp(0, read);
+        let end = crate::spec::ceil_div(height as i64 - row, spread).clamp(begin, read);
         Edges {
-            first: (row * plane.width as i64 + plane.lowest.1) as isize,
+            first: (row * width as i64 + lowest.1) as isize,
             rows: (begin as usize, end as usize),
-            column: plane.lowest.1 as isize,
-            width: plane.width,
+            column: lowest.1 as isize,
+            width,
         }
     }
 
@@ -139,16 +145,16 @@ impl WindowTaps {
                 &sorted
             }
         };
-        let (of_taps, of_results) = self.pitches;
-        // results that read the same rows of the source are so far apart
-        let interleaved = (of_taps / of_results).max(1);
-        let steps = ((of_results / of_taps).max(1), self.every);
-        for first in 0..interleaved.min(results.rows) {
-            let rows = (results.rows - first).div_ceil(interleaved);
-            let edges = self.plane.as_ref().map(|plane| self.edges(plane, first, rows));
-            let source = if edges.is_some() { source } else { &source[first * of_results..] };
-            let window = Window { source, pitch: of_taps, steps, columns: &self.columns, weights, bias, edges };
-            let of_window = Results { rows, width: results.width, step: interleaved * results.step };
+        for first in 0..self.interleaved.min(results.rows) {
+            let rows = match self.interleaved {
+                1 => results.rows,
+                of => (results.rows - first).div_ceil(of),
+            };
+            let edges = self.edges.get(first).copied();
+            let source = if edges.is_some() { source } else { &source[first * self.of_results..] };
+            let Self { of_taps: pitch, steps, ref columns, .. } = *self;
+            let window = Window { source, pitch, steps, columns, weights, bias, edges };
+            let of_window = Results { rows, width: results.width, step: self.interleaved * results.step };
             kernels.sum_of_window(&window, &of_window, &mut to[first * results.step..]);
         }
     }
