@@ -82,6 +82,7 @@ impl Figures {
         row("optimise", &|f| ms(f.optimise_ms));
         row("first run", &|f| ms(f.first_run_ms));
         row("peak memory of a process", &|f| f.peak_memory.map_or("-".into(), bytes));
+        row("held without program code", &|f| f.held_memory.map_or("-".into(), bytes));
         table
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Peak memory can only be told apart per engine in fresh processes, so `bench` starts this program again as
 //! `tract-deconv measure --engine E MODEL …` and reads one line of JSON from it. The high-water mark is the kernel's
-//! `VmHWM` (peak resident set), so this part exists on Linux only.
+//! `VmHWM` (peak resident set), so this part exists on Linux only. It counts the pages of the program's file that were touched as well.
 
 use crate::args::{Engine, MeasureArgs, ModelArgs};
 use crate::failure::say;
@@ -27,6 +27,8 @@ pub struct Footprint {
     pub peak_memory: Option<u64>,
     /// Resident set before anything was loaded.
     pub base_memory: Option<u64>,
+    /// What of the resident set belongs to no file after the runs: without the program's own code, of which each engine touches another part.
+    pub held_memory: Option<u64>,
 }
 
 impl Footprint {
@@ -37,6 +39,7 @@ impl Footprint {
             "first_run_ms": self.first_run_ms,
             "peak_memory_bytes": self.peak_memory,
             "base_memory_bytes": self.base_memory,
+            "held_memory_bytes": self.held_memory,
         })
     }
 }
@@ -47,7 +50,7 @@ pub fn main(args: &MeasureArgs) -> TractResult<()> {
     let file = ModelFile::find(&args.model.model, args.model.plugin)?;
     let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
-    let base_memory = peak_memory();
+    let base_memory = memory("VmHWM");
     let ready = prepare(args.engine, &file, &args.model.set, &inputs.tensors)?;
     let start = std::time::Instant::now();
     run(&ready.runnable, &inputs.tensors)?;
@@ -59,8 +62,9 @@ pub fn main(args: &MeasureArgs) -> TractResult<()> {
         load_ms: ready.load.as_secs_f64() * 1e3,
         optimise_ms: ready.optimise.as_secs_f64() * 1e3,
         first_run_ms: first_run.as_secs_f64() * 1e3,
-        peak_memory: peak_memory(),
+        peak_memory: memory("VmHWM"),
         base_memory,
+        held_memory: memory("RssAnon"),
     };
     say(footprint.json())
 }
@@ -88,6 +92,7 @@ fn summarise(processes: &[Footprint]) -> Footprint {
         first_run_ms: median(|f| f.first_run_ms),
         peak_memory: processes.iter().filter_map(|f| f.peak_memory).max(),
         base_memory: processes.iter().filter_map(|f| f.base_memory).max(),
+        held_memory: processes.iter().filter_map(|f| f.held_memory).max(),
     }
 }
 
@@ -123,13 +128,14 @@ fn child(engine: Engine, args: &ModelArgs, set: &[(String, i64)]) -> TractResult
         first_run_ms: number("first_run_ms")?,
         peak_memory: json["peak_memory_bytes"].as_u64(),
         base_memory: json["base_memory_bytes"].as_u64(),
+        held_memory: json["held_memory_bytes"].as_u64(),
     })
 }
 
-/// Peak resident set of this process so far, in bytes.
-fn peak_memory() -> Option<u64> {
+/// A size that Linux tells of this process, in bytes: `VmHWM` is the peak of the resident set so far.
+fn memory(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
@@ -145,14 +151,16 @@ mod tests {
             first_run_ms: 1.0,
             peak_memory: Some(peak),
             base_memory: None,
+            held_memory: Some(peak / 2),
         };
         let all = summarise(&[of(9.0, 1), of(2.0, 7), of(3.0, 2)]);
-        assert_eq!((all.load_ms, all.peak_memory, all.base_memory), (3.0, Some(7), None));
+        assert_eq!((all.load_ms, all.peak_memory, all.base_memory, all.held_memory), (3.0, Some(7), None, Some(3)));
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn linux_tells_the_peak() {
-        assert!(peak_memory().unwrap() > 100_000);
+    fn linux_tells_sizes() {
+        assert!(memory("VmHWM").unwrap() > 100_000 && memory("RssAnon").unwrap() > 10_000);
+        assert_eq!(memory("Vm"), None);
     }
 }
