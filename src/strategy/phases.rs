@@ -299,7 +299,7 @@ impl PhasesPlan {
     }
 }
 
-/// As many tiles as results of stay in L1.
+/// As many tiles as have their results in L1 together.
 fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
     (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
 }
