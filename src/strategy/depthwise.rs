@@ -144,28 +144,25 @@ impl DepthwisePlan {
             }
         };
         let channels = channel.saturating_mul(problem.group_out);
-        // loads that leave out the padding against a copy that has it
-        let readable = windows && masks && axes.len() == 2;
-        let in_place = readable && reads_in_place(y, x) && channels / cost::MASKED < copied;
-        let (way, group) = match (in_place, windows) {
-            (true, _) => {
+        let copying = channels.saturating_add(copied);
+        let mut ways = match (windows, flat) {
+            (true, _) => vec![(Way::Windows, copying.saturating_add(cost::WINDOW))],
+            (_, true) => vec![(Way::Runs, copying.saturating_add(cost::CHANNEL))],
+            (_, false) => vec![(Way::Rows, copying.saturating_add(cost::CHANNEL))],
+        };
+        // loads that leave out the padding need no copy that has it
+        if windows && masks && axes.len() == 2 {
+            if reads_in_place(y, x) {
                 let masked = channels.saturating_add(channels / cost::MASKED);
-                (Way::WindowsInPlace, masked.saturating_add(cost::WINDOW_IN_PLACE))
+                ways.push((Way::WindowsInPlace, masked.saturating_add(cost::WINDOW_IN_PLACE)));
             }
-            (_, true) => (Way::Windows, channels.saturating_add(copied).saturating_add(cost::WINDOW)),
-            (_, false) => {
-                let way = if flat { Way::Runs } else { Way::Rows };
-                (way, channels.saturating_add(copied).saturating_add(cost::CHANNEL))
+            let vectors = (y.output * x.output).div_ceil(lanes);
+            let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
+            if keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
+                ways.push((Way::Planes, cost::plane(vectors, taps).saturating_mul(problem.group_out)));
             }
-        };
-        let flat_vectors = (y.output * x.output).div_ceil(lanes);
-        let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
-        let masked = flat_vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>();
-        let plane = cost::plane(flat_vectors, taps).saturating_mul(problem.group_out);
-        let (way, group) = match readable && keeps_rows && masked && plane < group {
-            true => (Way::Planes, plane),
-            false => (way, group),
-        };
+        }
+        let (way, group) = ways.into_iter().min_by_key(|way| way.1).ok_or("there is no way to sum")?;
         let block_rows = if way.is_in_place() { y.grid } else { block_rows };
         let cost = (group as u64).saturating_mul((problem.group * problem.batch) as u64);
         Ok(DepthwisePlan { way, block_rows, cost, axes, laid_out })
@@ -175,12 +172,12 @@ impl DepthwisePlan {
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let sheets = match self.way.is_in_place() {
             // elements of another type are widened
-            true => self.axes.iter().map(|axis| axis.input).product::<usize>().saturating_mul(element),
+            true => self.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.input)),
             false => {
                 sheets_of(&self.axes, &self.laid_out, self.block_rows, self.way == Way::Runs).working_bytes(1, element)
             }
         };
-        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
+        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1)).saturating_add(MASK_BYTES)
     }
 
     /// That of panels of one channel.
