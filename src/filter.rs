@@ -36,9 +36,10 @@ pub enum FilterLayout {
         /// Products of the last panel where `mr` does not divide them.
         tail_mr: usize,
     },
-    /// `[phase][tap of the phase][group]`, for one channel in and out a group; groups rounded up to `width` with zeros.
+    /// `[vector of output channels][phase][tap of the phase][input channel of a group][output channel of the vector]`, the output channels being those of all
+    /// groups, those missing in the last vector zero.
     Cells {
-        /// Weights of a tap.
+        /// Output channels of a vector.
         width: usize,
     },
     /// `[group][panel of products][input channel][product of the panel]` with panels of whole vectors.
@@ -167,16 +168,19 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize
     Ok(tensor)
 }
 
-/// One channel in and out a group: each tap has the weights of all groups side by side.
+/// The output channels of all groups side by side, in vectors.
 fn cells<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let taps: Vec<usize> = taps_of_phases(spec).concat();
-    let mut tensor = kernel::uninitialized_tensor("packed filter", E::Compute::datum_type(), &[taps.len(), width])?;
+    let vectors = spec.out_channels.div_ceil(width);
+    let mut tensor = zeros::<E::Compute>(&[vectors, taps.len(), spec.group_in(), width])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
-    let packed = view.as_slice_mut::<E::Compute>()?;
-    for (tap, to) in taps.iter().zip(packed.chunks_mut(width)) {
-        for (g, to) in to.iter_mut().enumerate() {
-            *to = if g < spec.group { plain[g * strides.group + tap].widen() } else { E::Compute::ZERO };
+    let packed = view.as_slice_mut::<E::Compute>()?.chunks_mut(width);
+    let places = (0..vectors).cartesian_product(&taps).cartesian_product(0..spec.group_in());
+    for (((vector, tap), ci), to) in places.zip(packed) {
+        for (channel, to) in (vector * width..spec.out_channels).zip(to) {
+            let (g, m) = (channel / spec.group_out(), channel % spec.group_out());
+            *to = plain[g * strides.group + m * strides.output + ci * strides.input + tap].widen();
         }
     }
     Ok(tensor)

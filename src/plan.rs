@@ -435,7 +435,7 @@ impl fmt::Display for Plan {
                 write!(f, "depthwise on {} {:?}, {runs}", self.isa, self.datum_type)
             }
             Decision::Cells(p) => {
-                let (rows, depth) = (p.block_rows, p.depth);
+                let (rows, depth) = (p.block_rows, p.depths.1);
                 write!(f, "cells on {} {:?}, {rows} rows of {depth} channels at a time", self.isa, self.datum_type)
             }
             Decision::MatVec(p) => {

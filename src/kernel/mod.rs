@@ -18,7 +18,7 @@ mod vector;
 mod window;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
-pub(crate) use cells::{CellTap, CellTaps, Cells};
+pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;
 pub(crate) use padded::{Rows, SplitRows};

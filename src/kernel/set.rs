@@ -51,7 +51,7 @@ pub(crate) struct Kernels<T: 'static> {
     /// For the numbers of rows of taps of [`WINDOW_ROWS`].
     sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     sum_of_plane: SumOfPlane<T>,
-    sum_of_cells: unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize),
+    sum_of_cells: [unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize); 2],
     add: unsafe fn(&[T], &mut [T]),
 }
 
@@ -243,20 +243,22 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
     }
 
-    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`.
+    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`. With
+    /// [`Picks`](super::Picks), over the input channels of the group of `c` too, for each of which a tap has a weight.
     ///
     /// # Panics
-    /// When weights, bias or what a position reads are not whole vectors, or `to` is too short.
+    /// When weights, bias or what a position reads are not whole vectors, or `to` is too short; when picks were made for other lanes or channels.
     pub fn sum_of_cells(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
         if count == 0 || cells.channels == 0 {
             return;
         }
         let width = cells.channels.next_multiple_of(self.lanes);
-        let furthest = (count - 1) * cells.step + width;
-        assert!(cells.taps.fit(cells.source, furthest, cells.weights, width));
+        let (weights, reach) = cells.reach(self.lanes);
+        assert!(cells.taps.fit(cells.source, (count - 1) * cells.step + reach, cells.weights, weights));
         assert!(cells.bias.len() >= width && (count - 1) * to_step + cells.channels <= to.len());
+        assert!(cells.picks.is_none_or(|picks| picks.fit(self.lanes, cells.channels)));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { (self.sum_of_cells)(cells, to, to_step, count) }
+        unsafe { self.sum_of_cells[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
@@ -389,9 +391,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn cells(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+            unsafe fn cells<const PICKED: bool>(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
                 // SAFETY: entered through `Kernels::sum_of_cells` only, which checks.
-                unsafe { sum_of_cells::<$vector>(cells, to, to_step, count) }
+                unsafe { sum_of_cells::<$vector, PICKED>(cells, to, to_step, count) }
             }
 
             $(#[$feature])*
@@ -429,7 +431,7 @@ macro_rules! kernels {
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_window: [of_window::<1, 4>, of_window::<3, 4>, of_window::<5, 4>, of_window::<7, 3>],
                 sum_of_plane: plane,
-                sum_of_cells: cells,
+                sum_of_cells: [cells::<false>, cells::<true>],
                 add,
             };
         }

@@ -53,6 +53,8 @@ pub(super) trait Vector: Copy {
     unsafe fn zip(self, other: Self) -> [Self; 2];
     /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
     unsafe fn unzip(self, other: Self) -> [Self; 2];
+    /// `[a[lanes[0]] a[lanes[1]] …]`: there are `LANES` numbers, each less than `LANES`.
+    unsafe fn pick(self, lanes: *const u32) -> Self;
 }
 
 /// `S` registers, a power of two, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
@@ -148,13 +150,19 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
         let lane = |i: usize| if i < N { self.0[i] } else { other.0[i - N] };
         [Lanes(std::array::from_fn(|i| lane(2 * i))), Lanes(std::array::from_fn(|i| lane(2 * i + 1)))]
     }
+
+    #[inline(always)]
+    unsafe fn pick(self, lanes: *const u32) -> Self {
+        // SAFETY: the caller gives `N` readable numbers.
+        Lanes(std::array::from_fn(|i| self.0[unsafe { *lanes.add(i) } as usize]))
+    }
 }
 
 /// Implements [`Vector`] for a register type out of its intrinsics.
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
@@ -223,6 +231,13 @@ macro_rules! register {
                 // SAFETY: the trait's contract, the CPU has these instructions.
                 unsafe { $unzip }.map(Self)
             }
+
+            #[inline(always)]
+            unsafe fn pick(self, lanes: *const u32) -> Self {
+                let ($v, $lanes_of) = (self.0, lanes);
+                // SAFETY: the trait's contract, the CPU has these instructions, and `LANES` numbers are readable.
+                Self(unsafe { $pick })
+            }
         }
     };
 }
@@ -246,6 +261,7 @@ mod x86 {
             let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
             [_mm512_permutex2var_ps(x, even, y), _mm512_permutex2var_ps(x, odd, y)]
         },
+        |v, lanes| _mm512_permutexvar_ps(_mm512_loadu_si512(lanes.cast()), v),
         masked _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps, __mmask16
     );
     register!(
@@ -261,6 +277,7 @@ mod x86 {
             let (even, odd) = (_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15));
             [_mm512_permutex2var_pd(x, even, y), _mm512_permutex2var_pd(x, odd, y)]
         },
+        |v, lanes| _mm512_permutexvar_pd(_mm512_cvtepu32_epi64(_mm256_loadu_si256(lanes.cast())), v),
         masked _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, __mmask8
     );
     register!(
@@ -275,7 +292,8 @@ mod x86 {
             // in each half: two of x, two of y
             let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
             [even, odd].map(|halves| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves))))
-        }
+        },
+        |v, lanes| _mm256_permutevar8x32_ps(v, _mm256_loadu_si256(lanes.cast()))
     );
     register!(
         /// Four f64 of AVX.
@@ -285,7 +303,13 @@ mod x86 {
             let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
             [_mm256_permute2f128_pd::<0x20>(low, high), _mm256_permute2f128_pd::<0x31>(low, high)]
         },
-        [_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y)].map(|halves| _mm256_permute4x64_pd::<0b11_01_10_00>(halves))
+        [_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y)].map(|halves| _mm256_permute4x64_pd::<0b11_01_10_00>(halves)),
+        |v, lanes| {
+            // lanes of 32 bits: those of lane n are 2n and 2n + 1
+            let first = _mm256_slli_epi64::<1>(_mm256_cvtepu32_epi64(_mm_loadu_si128(lanes.cast())));
+            let second = _mm256_slli_epi64::<32>(_mm256_add_epi64(first, _mm256_set1_epi64x(1)));
+            _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(v), _mm256_or_si256(first, second)))
+        }
     );
 }
 #[cfg(target_arch = "x86_64")]
@@ -300,13 +324,24 @@ mod aarch64 {
         /// Four f32 of NEON.
         F32x4(float32x4_t) of 4 f32:
         vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32,
-        |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)]
+        |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)],
+        |v, lanes| {
+            // the bytes of lane n are 4n to 4n + 3
+            let bytes = vaddq_u32(vmulq_n_u32(vld1q_u32(lanes), 0x0404_0404), vdupq_n_u32(0x0302_0100));
+            vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_u32(bytes)))
+        }
     );
     register!(
         /// Two f64 of NEON.
         F64x2(float64x2_t) of 2 f64:
         vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64,
-        |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)]
+        |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)],
+        |v, lanes| {
+            let (low, high) = (vdupq_laneq_f64::<0>(v), vdupq_laneq_f64::<1>(v));
+            // all bits set where the high lane is wanted
+            let wanted = vnegq_s64(vreinterpretq_s64_u64(vmovl_u32(vld1_u32(lanes))));
+            vbslq_f64(vreinterpretq_u64_s64(wanted), high, low)
+        }
     );
 }
 #[cfg(target_arch = "aarch64")]

@@ -1,15 +1,16 @@
-//! One channel in and out a group, lanes are channels: a cell's products need no broadcast, and strides leave no lane empty.
+//! Groups of few channels, lanes are output channels: strides leave no lane empty.
 //!
-//! Channels-last data is computed as it lies, all channels of a row at a time. Channels-first data goes through transposed squares on
-//! its way in and on its way out, a vector of channels at a time.
+//! Channels-last data is computed as it lies, all channels of a row at a time: where a group has one channel in and out, a vector of the input is what a vector
+//! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
+//! transposed squares on its way in and on its way out, a vector of channels at a time.
 
-use super::phases::{axes_of, too_many_phases, weights_of};
+use super::phases::{axes_of, part_of_chain, too_many_phases, weights_of};
 use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Tap};
-use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Isa, Kernels};
+use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Isa, Kernels, Picks};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -31,10 +32,12 @@ const MOST_TAPS: usize = 256;
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellsPlan {
-    /// Weights of a tap: the channels, rounded up to whole vectors.
+    /// Output channels of a vector.
     pub width: usize,
-    /// Channels that are computed together: all of them where they are last, or else a vector.
-    pub depth: usize,
+    /// Groups that are computed together: all of them where channels are last, or else a vector.
+    pub together: usize,
+    /// Input channels and output channels of those.
+    pub depths: (usize, usize),
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
@@ -51,8 +54,17 @@ impl CellsPlan {
         layout: Option<&FilterLayout>,
         machine: &Machine,
     ) -> Result<CellsPlan, String> {
-        if (problem.group_in, problem.group_out) != (1, 1) {
-            return Err(format!("{} to {} channels a group, not one to one", problem.group_in, problem.group_out));
+        let lanes = super::shapes::Shapes::new(datum_type, isa).lanes;
+        let picked = (problem.group_in, problem.group_out) != (1, 1);
+        let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
+        if picked && problem.data_format == DataFormat::Ncx {
+            return Err(format!("{}, not one to one, channels first", of_group()));
+        }
+        if picked && problem.group_out >= lanes {
+            return Err(format!("{} fill a vector", of_group()));
+        }
+        if picked && Picks::new(lanes, problem.group, problem.group_in, problem.group_out).is_none() {
+            return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
         }
         if let Some(reason) = too_many_phases(problem) {
             return Err(reason);
@@ -61,20 +73,26 @@ impl CellsPlan {
         if taps > MOST_TAPS {
             return Err(format!("{taps} taps are too many to list for each place near a border"));
         }
-        let lanes = super::shapes::Shapes::new(datum_type, isa).lanes;
-        if problem.group < lanes / 2 {
-            return Err(format!("{} channels leave most lanes of a vector empty", problem.group));
+        let channels = problem.group * problem.group_out;
+        if channels < lanes / 2 {
+            return Err(format!("{channels} channels leave most lanes of a vector empty"));
         }
-        let width = problem.group.next_multiple_of(lanes);
+        let width = lanes;
         if layout.is_some_and(|l| *l != FilterLayout::Cells { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
         let axes = axes_of(problem);
-        let depth = match problem.data_format {
+        let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
+        let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
+        if picked && chain > part_of_chain(chain) {
+            return Err(format!("sums of {chain} products are made in parts"));
+        }
+        let together = match problem.data_format {
             DataFormat::Nxc => problem.group,
             DataFormat::Ncx => lanes,
         };
-        let mut plan = CellsPlan { width, depth, block_rows: 1, cost: 0, axes };
+        let depths = (together * problem.group_in, together * problem.group_out);
+        let mut plan = CellsPlan { width, together, depths, block_rows: 1, cost: 0, axes };
         let budget = machine.l2 / SHARE_OF_INPUT / super::compute_bytes(datum_type);
         let (one, two) = (plan.window(1), plan.window(2));
         let per_row = two.saturating_sub(one).max(1);
@@ -83,19 +101,26 @@ impl CellsPlan {
         let positions = |size: fn(&AxisPhases) -> usize| plan.axes.iter().map(size).product::<usize>();
         let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
         let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
-        let vector = cost::CHANNELS.saturating_add(input.saturating_mul(copied)).saturating_add(cost::cells(
-            problem.data_format,
-            output,
-            taps.div_ceil(positions(|axis| axis.out_step)),
-        ));
-        plan.cost = (vector as u64).saturating_mul((width / lanes * problem.batch) as u64);
+        let taps = taps.div_ceil(positions(|axis| axis.out_step));
+        let shared = plan.axes.last().is_some_and(|x| {
+            let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
+            x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
+        });
+        let summed = match picked {
+            true => cost::picked(output, taps.saturating_mul(problem.group_in), shared),
+            false => cost::cells(problem.data_format, output, taps, shared),
+        };
+        let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step * cost::RUN_OF_CELLS);
+        let vector = cost::CHANNELS.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
+        let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs);
+        plan.cost = (vectors as u64).saturating_mul(problem.batch as u64);
         Ok(plan)
     }
 
     /// Grid rows whose results are stored together.
     fn stored_rows(&self) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let row = x.output.saturating_mul(self.depth).saturating_mul(y.out_step * size_of::<f32>());
+        let row = x.output.saturating_mul(self.depths.1).saturating_mul(y.out_step * size_of::<f32>());
         (RESULT_BYTES / row).clamp(1, self.block_rows)
     }
 
@@ -108,13 +133,13 @@ impl CellsPlan {
         let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
         let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
         let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
-        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depth)
+        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let results = x.output.saturating_mul(self.stored_rows() * y.out_step).saturating_mul(self.depth);
+        let results = x.output.saturating_mul(self.stored_rows() * y.out_step).saturating_mul(self.depths.1);
         let window = self.window(self.block_rows);
         // channels-first windows are copied twice
         let elements = window.saturating_mul(2).saturating_add(results);
@@ -143,12 +168,12 @@ impl CellsPlan {
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
-        let vectors = problem.group.div_ceil(self.depth);
-        let groups = blocks_of(problem.group, vectors.div_ceil(wanted.min(vectors)) * self.depth);
+        let vectors = problem.group.div_ceil(self.together);
+        let groups = blocks_of(problem.group, vectors.div_ceil(wanted.min(vectors)) * self.together);
         let parts = wanted.div_ceil(groups.len());
         let cut = Cut {
             groups,
-            channels: blocks_of(1, 1),
+            channels: blocks_of(problem.group_out, problem.group_out),
             rows: blocks_of(y.grid, y.grid.div_ceil(parts)),
             columns: blocks_of(x.grid, x.grid),
         };
@@ -165,6 +190,7 @@ struct Prepared<'a, E: Element> {
     weights_of: Vec<usize>,
     weights: &'a [E::Compute],
     bias: Vec<E::Compute>,
+    picks: Option<Picks>,
     operands: &'a Operands<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
@@ -213,10 +239,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let mut bias = vec![E::Compute::ZERO; plan.width];
+        let channels = problem.group * problem.group_out;
+        let mut bias = vec![E::Compute::ZERO; channels.next_multiple_of(plan.width)];
         if let Some(values) = operands.bias {
-            E::widen_slice(values, &mut bias[..problem.group]);
+            E::widen_slice(values, &mut bias[..channels]);
         }
+        let picks = match (problem.group_in, problem.group_out) {
+            (1, 1) => None,
+            (inputs, outputs) => {
+                let picks = Picks::new(kernels.lanes, problem.group, inputs, outputs);
+                Some(picks.context("kernel: what the plan picks lies too far apart")?)
+            }
+        };
         Ok(Prepared {
             plan,
             problem,
@@ -224,6 +258,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             weights_of: weights_of(axes),
             weights: filter.data::<E::Compute>()?,
             bias,
+            picks,
             operands,
             strides: super::input_strides(problem, axes.len()),
         })
@@ -247,8 +282,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             .collect();
         let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
         // cells are read in whole vectors
-        let in_place = E::as_compute(image).filter(|_| last && plan.depth.is_multiple_of(lanes));
-        let row_stride = if in_place.is_some() { row } else { x.input * plan.depth };
+        let reach = self.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
+        let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
+        let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
         let slab = plan.window(plan.block_rows) / slabs.len().max(1);
         let place = |offset: usize| match in_place {
             Some(_) => offset,
@@ -268,8 +304,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Ncx => (0..CELLS_AT_ONCE + lanes).map(|cell| cell * lanes).collect(),
         };
 
-        for first in task.groups.clone().step_by(plan.depth) {
-            let channels = first..(first + plan.depth).min(task.groups.end);
+        for first in task.groups.clone().step_by(plan.together) {
+            let channels = first..(first + plan.together).min(task.groups.end);
             for block in blocks(&task.rows, plan.block_rows) {
                 let (window, data) = match in_place {
                     Some(data) => (0..y.input, data),
@@ -315,7 +351,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         sums: impl Fn(&mut [E::Compute]),
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let depth = self.plan.depth;
+        let depth = self.plan.depths.1;
         let at = task.pieces.index(0, outer, cells.start, 0);
         let (everywhere, placed) = self.operands.tail.split();
         let finished = |results: &mut [E::Compute]| {
@@ -390,7 +426,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         row_stride: usize,
         place: impl Fn(usize) -> usize,
     ) -> Vec<Rows> {
-        let (plan, depth) = (self.plan, self.plan.depth);
+        let (plan, depth) = (self.plan, self.plan.depths.0);
+        let of_tap = plan.width * self.problem.group_in;
         let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
         let columns: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
         let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
@@ -408,7 +445,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                             let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
                             taps.push(CellTap {
                                 offset: place(*slab) + dy * row_stride + dx * depth,
-                                weights: (first + (o * of_rows + i) * of_columns + j) * plan.width,
+                                weights: (first + (o * of_rows + i) * of_columns + j) * of_tap,
                             });
                         }
                     }
@@ -420,7 +457,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     column,
                     count: end.saturating_sub(column).div_ceil(x.out_step),
                     source: if taps.is_empty() { 0 } else { source as usize * depth },
-                    taps: CellTaps::new(taps),
+                    taps: CellTaps::new(taps, x.in_step * depth),
                 }
             };
         let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
@@ -439,7 +476,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Consecutive cells of some channels, side by side.
     fn fill(&self, source: &[E], channels: usize, cells: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
-        let depth = self.plan.depth;
+        let depth = self.plan.depths.0;
         if self.problem.data_format == DataFormat::Nxc {
             return E::widen_slice(&source[..cells * depth], &mut to[..cells * depth]);
         }
@@ -464,11 +501,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         first: usize,
         to: &mut [E::Compute],
     ) {
-        let depth = self.plan.depth;
+        let (from, depth) = self.plan.depths;
         let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
-        let (weights, bias) = (&self.weights[first..], &self.bias[first..]);
+        let each = self.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
+        let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
         let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * x.output * depth);
-        let (in_column, out_column) = (x.in_step * depth, x.out_step * depth);
+        let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
         for ry in 0..y.out_step {
             // the last grid row may not have all phases
             let end = grid.end.min((y.output + y.out_step - 1 - ry) / y.out_step);
@@ -488,7 +526,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
                     for i in 0..few.0 {
                         let source = if stretch.taps.is_empty() { source } else { &source[i * few.1..] };
-                        let cells = Cells { source, step: many.1, taps: &stretch.taps, weights, bias, channels: depth };
+                        let (taps, picks) = (&stretch.taps, self.picks.as_ref());
+                        let cells =
+                            Cells { source, step: many.1, taps, weights, each, bias, channels: depth, picks };
                         self.kernels.sum_of_cells(&cells, &mut to[i * few.2..], many.2, many.0);
                     }
                 }

@@ -67,13 +67,20 @@ pub(super) const CHANNELS: usize = 1500;
 /// Transposing a vector of channels-first input on its way into cells.
 pub(super) const INTO_CELLS: usize = 9;
 
-/// A vector of sums of `taps` products of cells, and its store.
-pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize) -> usize {
-    let vector = match data_format {
-        DataFormat::Ncx => (taps * 5 / 4).saturating_add(14),
-        DataFormat::Nxc => (taps * 6 / 5).saturating_add(6),
-    };
-    vectors.saturating_mul(vector)
+/// What a run of cells costs that have the same taps, one phase of an output row, whatever its length.
+pub(super) const RUN_OF_CELLS: usize = 150;
+
+/// A vector of sums of `taps` products of cells, and its store. Neighbouring taps that are as far apart as positions have `shared` loads.
+pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared: bool) -> usize {
+    let products = if shared { taps } else { taps * 5 / 4 };
+    let stored = if data_format == DataFormat::Ncx { 14 } else { 6 };
+    vectors.saturating_mul(products.saturating_add(stored))
+}
+
+/// A vector of sums of so many products, for each of which lanes are picked, and its store; `shared` as above.
+pub(super) fn picked(vectors: usize, products: usize, shared: bool) -> usize {
+    let tenths = if shared { 11 } else { 18 };
+    vectors.saturating_mul(products.saturating_mul(tenths) / 10 + 6)
 }
 
 /// Loading a vector of weights that is used once and is not in L2, and what a product of one position costs besides.
@@ -97,7 +104,7 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
     match data_format {
         DataFormat::Ncx => interleaved,
         DataFormat::Nxc if channels < 4 => SCATTERED,
-        DataFormat::Nxc => 20 + 400 / channels.min(16),
+        DataFormat::Nxc => 10 + 100 / channels.min(16),
     }
 }
 
@@ -105,7 +112,7 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
 pub(super) fn copied(data_format: DataFormat, channels: usize) -> usize {
     match data_format {
         DataFormat::Ncx => 8,
-        DataFormat::Nxc => 8 + 250 / channels.clamp(1, 16),
+        DataFormat::Nxc => 8 + 160 / channels.clamp(1, 16),
     }
 }
 
