@@ -96,10 +96,24 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     Ok(())
 }
 
-/// Their input and results are transposed: a vector of lanes takes several groups.
+/// A vector of channels is made of as many groups; what it reads, where that is not more than a vector, is picked from the input as it lies.
+#[test]
+fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
+    for (channels, group, geometry) in
+        [([32, 32], 16, [3, 2, 1]), ([256, 256], 64, [4, 2, 1]), ([32, 64], 32, [3, 1, 1])]
+    {
+        let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, group, geometry) };
+        let fast = plan(&spec, [40, 40], &PlanOptions::default())?;
+        let expected = if fast.isa == Isa::Portable { Strategy::Phases } else { Strategy::Cells };
+        assert_eq!(fast.strategy(), expected, "{}", fast.explain());
+    }
+    Ok(())
+}
+
+/// Where it is more, their input and results are transposed: a vector of lanes takes several groups.
 #[test]
 fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
-    let narrow = spec([32, 32], 16, [3, 2, 1]);
+    let narrow = spec([160, 16], 8, [3, 2, 1]);
     for (data_format, bundled) in [(DataFormat::Nxc, true), (DataFormat::Ncx, false)] {
         let spec = DeconvSpec { data_format, ..narrow.clone() };
         let plan = plan(&spec, [40, 40], &PlanOptions::default())?;

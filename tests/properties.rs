@@ -126,7 +126,7 @@ fn channels() -> impl Strategy<Value = (usize, usize, usize)> {
         4 => (Just(1), tile(), tile()),
         2 => (2usize..=5, 1usize..=9, tile()),
         2 => (tile(), Just(1), Just(1)),
-        1 => (tile(), Just(1), 2usize..=3),
+        2 => (tile(), 1usize..=5, 2usize..=5),
     ]
 }
 

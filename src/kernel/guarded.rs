@@ -1,7 +1,7 @@
 //! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
 //! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
 
-use super::cells::{CellTap, CellTaps, Cells};
+use super::cells::{CellTap, CellTaps, Cells, Picks};
 use super::padded::{Rows, SplitRows};
 use super::plane::PlaneTaps;
 use super::taps::WeightedTap;
@@ -295,29 +295,52 @@ fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    for channels in [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1] {
+    // groups, and the channels that one has in and out
+    let one_to_one = [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1].map(|groups| (groups, 1, 1));
+    let narrow = [(1, 3), (2, 2), (lanes - 1, 1), (lanes - 1, 3), (2, lanes)];
+    let narrow = narrow.iter().flat_map(|(i, o)| [1, lanes + 1].map(|groups| (groups, *i, *o)));
+    for (groups, inputs, outputs) in one_to_one.into_iter().chain(narrow) {
+        let picked = (inputs, outputs) != (1, 1);
+        let picks = if picked { Picks::new(lanes, groups, inputs, outputs) } else { None };
+        if picked && picks.is_none() {
+            continue;
+        }
+        let (channels, cell) = (groups * outputs, groups * inputs);
         let width = channels.next_multiple_of(lanes);
-        for (count, step, to_step) in
-            [1, 3, 4, 5, 9].into_iter().flat_map(|n| [(n, channels, channels), (n, width + 1, channels + 2)])
+        let needed = picks.as_ref().map_or(width, Picks::reach);
+        assert!(needed <= cell.max(lanes).max(if picked { 0 } else { width }), "reads stay in cells");
+        let counts = if picked { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
+        for (count, step, to_step) in counts.iter().flat_map(|n| [(*n, cell, channels), (*n, needed + 1, channels + 2)])
         {
-            for offsets in [&[0][..], &[0, 3, 7], &[]] {
-                let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + width);
+            // one by one, and as far apart as positions are
+            for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
+                let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + needed);
                 let source = Guarded::new(side, &values::<T>(reach, 1));
-                let weights = Guarded::new(side, &values::<T>(offsets.len() * width, 2));
+                let each = offsets.len() * inputs;
+                let weights = Guarded::new(side, &values::<T>(each * width, 2));
                 let bias = Guarded::new(side, &values::<T>(width, 3));
-                let list: Vec<CellTap> =
-                    offsets.iter().enumerate().map(|(t, o)| CellTap { offset: *o, weights: t * width }).collect();
-                let taps = CellTaps::new(list.clone());
-                let cells = Cells { source: &source, step, taps: &taps, weights: &weights, bias: &bias, channels };
+                let tap = |(t, offset): (usize, &usize)| CellTap { offset: *offset, weights: t * inputs * lanes };
+                let mut list: Vec<CellTap> = offsets.iter().enumerate().map(tap).collect();
+                let taps = CellTaps::new(list.clone(), step);
+                let (source, weights) = (&source[..], &weights[..]);
+                let picks = picks.as_ref();
+                let cells = Cells { source, step, taps: &taps, weights, each, bias: &bias, channels, picks };
                 let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
                 kernels.sum_of_cells(&cells, &mut to, to_step, count);
+                list.sort_by_key(|tap| tap.offset);
                 for (at, got) in to.iter().enumerate() {
                     let (p, c) = (at / to_step, at % to_step);
-                    let sum = |sum: T, tap: &CellTap| {
-                        sum.mul_add(weights[tap.weights + c], source[p * step + tap.offset + c])
-                    };
-                    let want = if c < channels { list.iter().fold(bias[c], sum) } else { T::of(99) };
-                    assert_eq!(*got, want, "{channels} channels, {count} positions");
+                    if c >= channels {
+                        assert_eq!(*got, T::of(99), "what is between cells stays");
+                        continue;
+                    }
+                    // small whole numbers: sums are exact in any order
+                    let products = list.iter().flat_map(|tap| (0..inputs).map(move |input| (tap, input)));
+                    let want = products.fold(bias[c], |sum, (tap, input)| {
+                        let weight = weights[c / lanes * lanes * each + tap.weights + input * lanes + c % lanes];
+                        sum.mul_add(weight, source[p * step + tap.offset + c / outputs * inputs + input])
+                    });
+                    assert_eq!(*got, want, "{groups} groups of {inputs} to {outputs}, {count} positions");
                 }
                 calls += 1;
             }
@@ -358,6 +381,18 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             calls += 1;
         }
     }
+    for (count, size) in [1, 2, 5].iter().flat_map(|n| [1, lanes - 1, lanes, lanes + 1, 3 * lanes].map(|s| (*n, s))) {
+        for (from_step, to_step) in [(size, size + 2), (size + 3, size)] {
+            let from = Guarded::new(side, &values::<T>((count - 1) * from_step + size, 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + size]);
+            kernels.placed_cells(&from, from_step, (count, size), &mut to, to_step);
+            for (at, got) in to.iter().enumerate() {
+                let (i, j) = (at / to_step, at % to_step);
+                assert_eq!(*got, if j < size { from[i * from_step + j] } else { T::of(99) });
+            }
+            calls += 1;
+        }
+    }
     for (count, channels) in [1, lanes, 2 * lanes + 1].iter().flat_map(|n| [1, lanes - 1, lanes].map(|c| (*n, c))) {
         let width = count.next_multiple_of(lanes);
         for gap in [0, 3] {
@@ -383,7 +418,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         }
     }
     for len in [0, 1, lanes - 1, lanes, lanes + 1, 3 * lanes + 2] {
-        for count in [1, 2, 3, 4, 8, 16] {
+        for count in [1, 2, 3, 4, 6, 7, 8, 9, 15, 16, 17] {
             let from: Vec<Guarded<T>> = (0..count).map(|r| Guarded::new(side, &values(len, r))).collect();
             let mut to = Guarded::new(side, &vec![T::of(99); len * from.len()]);
             let slices: Vec<&[T]> = from.iter().map(|row| &**row).collect();

@@ -16,6 +16,7 @@ use std::cell::RefCell;
 
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]]);
+type SumOfCells<T> = unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
 type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
@@ -40,6 +41,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub channel_tiles: &'static [ChannelTile<T>],
     cells_to_rows: CellsToRows<T>,
     rows_to_cells: RowsToCells<T>,
+    placed_cells: RowsToCells<T>,
     rows_to_placed_cells: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
     /// For two, four, eight and sixteen rows.
     interleave: [Interleave<T>; 4],
@@ -51,7 +53,7 @@ pub(crate) struct Kernels<T: 'static> {
     /// For the numbers of rows of taps of [`WINDOW_ROWS`].
     sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     sum_of_plane: SumOfPlane<T>,
-    sum_of_cells: [unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize); 2],
+    sum_of_cells: [SumOfCells<T>; 2],
     add: unsafe fn(&[T], &mut [T]),
 }
 
@@ -102,6 +104,25 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
     }
 
+    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements, which do not overlap. What is between cells stays.
+    ///
+    /// # Panics
+    /// When a slice is too short, or a step shorter than a cell.
+    pub fn placed_cells(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (count, size): (usize, usize),
+        to: &mut [T],
+        to_step: usize,
+    ) {
+        let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return };
+        assert!(size <= from_step && size <= to_step);
+        assert!(last * from_step + size <= from.len() && last * to_step + size <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step) }
+    }
+
     /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts as there are lanes. What is between cells stays.
     ///
     /// # Panics
@@ -124,7 +145,7 @@ impl<T: Compute> Kernels<T> {
         match step {
             1 => to.copy_from_slice(&from[0][..to.len()]),
             // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
-            2 | 4 | 8 | 16 => unsafe { self.interleave[step.ilog2() as usize - 1](from, to) },
+            2..=16 => unsafe { self.interleave[step.next_power_of_two().ilog2() as usize - 1](from, to) },
             _ => {
                 for (r, row) in from.iter().enumerate() {
                     for (to, from) in to.iter_mut().skip(r).step_by(step).zip(*row) {
@@ -329,6 +350,18 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn placed_cells(
+                from: &[$lane],
+                from_step: usize,
+                size: (usize, usize),
+                to: &mut [$lane],
+                to_step: usize,
+            ) {
+                // SAFETY: entered through `Kernels::placed_cells` only, which checks.
+                unsafe { squares::placed_cells::<$vector>(from, from_step, size, to, to_step) }
+            }
+
+            $(#[$feature])*
             unsafe fn rows_to_placed_cells(
                 from: &[$lane],
                 starts: &[usize],
@@ -423,6 +456,7 @@ macro_rules! kernels {
                 channel_tiles: $channel_tiles!(channel_of),
                 cells_to_rows,
                 rows_to_cells,
+                placed_cells,
                 rows_to_placed_cells,
                 interleave: [interleaved::<2>, interleaved::<4>, interleaved::<8>, interleaved::<16>],
                 strided2,

@@ -1,4 +1,4 @@
-//! Transposition by squares of as many vectors as a vector has lanes.
+//! Transposition by squares of as many vectors as a vector has lanes, and the placing of cells.
 
 use super::vector::{Vector, covering, interleave};
 
@@ -63,26 +63,75 @@ pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
     }
 }
 
-/// `to[i·S + r] = from[r][i]`.
+/// `to[i·n + r] = from[r][i]` for the `n` rows of `from`.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; there are `S` rows, a power of two up to sixteen, of at least `to.len() / S` elements, and `to` holds a whole number of
-/// runs of `S`.
+/// The CPU has `V`'s instruction set; `S` is a power of two up to sixteen; there are up to `S` rows and more than half as many, of at least `to.len() / n`
+/// elements, and `to` holds a whole number of runs of `n`.
 #[inline(always)]
 pub(super) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]], to: &mut [V::Lane]) {
-    let count = to.len() / S;
-    if count < V::LANES {
-        for (i, cell) in to.chunks_exact_mut(S).enumerate() {
+    let rows = from.len();
+    let count = to.len() / rows;
+    if count < V::LANES || (rows < S && V::LANES < S) {
+        for (i, cell) in to.chunks_exact_mut(rows).enumerate() {
             cell.iter_mut().zip(from).for_each(|(to, row)| *to = row[i]);
         }
         return;
     }
+    // a vector of `S` interleaved rows, without the places of those that are not there
+    let present = V::LANES / S * rows;
+    let lanes: [u32; 16] = std::array::from_fn(|i| if i < present { (i / rows * S + i % rows) as u32 } else { 0 });
+    let end = to.len();
     for at in covering(count, V::LANES) {
-        // SAFETY: by this function's contract, as vectors end where the rows do.
+        // SAFETY: by this function's contract, as vectors end where the rows do. What a vector writes behind its own elements, the next one overwrites, and
+        // nothing is written behind the end.
         unsafe {
-            let rows: [V; S] = std::array::from_fn(|r| V::load(from.get_unchecked(r).as_ptr().add(at)));
-            let to = to.as_mut_ptr().add(at * S);
-            interleave(rows).into_iter().enumerate().for_each(|(j, run)| run.store(to.add(j * V::LANES)));
+            let runs: [V; S] =
+                interleave(std::array::from_fn(|r| V::load(from.get_unchecked(r.min(rows - 1)).as_ptr().add(at))));
+            for (j, run) in runs.into_iter().enumerate() {
+                if rows == S {
+                    run.store(to.as_mut_ptr().add(at * S + j * V::LANES));
+                    continue;
+                }
+                let first = at * rows + j * present;
+                let run = run.pick(lanes.as_ptr());
+                if first + V::LANES <= end {
+                    run.store(to.as_mut_ptr().add(first));
+                } else {
+                    run.store_first(present, to.as_mut_ptr().add(first));
+                }
+            }
+        }
+    }
+}
+
+/// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements. What is between cells stays.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `from` and `to` hold the cells.
+#[inline(always)]
+pub(super) unsafe fn placed_cells<V: Vector>(
+    from: &[V::Lane],
+    from_step: usize,
+    (count, size): (usize, usize),
+    to: &mut [V::Lane],
+    to_step: usize,
+) {
+    if size < V::LANES && !V::MASKS {
+        for (to, from) in to.chunks_mut(to_step).zip(from.chunks(from_step)).take(count) {
+            to.iter_mut().zip(from).take(size).for_each(|(to, from)| *to = *from);
+        }
+        return;
+    }
+    for i in 0..count {
+        // SAFETY: of a cell, no more than its elements are read and written, by this function's contract.
+        unsafe {
+            let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
+            if size < V::LANES {
+                V::load_some(from, ((1u32 << size) - 1) as u16).store_first(size, to);
+            } else {
+                covering(size, V::LANES).for_each(|at| V::load(from.add(at)).store(to.add(at)));
+            }
         }
     }
 }

@@ -107,7 +107,7 @@ impl CellsPlan {
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
         });
         let summed = match picked {
-            true => cost::picked(output, taps.saturating_mul(problem.group_in), shared),
+            true => cost::picked(isa, output, taps.saturating_mul(problem.group_in), shared),
             false => cost::cells(problem.data_format, output, taps, shared),
         };
         let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step * cost::RUN_OF_CELLS);
@@ -527,8 +527,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for i in 0..few.0 {
                         let source = if stretch.taps.is_empty() { source } else { &source[i * few.1..] };
                         let (taps, picks) = (&stretch.taps, self.picks.as_ref());
-                        let cells =
-                            Cells { source, step: many.1, taps, weights, each, bias, channels: depth, picks };
+                        let cells = Cells { source, step: many.1, taps, weights, each, bias, channels: depth, picks };
                         self.kernels.sum_of_cells(&cells, &mut to[i * few.2..], many.2, many.0);
                     }
                 }

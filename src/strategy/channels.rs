@@ -126,7 +126,8 @@ impl ChannelsPlan {
         let chunk = problem.group_in.div_ceil(chunks.max(1)).max(1);
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = flat.saturating_mul(vectors).saturating_mul(phases * chunks * cost::SUMMED);
-        let stored = flat.saturating_mul(vectors).saturating_mul(phases * cost::TRANSPOSED);
+        let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
             false => (laid_out.elements(problem.group_in) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1)),
@@ -497,9 +498,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             let first = (task.columns.start + run.column) * x.out_step;
             let phase_stride = sums.len() / x.out_step;
             for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                let cells = sums[run.at * plan.width..].chunks_mut(plan.width).take(run.len);
+                let place = (place.outer, cell, first + rx);
+                let cells = (&mut sums[run.at * plan.width..], plan.width, run.len);
                 let channels = channel..channel + present;
-                task.pieces.write_cells(place.outer, cell, first + rx, x.out_step, channels, cells, self.tail.1);
+                task.pieces.write_cells(self.kernels, place, x.out_step, channels, cells, self.tail.1);
             }
         }
     }

@@ -240,7 +240,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         // chunks of input rows are numbered from the first row that the block reads
         let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
         let mut made = first_row;
-        let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step];
+        // where channels are last and few, those of a cell are stored together: they follow each other within a phase
+        let channels = self.problem.group_out;
+        let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
+        let together = if last && (2..=16).contains(&(channels * x.out_step)) { channels } else { 1 };
+        let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
         for u in task.rows.clone() {
             let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
             while made < needed {
@@ -260,12 +264,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if cell >= y.output {
                     break;
                 }
-                for channel in 0..self.problem.group_out {
+                for channel in 0..channels {
                     let bias = self
                         .operands
                         .bias
                         .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
-                    for (row, columns) in rows.iter_mut().zip(&x.phases) {
+                    let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
+                    for (row, columns) in of_channel.zip(&x.phases) {
                         refill("working memory", row, x.grid, bias)?;
                         for tap_y in &phase.taps {
                             let Ok(i) = usize::try_from(u as i64 + tap_y.shift) else { continue };
@@ -288,6 +293,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                             }
                         }
                     }
+                    if together > 1 {
+                        continue;
+                    }
                     let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     let slot = task.channel(self.problem, g, channel);
                     task.pieces.write(
@@ -300,6 +308,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                         self.operands.tail.of(g * self.problem.group_out + channel),
                         &mut scratch.row,
                     )?;
+                }
+                if together > 1 {
+                    let (everywhere, placed) = self.operands.tail.split();
+                    rows.iter_mut().for_each(|row| everywhere.apply(row));
+                    let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
+                    task.pieces.write_whole_cells(self.kernels, (0, cell, 0), &rows, placed, &mut scratch.row)?;
                 }
             }
         }

@@ -5,6 +5,7 @@
 //! so, to the times of the layers in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector
 //! of results, memory traffic included. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
 
+use crate::kernel::Isa;
 use crate::spec::DataFormat;
 
 /// What a block of a group costs where weights are the scalars, whatever its size.
@@ -18,6 +19,9 @@ pub(super) const SUMMED: usize = 4;
 
 /// Transposing and storing a vector of sums of the strategy with lanes of channels.
 pub(super) const TRANSPOSED: usize = 14;
+
+/// Storing a vector of such sums where channels are last.
+pub(super) const PLACED: usize = 6;
 
 /// Copying a row of one channel into a block, by its number of vectors: calls cost more than short rows do.
 pub(super) const COPIED_ROW: usize = 40;
@@ -77,9 +81,14 @@ pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared
     vectors.saturating_mul(products.saturating_add(stored))
 }
 
-/// A vector of sums of so many products, for each of which lanes are picked, and its store; `shared` as above.
-pub(super) fn picked(vectors: usize, products: usize, shared: bool) -> usize {
-    let tenths = if shared { 11 } else { 18 };
+/// A vector of sums of so many products, for each of which lanes are picked, and its store; `shared` as above. Only vectors that are registers have
+/// instructions for it.
+pub(super) fn picked(isa: Isa, vectors: usize, products: usize, shared: bool) -> usize {
+    let tenths = match (isa, shared) {
+        (Isa::Portable, _) => 45,
+        (_, true) => 11,
+        (_, false) => 18,
+    };
     vectors.saturating_mul(products.saturating_mul(tenths) / 10 + 6)
 }
 
@@ -104,7 +113,7 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
     match data_format {
         DataFormat::Ncx => interleaved,
         DataFormat::Nxc if channels < 4 => SCATTERED,
-        DataFormat::Nxc => 10 + 100 / channels.min(16),
+        DataFormat::Nxc => 12 + 130 / channels.min(16),
     }
 }
 
@@ -112,7 +121,7 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
 pub(super) fn copied(data_format: DataFormat, channels: usize) -> usize {
     match data_format {
         DataFormat::Ncx => 8,
-        DataFormat::Nxc => 8 + 160 / channels.clamp(1, 16),
+        DataFormat::Nxc => 8 + 200 / channels.clamp(1, 16),
     }
 }
 

@@ -5,9 +5,10 @@
 use super::{Operands, cost, parallel, strides_of};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
-use crate::kernel::{Dispatch, Isa, Source, Start, zeros};
+use crate::kernel::{Dispatch, Isa, Kernels, Source, Start, zeros};
 use crate::machine::Machine;
-use crate::spec::{Direction, Problem};
+use crate::spec::{DataFormat, Direction, Problem};
+use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -60,7 +61,9 @@ impl MatVecPlan {
         let sums = (problem.group_out * taps).next_multiple_of(self.width).saturating_mul(problem.group);
         let input = problem.group * problem.group_in;
         let cells = taps.saturating_mul(size_of::<Option<usize>>());
-        sums.saturating_add(input).saturating_mul(problem.batch).saturating_mul(element).saturating_add(cells)
+        let stored = taps.saturating_mul(2 * problem.group_out + self.width);
+        let elements = sums.saturating_add(input).saturating_mul(problem.batch).saturating_add(stored);
+        elements.saturating_mul(element).saturating_add(cells)
     }
 
     /// The layout of the filter.
@@ -114,13 +117,86 @@ impl MatVecPlan {
             }
             Ok(())
         })?;
-        self.scatter(problem, operands, &sums, taps, output)
+        self.scatter(problem, kernels, operands, &sums, taps, output)
+    }
+
+    /// The sums of a range of a group's columns for an image, in parts as long as panels allow.
+    fn columns<'s, T>(
+        &self,
+        problem: &Problem,
+        sums: &'s [T],
+        (n, g): (usize, usize),
+        range: Range<usize>,
+    ) -> impl Iterator<Item = &'s [T]> {
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let panels = (problem.group_out * taps).div_ceil(self.width);
+        let (width, batch) = (self.width, problem.batch);
+        (range.start / width..range.end.div_ceil(width)).map(move |panel| {
+            let from = ((g * panels + panel) * batch + n) * width;
+            let part =
+                range.start.max(panel * width) - panel * width..range.end.min((panel + 1) * width) - panel * width;
+            &sums[from + part.start..from + part.end]
+        })
+    }
+
+    /// Where kernel positions and cells are one to one, in the same order (channels first) or in any (channels last): all columns of a group together.
+    fn store<E: Element>(
+        &self,
+        problem: &Problem,
+        kernels: &Kernels<E::Compute>,
+        operands: &Operands<E>,
+        sums: &[E::Compute],
+        cells: &[Option<usize>],
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let (taps, channels) = (cells.len(), problem.group_out);
+        let (everywhere, placed) = operands.tail.split();
+        let width = channels.next_multiple_of(kernels.lanes);
+        let mut by_channel = zeros("working memory", channels * taps)?;
+        let last = problem.data_format == DataFormat::Nxc;
+        let mut by_cell = zeros("working memory", if last { taps * width } else { 0 })?;
+        let per_image = output.len() / problem.batch;
+        for (n, g) in (0..problem.batch).cartesian_product(0..problem.group) {
+            let (first, at) = (g * channels, n * per_image);
+            let mut rest = &mut by_channel[..];
+            for part in self.columns(problem, sums, (n, g), 0..channels * taps) {
+                let (to, behind) = rest.split_at_mut(part.len());
+                to.copy_from_slice(part);
+                rest = behind;
+            }
+            if let Some(bias) = operands.bias {
+                for (row, bias) in by_channel.chunks_mut(taps).zip(&bias[first..]) {
+                    let bias = bias.widen();
+                    row.iter_mut().for_each(|value| *value = value.plus(bias));
+                }
+            }
+            everywhere.apply(&mut by_channel);
+            if last {
+                super::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_cell, width);
+                for (cell, values) in cells.iter().zip(by_cell.chunks_mut(width)) {
+                    let Some(cell) = cell else { continue };
+                    let (at, values) = (at + cell + first, &mut values[..channels]);
+                    placed.apply_cell(first, at, values);
+                    E::narrow_slice(values, &mut output[at..at + channels]);
+                }
+            } else {
+                let at = at + first * taps;
+                if !placed.is_empty() {
+                    for (channel, row) in by_channel.chunks_mut(taps).enumerate() {
+                        placed.of(first + channel).apply(at + channel * taps, 1, row);
+                    }
+                }
+                E::narrow_slice(&by_channel, &mut output[at..at + channels * taps]);
+            }
+        }
+        Ok(())
     }
 
     /// Puts every column where its kernel position lands; cells that none reaches hold the bias.
     fn scatter<E: Element>(
         &self,
         problem: &Problem,
+        kernels: &Kernels<E::Compute>,
         operands: &Operands<E>,
         sums: &[E::Compute],
         taps: usize,
@@ -128,7 +204,6 @@ impl MatVecPlan {
     ) -> TractResult<()> {
         let strides = strides_of(&problem.output_shape());
         let (c, x) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
-        let panels = (problem.group_out * taps).div_ceil(self.width);
         // for each kernel position, the offset of its cell in a channel's plane
         let cells: Vec<Option<usize>> = problem
             .axes
@@ -148,6 +223,9 @@ impl MatVecPlan {
         let mut values: Vec<E::Compute> = vec![];
         let filled = cells.iter().flatten().count() == plane;
         let in_order = filled && cells.iter().enumerate().all(|(k, cell)| *cell == Some(k));
+        if in_order || (filled && problem.data_format == DataFormat::Nxc) {
+            return self.store(problem, kernels, operands, sums, &cells, output);
+        }
         for n in 0..problem.batch {
             for channel in 0..problem.group * problem.group_out {
                 let (g, co) = (channel / problem.group_out, channel % problem.group_out);
@@ -162,23 +240,12 @@ impl MatVecPlan {
                 };
                 // the results of one channel in kernel order, then one cell more for where none lands
                 values.clear();
-                let (mut at, end) = (co * taps, (co + 1) * taps);
-                while at < end {
-                    let (panel, column) = (at / self.width, at % self.width);
-                    let from = ((g * panels + panel) * problem.batch + n) * self.width + column;
-                    let len = (self.width - column).min(end - at);
-                    values.extend_from_slice(&sums[from..from + len]);
-                    at += len;
+                for part in self.columns(problem, sums, (n, g), co * taps..(co + 1) * taps) {
+                    values.extend_from_slice(part);
                 }
                 values.iter_mut().for_each(|value| *value = value.plus(bias));
                 values.push(bias);
                 everywhere.apply(&mut values);
-                if in_order {
-                    let values = &mut values[..taps];
-                    tail.apply(first, 1, values);
-                    E::narrow_slice(values, &mut output[..taps]);
-                    continue;
-                }
                 if !filled {
                     let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
                     empty.for_each(|(cell, to)| *to = result(cell, values[taps]));

@@ -641,7 +641,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Whether the phases of a row make runs without gaps in channels-last data, which one interleaving of so many channels of each stores.
     fn makes_whole_cells(&self, channels: usize) -> bool {
-        channels == self.problem.group * self.problem.group_out && matches!(channels * self.columns, 2 | 4 | 8 | 16)
+        channels == self.problem.group * self.problem.group_out && (2..=16).contains(&(channels * self.columns))
     }
 
     /// Stores rows of positions, which begin at `rows` in `out`, as cells, channels side by side: by transposed squares.

@@ -353,25 +353,37 @@ impl<E: Element> Pieces<'_, E> {
         Ok(())
     }
 
-    /// Writes cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. Cells outside the piece are dropped.
-    #[expect(clippy::too_many_arguments)]
-    pub fn write_cells<'c>(
+    /// Writes `count` cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. They are in `from`, `width` elements apart.
+    /// Cells outside the piece are dropped.
+    pub fn write_cells(
         &mut self,
-        outer: usize,
-        row: usize,
-        column: usize,
+        kernels: &Kernels<E::Compute>,
+        (outer, row, column): (usize, usize, usize),
         step: usize,
         channels: Range<usize>,
-        cells: impl Iterator<Item = &'c mut [E::Compute]>,
+        (from, width, count): (&mut [E::Compute], usize, usize),
         tail: Tail<E>,
     ) {
-        let first = self.cell(row, self.columns.start);
-        let slice = &mut self.slices[outer];
-        for (column, cell) in (column..self.columns.end).step_by(step).zip(cells) {
-            let at = (first + column - self.columns.start) * self.step + channels.start;
-            let cell = &mut cell[..channels.len()];
-            tail.apply_cell(channels.start, slice.at + at, cell);
-            E::narrow_slice(cell, &mut slice.cells[at..at + channels.len()]);
+        if column >= self.columns.end {
+            return;
+        }
+        let count = count.min((self.columns.end - column).div_ceil(step));
+        let size = channels.len();
+        let at = self.cell(row, column) * self.step + channels.start;
+        let step = step * self.step;
+        let Slice { at: first, cells } = &mut self.slices[outer];
+        let (first, to) = (*first + at, &mut cells[at..]);
+        let finish = |cell: &mut [E::Compute], i: usize| tail.apply_cell(channels.start, first + i * step, cell);
+        if let Some(to) = E::as_compute_mut(to) {
+            kernels.placed_cells(from, width, (count, size), to, step);
+            if !tail.is_empty() {
+                (0..count).for_each(|i| finish(&mut to[i * step..i * step + size], i));
+            }
+            return;
+        }
+        for (i, cell) in from.chunks_mut(width).enumerate().take(count) {
+            finish(&mut cell[..size], i);
+            E::narrow_slice(&cell[..size], &mut to[i * step..i * step + size]);
         }
     }
 
