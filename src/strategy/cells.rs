@@ -4,7 +4,7 @@
 //! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
 //! transposed squares on its way in and on its way out, a vector of channels at a time.
 
-use super::phases::{axes_of, part_of_chain, too_many_phases, weights_of};
+use super::phases::{axes_of, too_many_phases, weights_of};
 use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
@@ -25,6 +25,9 @@ const RESULT_BYTES: usize = 16 * 1024;
 
 /// Cells that are transposed at a time.
 const CELLS_AT_ONCE: usize = 4096;
+
+/// Products of a sum where lanes are picked, at most: it is one chain.
+const LONGEST_SUM: usize = 128;
 
 /// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
 const MOST_TAPS: usize = 256;
@@ -84,8 +87,8 @@ impl CellsPlan {
         let axes = axes_of(problem);
         let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
-        if picked && chain > part_of_chain(chain) {
-            return Err(format!("sums of {chain} products are made in parts"));
+        if picked && chain > LONGEST_SUM {
+            return Err(format!("{chain} products are too many to sum in one chain"));
         }
         let together = match problem.data_format {
             DataFormat::Nxc => problem.group,
