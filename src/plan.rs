@@ -25,7 +25,7 @@ use tract_core::internal::*;
 pub enum Strategy {
     /// One input channel a group: sums of shifted rows.
     Depthwise,
-    /// The same with channels as lanes.
+    /// The same, and narrow groups of channels-last data, with channels as lanes.
     Cells,
     /// One input position: the weights are streamed once.
     MatVec,

@@ -199,6 +199,18 @@ fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
     Ok(())
 }
 
+/// Found by fuzzing: the list would take memory by the number of groups, before any limit is looked at.
+#[test]
+fn groups_of_more_channels_than_can_be_listed() -> TractResult<()> {
+    let group = 1 << 30;
+    let base = spec(Direction::Forward, &[1], 1);
+    let (data_format, filter_format) = (DataFormat::Nxc, FilterFormat::GroupedOix);
+    let spec = DeconvSpec { in_channels: group, out_channels: 2 * group, group, data_format, filter_format, ..base };
+    let plan = Plan::new(&spec, &[1, 1, group], None, f32::datum_type(), &PlanOptions::default())?;
+    ensure!(plan.explain().contains("are too many to list"), "{}", plan.explain());
+    Ok(())
+}
+
 /// Few taps share a class: planning that compares each tap with every class would not come to an end here.
 #[test]
 fn the_most_taps_are_planned_for() -> TractResult<()> {

@@ -52,7 +52,11 @@ pub(super) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
                     interleave(std::array::from_fn(|i| V::load(from.add(i.min(columns - 1 - c) * from_step))))
                 };
                 let to = to.as_mut_ptr().add(at * to_step + c);
-                if rows >= LANES {
+                if (1..=LANES / 4).contains(&(at % LANES)) {
+                    // a last square of few rows that no other has: what only the others need is not computed
+                    let few = square.into_iter().enumerate().skip(LANES - LANES / 4);
+                    few.for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                } else if rows >= LANES {
                     // a number that the compiler knows: the square stays in registers
                     square.into_iter().enumerate().for_each(|(j, cell)| cell.store(to.add(j * to_step)));
                 } else {

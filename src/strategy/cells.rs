@@ -32,6 +32,9 @@ const LONGEST_SUM: usize = 128;
 /// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
 const MOST_TAPS: usize = 256;
 
+/// Above this many, the list of what is read of a cell, a vector for each vector of output channels and input channel of a group, outgrows its use.
+const MOST_READS: usize = 4096;
+
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellsPlan {
@@ -65,6 +68,10 @@ impl CellsPlan {
         }
         if picked && problem.group_out >= lanes {
             return Err(format!("{} fill a vector", of_group()));
+        }
+        let reads = problem.group.saturating_mul(problem.group_out).div_ceil(lanes).saturating_mul(problem.group_in);
+        if picked && reads > MOST_READS {
+            return Err(format!("{reads} vectors to pick from are too many to list"));
         }
         if picked && Picks::new(lanes, problem.group, problem.group_in, problem.group_out).is_none() {
             return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
