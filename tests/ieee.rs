@@ -44,6 +44,7 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
         transposed((4, 34, 2), &[2, 2], 2, &[5, 5]),
         // few channels a group
         transposed((8, 32, 4), &[4, 4], 2, &[5, 6]),
+        transposed((16, 32, 8), &[3, 3], 2, &[5, 6]),
         transposed((3, 18, 1), &[16], 8, &[21]),
         transposed((2, 17, 1), &[2, 3, 2], 2, &[3, 4, 3]),
         forward(transposed((6, 34, 2), &[3, 3], 1, &[8, 17])),

@@ -33,6 +33,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub lanes: usize,
     /// Whether windows with edges are as fast as those without: there are masks.
     pub masks: bool,
+    /// Whether lanes are picked by instructions of their own.
+    pub picks: bool,
     /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
     pub position_tiles: &'static [PositionTile<T>],
     /// For one, two and four phases: by ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
@@ -451,6 +453,7 @@ macro_rules! kernels {
             pub(super) static KERNELS: Kernels<$lane> = Kernels {
                 lanes: LANES,
                 masks: <$vector>::MASKS,
+                picks: <$vector>::PICKS,
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),

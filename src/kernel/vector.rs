@@ -53,6 +53,8 @@ pub(super) trait Vector: Copy {
     unsafe fn zip(self, other: Self) -> [Self; 2];
     /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
     unsafe fn unzip(self, other: Self) -> [Self; 2];
+    /// Whether there are instructions for [`Vector::pick`].
+    const PICKS: bool = true;
     /// `[a[lanes[0]] a[lanes[1]] …]`: there are `LANES` numbers, each less than `LANES`.
     unsafe fn pick(self, lanes: *const u32) -> Self;
 }
@@ -150,6 +152,8 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
         let lane = |i: usize| if i < N { self.0[i] } else { other.0[i - N] };
         [Lanes(std::array::from_fn(|i| lane(2 * i))), Lanes(std::array::from_fn(|i| lane(2 * i + 1)))]
     }
+
+    const PICKS: bool = false;
 
     #[inline(always)]
     unsafe fn pick(self, lanes: *const u32) -> Self {

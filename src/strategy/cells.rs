@@ -6,6 +6,7 @@
 
 use super::phases::{axes_of, too_many_phases, weights_of};
 use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
+use super::shapes::Shapes;
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
@@ -60,7 +61,7 @@ impl CellsPlan {
         layout: Option<&FilterLayout>,
         machine: &Machine,
     ) -> Result<CellsPlan, String> {
-        let lanes = super::shapes::Shapes::new(datum_type, isa).lanes;
+        let Shapes { lanes, picks, .. } = Shapes::new(datum_type, isa);
         let picked = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
         if picked && problem.data_format == DataFormat::Ncx {
@@ -117,7 +118,7 @@ impl CellsPlan {
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
         });
         let summed = match picked {
-            true => cost::picked(isa, output, taps.saturating_mul(problem.group_in), shared),
+            true => cost::picked(output, taps.saturating_mul(problem.group_in), shared, picks),
             false => cost::cells(problem.data_format, output, taps, shared),
         };
         let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step * cost::RUN_OF_CELLS);

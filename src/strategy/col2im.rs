@@ -17,6 +17,9 @@ use crate::strategy::shapes::Shapes;
 use std::ops::Range;
 use tract_core::internal::*;
 
+/// Rows that are interleaved when they are stored, at most.
+const MOST_TOGETHER: usize = 16;
+
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Col2imPlan {
@@ -113,7 +116,8 @@ impl Col2imPlan {
         let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
         let rows = slots(y, self.chunk_rows).saturating_mul(slot);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
-        let gathered = x.grid.saturating_mul(x.out_step);
+        // one channel's phases, or few channels' together
+        let gathered = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
         let block = slot.saturating_mul(problem.group_in);
         let working = ring.saturating_add(gathered).saturating_add(block).saturating_mul(element);
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
@@ -243,7 +247,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // where channels are last and few, those of a cell are stored together: they follow each other within a phase
         let channels = self.problem.group_out;
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
-        let together = if last && (2..=16).contains(&(channels * x.out_step)) { channels } else { 1 };
+        let together = if last && (2..=MOST_TOGETHER).contains(&(channels * x.out_step)) { channels } else { 1 };
         let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
         for u in task.rows.clone() {
             let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;

@@ -5,7 +5,6 @@
 //! so, to the times of the layers in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector
 //! of results, memory traffic included. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
 
-use crate::kernel::Isa;
 use crate::spec::DataFormat;
 
 /// What a block of a group costs where weights are the scalars, whatever its size.
@@ -81,13 +80,12 @@ pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared
     vectors.saturating_mul(products.saturating_add(stored))
 }
 
-/// A vector of sums of so many products, for each of which lanes are picked, and its store; `shared` as above. Only vectors that are registers have
-/// instructions for it.
-pub(super) fn picked(isa: Isa, vectors: usize, products: usize, shared: bool) -> usize {
-    let tenths = match (isa, shared) {
-        (Isa::Portable, _) => 45,
-        (_, true) => 11,
-        (_, false) => 18,
+/// A vector of sums of so many products, for each of which lanes are picked, by instructions of their own or not, and its store; `shared` as above.
+pub(super) fn picked(vectors: usize, products: usize, shared: bool, by_instructions: bool) -> usize {
+    let tenths = match (by_instructions, shared) {
+        (false, _) => 45,
+        (true, true) => 11,
+        (true, false) => 18,
     };
     vectors.saturating_mul(products.saturating_mul(tenths) / 10 + 6)
 }

@@ -29,7 +29,7 @@ pub(super) const LONGEST_CHAIN: usize = 256;
 pub(super) fn part_of_chain(depth: usize) -> usize {
     match depth {
         ..96 => 96,
-        ..256 => depth.div_ceil(2),
+        96..256 => depth.div_ceil(2),
         _ => (depth / 8).clamp(128, LONGEST_CHAIN),
     }
 }

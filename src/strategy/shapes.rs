@@ -11,6 +11,8 @@ pub(super) struct Shapes {
     pub lanes: usize,
     /// Whether loads can leave out lanes at no cost.
     pub masks: bool,
+    /// Whether lanes are picked by instructions of their own.
+    pub picks: bool,
     /// `(mr, nv)` of every position tile.
     pub position_tiles: Vec<(usize, usize)>,
     /// `(mr, nv)` of every tile that interleaves one, two or four phases.
@@ -34,6 +36,7 @@ impl Shapes {
         Shapes {
             lanes: kernels.lanes,
             masks: kernels.masks,
+            picks: kernels.picks,
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect(),
             row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr, t.nv)).collect()),
             channel_tiles: channel_tiles.filter(|t| t.0 <= MOST_POSITIONS).collect(),
