@@ -109,7 +109,8 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
         (spec(Transposed, (400, 140, 1), &[4, 4], 1), 11, vec![1, 1]),
         (spec(Transposed, (24, 3, 1), &[9, 9], 4), 1, vec![61, 57]),
         (spec(Transposed, (40, 37, 1), &[4, 4], 2), 1, vec![27, 29]),
-        // sums longer than one chain
+        // sums in two chains, and sums longer than one
+        (spec(Transposed, (64, 64, 8), &[4, 4], 2), 1, vec![61, 57]),
         (spec(Transposed, (300, 20, 1), &[3, 3], 2), 1, vec![9, 11]),
         (spec(Transposed, (64, 48, 1), &[16], 8), 1, vec![107]),
         (spec(Transposed, (16, 17, 1), &[3, 3, 3], 2), 1, vec![9, 8, 12]),
@@ -139,9 +140,9 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                     if plan.strategy() == Strategy::Reference {
                         continue;
                     }
-                    // `THREADING_THRESHOLD`
+                    // from where on work is always shared: `MOST` in src/strategy/sharing.rs
                     let cost = plan.decision.cost().context("every strategy but the reference has a cost")?;
-                    if cost < 1 << 19 {
+                    if cost < 5 << 18 {
                         continue;
                     }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;

@@ -11,14 +11,17 @@ pub mod phases;
 mod pieces;
 pub(crate) mod reference;
 mod shapes;
+mod sharing;
 mod sheets;
 mod window;
 
 use crate::element::{Compute, Element};
 use crate::kernel::Kernels;
 pub(crate) use crate::kernel::{Aligned, Scratch};
+
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
+use sharing::worth_sharing;
 use std::ops::Range;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
@@ -34,22 +37,16 @@ pub(crate) struct Operands<'a, E: Element> {
     pub tail: Tail<'a, E>,
 }
 
-/// Estimated cost, in vector multiply-adds, below which a problem is not split over threads: waking them costs more. Layers of 40 us gained nothing from a
-/// second thread, those of 100 took 0.65 to 0.8 of the time (Zen 4).
-const THREADING_THRESHOLD: u64 = 5 << 15;
-
 /// Number of threads of tract's current executor that work of an estimated cost is shared out to: one where it is not worth more.
 pub(crate) fn threads(cost: u64) -> usize {
-    if cost < THREADING_THRESHOLD {
-        return 1;
-    }
-    match current_tract_executor() {
+    let all = match current_tract_executor() {
         Executor::SingleThread => 1,
         #[cfg(feature = "multithread")]
         Executor::MultiThread(pool) => pool.current_num_threads(),
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get()),
-    }
+    };
+    if all > 1 && worth_sharing(cost) { all } else { 1 }
 }
 
 /// Runs every task, on tract's current executor where the work is worth it.
@@ -58,7 +55,7 @@ pub(crate) fn parallel<T: Send>(
     cost: u64,
     run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
-    if tasks.len() < 2 || cost < THREADING_THRESHOLD {
+    if tasks.len() < 2 || threads(cost) == 1 {
         return tasks.iter_mut().try_for_each(run);
     }
     par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run))
