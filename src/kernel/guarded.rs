@@ -232,8 +232,9 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
             let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr, 2 + s as i64);
             let panels: Vec<Guarded<T>> = (0..tile.phases).map(|s| Guarded::new(side, &panel_of(s))).collect();
-            let phases: Vec<_> =
-                (0..tile.phases).map(|s| PhaseOperand { panel: &panels[s], taps: taps_of(s) }).collect();
+            let phases: Vec<_> = (0..tile.phases)
+                .map(|s| PhaseOperand { panel: &panels[s], taps: taps_of(s), in_halves: s == 0 })
+                .collect();
             let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
             let lanes = kernels.lanes;
             let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions - 1, tile.positions];

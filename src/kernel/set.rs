@@ -8,7 +8,9 @@ use super::rows;
 use super::scratch::Scratch;
 use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
-use super::tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, row_tile};
+use super::tile::{
+    ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, room_for_halves, row_tile,
+};
 use super::vector::*;
 use super::window::{Edges, MOST_COLUMNS, Results, Window, window};
 use crate::element::Compute;
@@ -443,7 +445,8 @@ macro_rules! kernels {
             }
 
             const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
-                RowTile { phases: S, mr: MR, nv: NV, positions: NV * LANES, entry: row::<S, MR, NV> }
+                let halves = room_for_halves::<$vector>(MR, NV);
+                RowTile { phases: S, mr: MR, nv: NV, positions: NV * LANES, halves, entry: row::<S, MR, NV> }
             }
 
             const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {

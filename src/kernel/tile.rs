@@ -106,7 +106,7 @@ pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
             }
             Start::Add => [[V::splat(V::Lane::ZERO); NV]; MR],
         };
-        acc = accumulate(acc, panel.as_ptr(), source, source.taps, (NV - 1) * V::LANES);
+        acc = accumulate(acc, panel.as_ptr(), source, (source.taps, false), (NV - 1) * V::LANES);
         let out = out.as_mut_ptr();
         for m in 0..MR {
             for v in 0..NV {
@@ -121,8 +121,8 @@ pub(super) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
 }
 
 /// The accumulators with all (channel, tap) products of a source, under the given taps, added. They come and go by value: behind a reference they were
-/// kept in memory from channel to channel, which took as long as the products did. Vectors of positions follow each other, but for the last one, which
-/// begins at position `last`.
+/// kept in memory from channel to channel, which took as long as the products did. If `in_halves`, every other tap has accumulators of its own, as far as there
+/// are registers for them: chains are half as long. Vectors of positions follow each other, but for the last one, which begins at position `last`.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set; `a` has `channels·taps·MR` readable elements, the source all it reaches with `NV·LANES` elements a tap;
@@ -132,7 +132,7 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     mut acc: [[V; NV]; MR],
     mut a: *const V::Lane,
     source: &Source<V::Lane>,
-    taps: &[usize],
+    (taps, in_halves): (&[usize], bool),
     last: usize,
 ) -> [[V; NV]; MR] {
     let mut channel = source.data.as_ptr().wrapping_add(source.base);
@@ -145,6 +145,26 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
                 a = a.wrapping_add(MR);
                 channel = channel.wrapping_add(source.channel_stride);
             }
+        } else if in_halves && room_for_halves::<V>(MR, NV) {
+            let mut others = [[V::splat(V::Lane::ZERO); NV]; MR];
+            let (pairs, rest) = taps.as_chunks::<2>();
+            for _ in 0..source.channels {
+                for [tap, next] in pairs {
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap), last);
+                    step::<V, MR, NV>(&mut others, a.wrapping_add(MR), channel.wrapping_add(*next), last);
+                    a = a.wrapping_add(2 * MR);
+                }
+                if let [tap] = rest {
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap), last);
+                    a = a.wrapping_add(MR);
+                }
+                channel = channel.wrapping_add(source.channel_stride);
+            }
+            for m in 0..MR {
+                for v in 0..NV {
+                    acc[m][v] = acc[m][v].plus(others[m][v]);
+                }
+            }
         } else {
             for _ in 0..source.channels {
                 for tap in taps {
@@ -156,6 +176,11 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
         }
     }
     acc
+}
+
+/// Whether registers hold twice so many accumulators, and four operands.
+pub(super) const fn room_for_halves<V: Vector>(mr: usize, nv: usize) -> bool {
+    2 * mr * nv + 4 <= V::REGISTERS
 }
 
 /// One (channel, tap): `NV` vectors of positions times `MR` scalars.
@@ -188,6 +213,8 @@ pub(crate) struct PhaseOperand<'a, T> {
     pub panel: &'a [T],
     /// What to add to the source's index for each tap.
     pub taps: &'a [usize],
+    /// Whether the sum is made in two chains, every other tap in each. Only tiles with [`RowTile::halves`] do so.
+    pub in_halves: bool,
 }
 
 type RowEntry<T> = unsafe fn(phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], rows: &mut [&mut [T]]);
@@ -206,6 +233,8 @@ pub(crate) struct RowTile<T: 'static> {
     pub nv: usize,
     /// Positions in all: `nv` × lanes.
     pub positions: usize,
+    /// Whether it can make sums in two chains; if so, tiles of fewer vectors can.
+    pub halves: bool,
     pub(super) entry: RowEntry<T>,
 }
 
@@ -249,7 +278,7 @@ pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
         let mut acc: [[[V; NV]; MR]; S] = [std::array::from_fn(|m| [bias[m]; NV]); S];
         for s in 0..S {
             let phase = phases.get_unchecked(s);
-            acc[s] = accumulate(acc[s], phase.panel.as_ptr(), source, phase.taps, last);
+            acc[s] = accumulate(acc[s], phase.panel.as_ptr(), source, (phase.taps, phase.in_halves), last);
         }
         for (m, row) in rows.iter_mut().enumerate().take(MR) {
             for v in 0..NV {

@@ -13,6 +13,8 @@ pub(super) trait Vector: Copy {
     type Lane: Compute;
     /// Number of lanes.
     const LANES: usize;
+    /// How many such registers there are.
+    const REGISTERS: usize;
 
     /// All lanes the same.
     unsafe fn splat(value: Self::Lane) -> Self;
@@ -113,6 +115,7 @@ pub(super) struct Lanes<T, const N: usize>([T; N]);
 impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
     type Lane = T;
     const LANES: usize = N;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     unsafe fn splat(value: T) -> Self {
@@ -164,7 +167,7 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 
 /// Implements [`Vector`] for a register type out of its intrinsics.
 macro_rules! register {
-    ($(#[$attr:meta])* $name:ident($register:ty) of $lanes:literal $lane:ty:
+    ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
         |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
         $(#[$attr])*
@@ -174,6 +177,7 @@ macro_rules! register {
         impl Vector for $name {
             type Lane = $lane;
             const LANES: usize = $lanes;
+            const REGISTERS: usize = $registers;
 
             #[inline(always)]
             unsafe fn splat(value: $lane) -> Self {
@@ -253,7 +257,7 @@ mod x86 {
 
     register!(
         /// Sixteen f32 of AVX-512.
-        F32x16(__m512) of 16 f32:
+        F32x16(32 __m512) of 16 f32:
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps,
         |x, y| {
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -270,7 +274,7 @@ mod x86 {
     );
     register!(
         /// Eight f64 of AVX-512.
-        F64x8(__m512d) of 8 f64:
+        F64x8(32 __m512d) of 8 f64:
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd,
         |x, y| {
             let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
@@ -286,7 +290,7 @@ mod x86 {
     );
     register!(
         /// Eight f32 of AVX.
-        F32x8(__m256) of 8 f32:
+        F32x8(16 __m256) of 8 f32:
         _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps,
         |x, y| {
             let (low, high) = (_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
@@ -301,7 +305,7 @@ mod x86 {
     );
     register!(
         /// Four f64 of AVX.
-        F64x4(__m256d) of 4 f64:
+        F64x4(16 __m256d) of 4 f64:
         _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd,
         |x, y| {
             let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
@@ -326,7 +330,7 @@ mod aarch64 {
 
     register!(
         /// Four f32 of NEON.
-        F32x4(float32x4_t) of 4 f32:
+        F32x4(32 float32x4_t) of 4 f32:
         vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32,
         |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)],
         |v, lanes| {
@@ -337,7 +341,7 @@ mod aarch64 {
     );
     register!(
         /// Two f64 of NEON.
-        F64x2(float64x2_t) of 2 f64:
+        F64x2(32 float64x2_t) of 2 f64:
         vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64,
         |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)],
         |v, lanes| {

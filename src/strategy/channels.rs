@@ -28,6 +28,9 @@ const SHARE_OF_SUMS: usize = 16;
 /// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
 const TRANSPOSING_PAYS: usize = 2048;
 
+/// Input channels from which on it pays where the input could be read in place, too: 4 % on 256, 7 to 8 % on 512 and 1024 (Sapphire Rapids).
+const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
+
 /// Positions of a register tile, at most: their pointers fit in registers.
 pub(super) const MOST_POSITIONS: usize = 8;
 
@@ -88,13 +91,13 @@ impl ChannelsPlan {
         let phases: usize = axes.iter().map(|a| a.out_step).product();
         let depth = problem.group_in * taps;
         let element = super::compute_bytes(datum_type);
-        let direct = matches!(datum_type, DatumType::F32 | DatumType::F64)
+        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64)
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
-
-        let transposed = !direct
-            && problem.data_format == DataFormat::Ncx
-            && problem.group_in >= lanes
+        let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
+        let transposed = problem.data_format == DataFormat::Ncx
+            && problem.group_in >= fewest
             && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
+        let direct = in_place && !transposed;
         // of L2, a block's input takes at most half
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
         let sheets = |rows, columns| Sheets::new(&axes, rows, columns, false);
@@ -119,7 +122,7 @@ impl ChannelsPlan {
         let blocks = outer.iter().map(|a| a.grid).product::<usize>()
             * y.grid.div_ceil(block_rows)
             * x.grid.div_ceil(block_columns);
-        let part = part_of_chain(problem.group_in.saturating_mul(widest));
+        let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
         let chunk = (part / widest.max(1)).clamp(1, problem.group_in.max(1));
         let chunks = problem.group_in.div_ceil(chunk);
         // even passes

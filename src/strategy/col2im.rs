@@ -373,7 +373,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
                 let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
-                let longest = part_of_chain(channels);
+                let longest = part_of_chain(channels, 1);
                 for from in (0..channels).step_by(longest) {
                     source.base = origin + at + from * source.channel_stride;
                     let part = Source { channels: longest.min(channels - from), ..source };

@@ -240,7 +240,7 @@ impl<E: Element> Prepared<'_, E> {
         for panel in 0..panels {
             let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
             let mut start = Start::Bias(&self.zeros);
-            let longest = part_of_chain(channels);
+            let longest = part_of_chain(channels, 1);
             for from in (0..channels).step_by(longest) {
                 let part = longest.min(channels - from);
                 let mut at = 0;

@@ -23,16 +23,22 @@ use tract_core::internal::*;
 /// near that of the other runtimes (one chain of 1024 was measured at 2.6 times onnxruntime's).
 pub(super) const LONGEST_CHAIN: usize = 256;
 
-/// The longest chain of a sum of `depth` pairs that can be made in parts. The error grows with the length of the parts and with their number; parts of
-/// 128 cost 1 to 4 % more time than parts of 256 (Zen 4), which for deep sums are as good. Shorter sums have two halves, as other runtimes sum tap by tap (one
-/// chain of 96 was measured at 2.1 times onnxruntime's error), but the shortest: two halves of 64 took 1.2 times as long.
-pub(super) fn part_of_chain(depth: usize) -> usize {
-    match depth {
-        ..96 => 96,
-        96..256 => depth.div_ceil(2),
+/// The longest chain of a sum of `depth` pairs, of `taps` taps, that can be made in parts. The error grows with the length of the parts and with their number;
+/// parts of 128 cost 1 to 4 % more time than parts of 256 (Zen 4), which for deep sums are as good. Other runtimes sum tap by tap: where there are several, parts are
+/// shorter (of 576 pairs, parts of 128 were measured at 1.6 times onnxruntime's error). The shortest sums have two halves (one chain of 96: 2.1 times) or
+/// are left whole (two halves of 64 took 1.2 times as long).
+pub(super) fn part_of_chain(depth: usize, taps: usize) -> usize {
+    match (depth, taps) {
+        (..96, _) => 96,
+        (..=256, _) => depth.div_ceil(2),
+        (..1024, 2..) => 96,
         _ => (depth / 8).clamp(128, LONGEST_CHAIN),
     }
 }
+
+/// From so many pairs on, tiles that write rows themselves make a sum in two chains where they can, tap by tap in turns (one chain of 32 was measured at 1.7
+/// times onnxruntime's error).
+const FEWEST_IN_HALVES: usize = 32;
 
 /// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
 const MOST_PHASES: usize = 4096;
@@ -197,8 +203,8 @@ impl PhasesPlan {
                 }
             };
             let chain = widest * problem.group_in;
-            let writes_rows =
-                problem.data_format == DataFormat::Ncx && same_element && chain <= LONGEST_CHAIN && cached;
+            let parts = chain.div_ceil(part_of_chain(chain, widest));
+            let writes_rows = problem.data_format == DataFormat::Ncx && same_element && parts <= 1 && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
@@ -223,8 +229,7 @@ impl PhasesPlan {
                     true => cost::FROM_REGISTERS,
                     false => {
                         let channels = mr.min(problem.group_out) * bundle;
-                        let unfinished =
-                            cost::SUMMED.saturating_mul(chain.div_ceil(part_of_chain(chain)).saturating_sub(1));
+                        let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
                         cost::buffered(problem.data_format, x.out_step, channels).saturating_add(unfinished)
                     }
                 };
@@ -532,6 +537,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let tile = panel.row_tiles[count.div_ceil(self.kernels.lanes) - 1];
+        // a sum's chains are the same wherever a row is cut
+        let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves);
         let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
@@ -547,9 +554,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if cell >= task.pieces.rows.end {
                     break;
                 }
-                let mut operands = [PhaseOperand { panel: &[][..], taps: &[] }; 4];
+                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], in_halves: false }; 4];
                 for (operand, phase) in operands.iter_mut().zip(phases) {
-                    *operand = PhaseOperand { panel: &weights[phase.weights * panel.height..], taps: &phase.taps };
+                    let (panel, taps) = (&weights[phase.weights * panel.height..], &phase.taps[..]);
+                    let in_halves = in_halves && source.channels * taps.len() >= FEWEST_IN_HALVES;
+                    *operand = PhaseOperand { panel, taps, in_halves };
                 }
                 let at = task.pieces.index(first_channel, o, cell, cells.start);
                 let slots = first_channel..first_channel + channels;
@@ -695,7 +704,7 @@ fn run_chains<T: Compute>(
     out: &mut [T],
     stride: usize,
 ) {
-    let per_chain = (part_of_chain(source.channels * taps.len()) / taps.len().max(1)).max(1);
+    let per_chain = (part_of_chain(source.channels * taps.len(), taps.len()) / taps.len().max(1)).max(1);
     let mut start = Start::Bias(bias);
     for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
         let part = Source {
