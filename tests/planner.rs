@@ -99,13 +99,13 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
 /// A vector of channels is made of as many groups; what it reads, where that is not more than a vector, is picked from the input as it lies.
 #[test]
 fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
-    for (channels, group, geometry) in
-        [([32, 32], 16, [3, 2, 1]), ([256, 256], 64, [4, 2, 1]), ([32, 64], 32, [3, 1, 1])]
-    {
+    let layers = [([32, 32], 16, [3, 2, 1]), ([128, 128], 64, [4, 2, 1]), ([32, 64], 32, [3, 1, 1])];
+    // portable arrays have no instructions for it: there, neither strategy is always the better one
+    let sets = || Isa::ALL.into_iter().filter(|isa| isa.is_available() && *isa != Isa::Portable);
+    for ((channels, group, geometry), isa) in layers.into_iter().flat_map(|layer| sets().map(move |isa| (layer, isa))) {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, group, geometry) };
-        let fast = plan(&spec, [40, 40], &PlanOptions::default())?;
-        let expected = if fast.isa == Isa::Portable { Strategy::Phases } else { Strategy::Cells };
-        assert_eq!(fast.strategy(), expected, "{}", fast.explain());
+        let plan = plan(&spec, [40, 40], &PlanOptions { isa: Some(isa), ..Default::default() })?;
+        assert_eq!(plan.strategy(), Strategy::Cells, "{}", plan.explain());
     }
     Ok(())
 }

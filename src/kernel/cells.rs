@@ -63,7 +63,7 @@ const MOST_POSITIONS: usize = 8;
 const MOST_LANES: usize = 16;
 
 /// What one vector of output channels reads of a cell for one input channel of its groups.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Read {
     /// The first of a vector of input channels.
     first: usize,
@@ -72,7 +72,7 @@ struct Read {
 }
 
 /// Where groups have several channels: which input channels the output channels are made of, a vector at a time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Picks {
     /// For each vector of output channels, one for each input channel of a group.
     reads: Vec<Read>,

@@ -27,6 +27,9 @@ const RESULT_BYTES: usize = 16 * 1024;
 /// Cells that are transposed at a time.
 const CELLS_AT_ONCE: usize = 4096;
 
+/// Bytes of channels-first input that are transposed together, where a plane is smaller: in L1 with its results.
+const TRANSPOSED_BYTES: usize = 16 * 1024;
+
 /// Products of a sum where lanes are picked, at most: it is one chain.
 const LONGEST_SUM: usize = 128;
 
@@ -41,7 +44,7 @@ const MOST_READS: usize = 4096;
 pub struct CellsPlan {
     /// Output channels of a vector.
     pub width: usize,
-    /// Groups that are computed together: all of them where channels are last, or else a vector.
+    /// Groups that are computed together: all of them where channels are last, or else vectors of them as long as they are small.
     pub together: usize,
     /// Input channels and output channels of those.
     pub depths: (usize, usize),
@@ -50,6 +53,8 @@ pub struct CellsPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    /// Where a group has not one channel in and out.
+    picks: Option<Picks>,
 }
 
 impl CellsPlan {
@@ -74,7 +79,8 @@ impl CellsPlan {
         if picked && reads > MOST_READS {
             return Err(format!("{reads} vectors to pick from are too many to list"));
         }
-        if picked && Picks::new(lanes, problem.group, problem.group_in, problem.group_out).is_none() {
+        let list = picked.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
+        if let Some(None) = list {
             return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
         }
         if let Some(reason) = too_many_phases(problem) {
@@ -98,21 +104,25 @@ impl CellsPlan {
         if picked && chain > LONGEST_SUM {
             return Err(format!("{chain} products are too many to sum in one chain"));
         }
+        let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
+        let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
+        let out_steps = positions(|axis| axis.out_step);
         let together = match problem.data_format {
             DataFormat::Nxc => problem.group,
-            DataFormat::Ncx => lanes,
+            DataFormat::Ncx => {
+                let plane = input.max(output).saturating_mul(lanes * super::compute_bytes(datum_type)).max(1);
+                lanes * (TRANSPOSED_BYTES / plane).clamp(1, problem.group.div_ceil(lanes))
+            }
         };
         let depths = (together * problem.group_in, together * problem.group_out);
-        let mut plan = CellsPlan { width, together, depths, block_rows: 1, cost: 0, axes };
+        let mut plan = CellsPlan { width, together, depths, block_rows: 1, cost: 0, axes, picks: list.flatten() };
         let budget = machine.l2 / SHARE_OF_INPUT / super::compute_bytes(datum_type);
         let (one, two) = (plan.window(1), plan.window(2));
         let per_row = two.saturating_sub(one).max(1);
         let grid = plan.axes[plan.axes.len() - 2].grid;
         plan.block_rows = (1 + budget.saturating_sub(one) / per_row).min(grid);
-        let positions = |size: fn(&AxisPhases) -> usize| plan.axes.iter().map(size).product::<usize>();
-        let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
         let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
-        let taps = taps.div_ceil(positions(|axis| axis.out_step));
+        let taps = taps.div_ceil(out_steps);
         let shared = plan.axes.last().is_some_and(|x| {
             let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
@@ -179,8 +189,9 @@ impl CellsPlan {
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
-        let vectors = problem.group.div_ceil(self.together);
-        let groups = blocks_of(problem.group, vectors.div_ceil(wanted.min(vectors)) * self.together);
+        let unit = if problem.data_format == DataFormat::Nxc { problem.group } else { self.width };
+        let units = problem.group.div_ceil(unit);
+        let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
         let parts = wanted.div_ceil(groups.len());
         let cut = Cut {
             groups,
@@ -201,7 +212,6 @@ struct Prepared<'a, E: Element> {
     weights_of: Vec<usize>,
     weights: &'a [E::Compute],
     bias: Vec<E::Compute>,
-    picks: Option<Picks>,
     operands: &'a Operands<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
@@ -255,13 +265,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         if let Some(values) = operands.bias {
             E::widen_slice(values, &mut bias[..channels]);
         }
-        let picks = match (problem.group_in, problem.group_out) {
-            (1, 1) => None,
-            (inputs, outputs) => {
-                let picks = Picks::new(kernels.lanes, problem.group, inputs, outputs);
-                Some(picks.context("kernel: what the plan picks lies too far apart")?)
-            }
-        };
         Ok(Prepared {
             plan,
             problem,
@@ -269,7 +272,6 @@ impl<'a, E: Element> Prepared<'a, E> {
             weights_of: weights_of(axes),
             weights: filter.data::<E::Compute>()?,
             bias,
-            picks,
             operands,
             strides: super::input_strides(problem, axes.len()),
         })
@@ -293,7 +295,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             .collect();
         let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
         // cells are read in whole vectors
-        let reach = self.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
+        let reach = plan.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
         let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
         let slab = plan.window(plan.block_rows) / slabs.len().max(1);
@@ -312,11 +314,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let spread = Spread { rows: &rows, row_stride };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
-            DataFormat::Ncx => (0..CELLS_AT_ONCE + lanes).map(|cell| cell * lanes).collect(),
+            DataFormat::Ncx => (0..CELLS_AT_ONCE + lanes).map(|cell| cell * plan.depths.1).collect(),
         };
 
         for first in task.groups.clone().step_by(plan.together) {
             let channels = first..(first + plan.together).min(task.groups.end);
+            let width = if last { plan.depths.1 } else { channels.len().next_multiple_of(lanes) };
             for block in blocks(&task.rows, plan.block_rows) {
                 let (window, data) = match in_place {
                     Some(data) => (0..y.input, data),
@@ -334,13 +337,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for outer in 0..task.pieces.outer_phases.len() {
                     for grid in blocks(&block, plan.stored_rows()) {
                         let sums = |to: &mut [E::Compute]| {
-                            self.sum(&spread, outer, grid.clone(), (data, window.start), first, to);
+                            self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
                         };
                         let cells = y.cells(&grid);
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_last(task, outer, cells, sums, &mut scratch.tile)?,
                             DataFormat::Ncx => {
-                                let results = scratch.tile.of((cells.len() * x.output + lanes) * lanes)?;
+                                let results = scratch.tile.of((cells.len() * x.output + lanes) * plan.depths.1)?;
                                 sums(results);
                                 let by_way = scratch.ragged.of(lanes * CELLS_BY_WAY)?;
                                 self.store_first(task, outer, cells, channels.clone(), (results, &starts), by_way);
@@ -385,7 +388,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Channels first: a vector of channels, by way of squares.
+    /// Channels first: by way of squares, a vector of channels at a time.
     fn store_first(
         &self,
         task: &mut Task<E>,
@@ -397,16 +400,17 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) {
         let (lanes, width) = (self.kernels.lanes, self.plan.axes[self.plan.axes.len() - 1].output);
         let (everywhere, placed) = self.operands.tail.split();
-        let count = cells.len() * width;
-        everywhere.apply(&mut results[..count * lanes]);
+        let (count, depth) = (cells.len() * width, self.plan.depths.1);
+        everywhere.apply(&mut results[..count * depth]);
         let first = task.pieces.cell(cells.start, 0);
-        let slot = task.channel(self.problem, channels.start, 0);
-        let slots = slot..slot + channels.len();
-        let tail = (placed, channels.start);
-        for at in (0..count).step_by(CELLS_AT_ONCE) {
-            let cells = first + at..first + count.min(at + CELLS_AT_ONCE);
-            let results = &results[at * lanes..];
-            task.pieces.write_squares(self.kernels, slots.clone(), outer, cells, results, starts, tail, by_way);
+        for vector in blocks(&channels, lanes) {
+            let slot = task.channel(self.problem, vector.start, 0);
+            let slots = slot..slot + vector.len();
+            for at in (0..count).step_by(CELLS_AT_ONCE) {
+                let cells = first + at..first + count.min(at + CELLS_AT_ONCE);
+                let (results, tail) = (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
+                task.pieces.write_squares(self.kernels, slots.clone(), outer, cells, results, starts, tail, by_way);
+            }
         }
     }
 
@@ -502,14 +506,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         super::transposed(self.kernels, copies, stride, (cells, channels), to, depth);
     }
 
-    /// The sums of all output rows of a range of grid rows, which begin at `to`. `data` begins with input row `first_row`; `first` is the first channel.
+    /// The sums of all output rows of a range of grid rows, which begin at `to`. `data` begins with input row `first_row`; `first` is the first of
+    /// `channels` channels.
     fn sum(
         &self,
         spread: &Spread,
         outer: usize,
         grid: Range<usize>,
         (data, first_row): (&[E::Compute], usize),
-        first: usize,
+        (first, channels): (usize, usize),
         to: &mut [E::Compute],
     ) {
         let (from, depth) = self.plan.depths;
@@ -537,8 +542,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
                     for i in 0..few.0 {
                         let source = if stretch.taps.is_empty() { source } else { &source[i * few.1..] };
-                        let (taps, picks) = (&stretch.taps, self.picks.as_ref());
-                        let cells = Cells { source, step: many.1, taps, weights, each, bias, channels: depth, picks };
+                        let (taps, picks) = (&stretch.taps, self.plan.picks.as_ref());
+                        let cells = Cells { source, step: many.1, taps, weights, each, bias, channels, picks };
                         self.kernels.sum_of_cells(&cells, &mut to[i * few.2..], many.2, many.0);
                     }
                 }

@@ -83,7 +83,7 @@ pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared
 /// A vector of sums of so many products, for each of which lanes are picked, by instructions of their own or not, and its store; `shared` as above.
 pub(super) fn picked(vectors: usize, products: usize, shared: bool, by_instructions: bool) -> usize {
     let tenths = match (by_instructions, shared) {
-        (false, _) => 45,
+        (false, _) => 100,
         (true, true) => 11,
         (true, false) => 18,
     };

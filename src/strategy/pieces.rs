@@ -310,6 +310,18 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
     at
 }
 
+/// Cells of a row that are written together.
+struct Places<'a, E> {
+    /// From the first one's first channel on.
+    to: &'a mut [E],
+    /// Where that is in the output.
+    first: usize,
+    /// Elements from a cell to the next.
+    step: usize,
+    /// How many of them are inside the piece.
+    count: usize,
+}
+
 impl<E: Element> Pieces<'_, E> {
     /// Writes a run of one output row: the interleaving of `phases` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
     /// the piece are dropped. `channel` counts the task's own (NCX) or all of the output (NXC), see [`Task::channel`]; `outer` indexes
@@ -358,21 +370,14 @@ impl<E: Element> Pieces<'_, E> {
     pub fn write_cells(
         &mut self,
         kernels: &Kernels<E::Compute>,
-        (outer, row, column): (usize, usize, usize),
+        place: (usize, usize, usize),
         step: usize,
         channels: Range<usize>,
         (from, width, count): (&mut [E::Compute], usize, usize),
         tail: Tail<E>,
     ) {
-        if column >= self.columns.end {
-            return;
-        }
-        let count = count.min((self.columns.end - column).div_ceil(step));
         let size = channels.len();
-        let at = self.cell(row, column) * self.step + channels.start;
-        let step = step * self.step;
-        let Slice { at: first, cells } = &mut self.slices[outer];
-        let (first, to) = (*first + at, &mut cells[at..]);
+        let Some(Places { to, first, step, count }) = self.places(place, step, channels.start, count) else { return };
         let finish = |cell: &mut [E::Compute], i: usize| tail.apply_cell(channels.start, first + i * step, cell);
         if let Some(to) = E::as_compute_mut(to) {
             kernels.placed_cells(from, width, (count, size), to, step);
@@ -393,21 +398,15 @@ impl<E: Element> Pieces<'_, E> {
     pub fn write_rows(
         &mut self,
         kernels: &Kernels<E::Compute>,
-        (outer, row, column): (usize, usize, usize),
+        place: (usize, usize, usize),
         step: usize,
         first_channel: usize,
         (from, starts, count): (&[E::Compute], &[usize], usize),
         tail: Tail<E>,
         scratch: &mut Vec<E::Compute>,
     ) -> TractResult<()> {
-        if column >= self.columns.end {
-            return Ok(());
-        }
-        let count = count.min((self.columns.end - column).div_ceil(step));
-        let at = self.cell(row, column) * self.step + first_channel;
-        let step = step * self.step;
-        let Slice { at: first, cells } = &mut self.slices[outer];
-        let (first, to) = (*first + at, &mut cells[at..]);
+        let places = self.places(place, step, first_channel, count);
+        let Some(Places { to, first, step, count }) = places else { return Ok(()) };
         for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
             let m = m * kernels.lanes;
             let finish = |cell: &mut [E::Compute], i: usize| {
@@ -466,6 +465,21 @@ impl<E: Element> Pieces<'_, E> {
         finished(scratch);
         E::narrow_slice(scratch, to);
         Ok(())
+    }
+
+    /// Where `count` cells go in NXC, from a channel of theirs on: columns `column`, `column + step`, … of row `row`. `None` where all are outside the piece.
+    fn places(
+        &mut self,
+        (outer, row, column): (usize, usize, usize),
+        step: usize,
+        first_channel: usize,
+        count: usize,
+    ) -> Option<Places<'_, E>> {
+        let left = self.columns.end.checked_sub(column).filter(|left| *left > 0)?;
+        let at = self.cell(row, column) * self.step + first_channel;
+        let Slice { at: first, cells } = &mut self.slices[outer];
+        let (step, count) = (step * self.step, count.min(left.div_ceil(step)));
+        Some(Places { to: &mut cells[at..], first: *first + at, step, count })
     }
 
     /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
