@@ -314,7 +314,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let spread = Spread { rows: &rows, row_stride };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
-            DataFormat::Ncx => (0..CELLS_AT_ONCE + lanes).map(|cell| cell * plan.depths.1).collect(),
+            DataFormat::Ncx => {
+                let stored = CELLS_AT_ONCE.min(plan.stored_rows() * y.out_step * x.output);
+                (0..stored + lanes).map(|cell| cell * plan.depths.1).collect()
+            }
         };
 
         for first in task.groups.clone().step_by(plan.together) {

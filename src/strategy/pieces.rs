@@ -8,6 +8,7 @@ use crate::kernel::{Dispatch, Kernels, refill, reserved};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
@@ -237,26 +238,21 @@ fn tasks<'a, E: Element>(
         (rest, taken) = (tail, taken + len);
         slice
     };
-    let blocks = cut.rows.len() * cut.columns.len();
-    for n in 0..problem.batch {
-        for (g, group) in groups.iter().enumerate() {
-            let base = (n * groups.len() + g) * cut.channels.len();
-            for (part, channels) in cut.channels.iter().enumerate() {
-                for _ in 0..if interleaved { 1 } else { group.len() * channels.len() } {
-                    for cell in 0..outer_cells {
-                        let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
-                        let at = outer_axes
-                            .iter()
-                            .zip(&cell)
-                            .fold(0, |at, (axis, cell)| at * axis.grid + cell / axis.out_step);
-                        let first = ((base + part) * outer_grid + at) * blocks;
-                        for (r, rows) in row_blocks.iter().enumerate() {
-                            for (c, columns) in column_blocks.iter().enumerate() {
-                                let len = rows.len() * columns.len() * step;
-                                tasks[first + r * cut.columns.len() + c].pieces.slices.push(take(len));
-                            }
-                        }
-                    }
+    let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len() * step;
+    let blocks: Vec<usize> = row_blocks.iter().cartesian_product(&column_blocks).map(in_block).collect();
+    let place = |cell: usize| {
+        let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
+        let axes = outer_axes.iter().zip(&cell);
+        axes.fold(0, |at, (axis, cell)| at * axis.grid + cell / axis.out_step)
+    };
+    let places: Vec<usize> = (0..outer_cells).map(place).collect();
+    let parts = cut.channels.iter().map(|channels| channels.len());
+    let parts = (0..problem.batch).cartesian_product(groups).cartesian_product(parts);
+    for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut((outer_grid * blocks.len()).max(1))) {
+        for _ in 0..if interleaved { 1 } else { group.len() * part } {
+            for place in &places {
+                for (len, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
+                    task.pieces.slices.push(take(*len));
                 }
             }
         }
@@ -537,24 +533,22 @@ impl<E: Element> Pieces<'_, E> {
     ) {
         let lanes = kernels.lanes;
         let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
+        let place = |lane: usize| self.slices[slice(lane)].at + cells.start;
         let places: SmallVec<[usize; 16]> =
-            (0..channels.len()).map(|lane| self.slices[slice(lane)].at + cells.start).collect();
+            if tail.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
         let finish = |lane: usize, at: usize, results: &mut [E::Compute]| {
-            if !tail.is_empty() {
-                tail.of(channel + lane).apply(places[lane] + at, 1, results);
+            if let Some(place) = places.get(lane) {
+                tail.of(channel + lane).apply(place + at, 1, results);
             }
         };
-        let whole = cells.len() >= lanes && {
-            let segments = self.segments(channels.clone(), outer, cells.clone());
-            let in_place: Option<SmallVec<[&mut [E::Compute]; 16]>> = segments.map(E::as_compute_mut).collect();
-            in_place.is_some_and(|mut rows| {
-                kernels.cells_to_rows(from, &starts[..cells.len()], &mut rows);
-                rows.iter_mut().enumerate().for_each(|(lane, row)| finish(lane, 0, row));
-                true
-            })
-        };
-        if whole {
-            return;
+        if cells.len() >= lanes {
+            // large to move
+            let mut in_place = SmallVec::<[&mut [E::Compute]; 16]>::new();
+            let mut segments = self.segments(channels.clone(), outer, cells.clone());
+            if segments.all(|row| E::as_compute_mut(row).map(|row| in_place.push(row)).is_some()) {
+                kernels.cells_to_rows(from, &starts[..cells.len()], &mut in_place);
+                return in_place.iter_mut().enumerate().for_each(|(lane, row)| finish(lane, 0, row));
+            }
         }
         for at in (0..cells.len()).step_by(CELLS_BY_WAY) {
             let count = CELLS_BY_WAY.min(cells.len() - at);

@@ -58,8 +58,12 @@ fn nanoseconds_to_share() -> f64 {
     let mut times: [Duration; ROUNDS] = std::array::from_fn(|_| {
         wait(PAUSE);
         let begin = Instant::now();
+        let item = |_, items: &mut [Duration]| {
+            items.iter().for_each(|time| wait(*time));
+            Ok(())
+        };
         // what can't fail
-        par_chunks_mut(&mut [0, 1], 1, usize::MAX, |_, items| Ok(items.iter().for_each(|_| wait(ITEM)))).ok();
+        par_chunks_mut(&mut [ITEM; 2], 1, usize::MAX, item).ok();
         begin.elapsed().saturating_sub(ITEM)
     });
     times.sort_unstable();
