@@ -599,6 +599,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let source = &self.readable(source, stride, count, buffers.ragged)?;
         let tile_positions = plan.nv * self.kernels.lanes;
+        // groups follow each other in the output, but in the buffer, panels are padded
+        let row = |at: usize| at / channels * of_group + at % channels * stride;
+        let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
+        let squares = rows.len() >= FEWEST_IN_SQUARES || self.makes_whole_cells(rows.len());
 
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
@@ -616,14 +620,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                         run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
                     }
                 }
-                let together = groups.len() * channels;
-                let squares = together >= FEWEST_IN_SQUARES || self.makes_whole_cells(together);
                 if problem.data_format == DataFormat::Nxc && squares {
                     let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
-                    // groups follow each other in the output, but in the buffer, panels are padded
-                    let rows: SmallVec<[usize; 64]> = (0..groups.len())
-                        .flat_map(|group| (0..channels).map(move |m| group * of_group + m * stride))
-                        .collect();
                     let (everywhere, placed) = self.tail.split();
                     everywhere.apply(out);
                     let tail = (placed, &mut *buffers.row);
@@ -679,9 +677,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             let first = (task.columns.start + run.column) * x.out_step;
             if whole {
                 let of_phase = |rx: usize| rows.iter().map(move |at| rx * phase_stride + at + run.at);
-                let rows = (0..self.columns).flat_map(of_phase).map(|at| &out[at..at + run.len]);
-                let rows: SmallVec<[&[E::Compute]; 16]> = rows.collect();
-                task.pieces.write_whole_cells(self.kernels, (outer, row, first), &rows, tail, buffer)?;
+                // an array: lists that grow take as long as a twentieth of the sums
+                let mut interleaved: [&[E::Compute]; 16] = [&[]; 16];
+                for (to, at) in interleaved.iter_mut().zip((0..self.columns).flat_map(of_phase)) {
+                    *to = &out[at..at + run.len];
+                }
+                let interleaved = &interleaved[..rows.len() * self.columns];
+                task.pieces.write_whole_cells(self.kernels, (outer, row, first), interleaved, tail, buffer)?;
                 continue;
             }
             for rx in 0..self.columns {
