@@ -89,8 +89,8 @@ def cell(engine):
 def one_line(result):
     """Progress on the terminal."""
     if "peak_flops" not in result:
-        sizes = [f"{label} {mebibytes(engine)}" for label, engine in result["engines"].items()]
-        return f"{result['row']}  {result['threads']}T  " + "  ".join(sizes) + " MiB"
+        cells = [f"{label} {fresh(engine, cold)} ms {fresh(engine, peak)} MiB" for label, engine in result["engines"].items()]
+        return f"{result['row']}  {result['threads']}T  " + "  ".join(cells)
     cells = [f"{label} {cell(engine)}" for label, engine in result["engines"].items()]
     return f"{result['row']}  {result['threads']}T  " + "  ".join(cells)
 
@@ -238,23 +238,38 @@ def draw(panel, results, subject):
     panel.margins(x=0.04)
 
 
-def mebibytes(engine):
+def cold(engine):
+    return f"{statistics.median(engine['cold_ms']):.0f} ({max(engine['cold_ms']):.0f})"
+
+
+def peak(engine):
+    in_all, on_top = (statistics.median(engine[key]) / 2**20 for key in ("peaks", "model_and_runs"))
+    return f"{in_all:.0f} ({on_top:.0f})"
+
+
+def fresh(engine, cell):
     if engine is None:
         return "–"
-    return "failed" if engine["failure"] else f"{engine['peak'] / 2**20:.0f} ({engine['model_and_runs'] / 2**20:.0f})"
+    return "failed" if engine["failure"] else cell(engine)
 
 
-def memory_table(results):
+def fresh_tables(results):
+    return (f"# Fresh processes\n\n{machine_table(results)}\n\n## Cold start\n\nMilliseconds that a fresh process takes to load the "
+            "model, optimise it and run it once: the median of the processes, which take turns; in brackets, the slowest.\n\n"
+            f"{fresh_table(results, cold)}\n\n## Peak memory\n\nMiB resident at the peak of a fresh process that loads the "
+            "model and runs it three times; in brackets, what came on top of the process with its runtime's library "
+            f"and the input.\n\n{fresh_table(results, peak)}\n")
+
+
+def fresh_table(results, cell):
     rows = results["results"]
     labels = [label for label in NAMES if any(label in row["engines"] for row in rows)]
     lines = ["| row | threads | " + " | ".join(NAMES[label] for label in labels) + " |",
              "|---|---:" + "|---:" * len(labels) + "|"]
     for row in rows:
-        cells = [mebibytes(row["engines"].get(label)) for label in labels]
+        cells = [fresh(row["engines"].get(label), cell) for label in labels]
         lines.append(f"| {row['row']} | {row['threads']} | " + " | ".join(cells) + " |")
-    return (f"# Peak memory\n\n{machine_table(results)}\n\nMiB resident at the peak of a fresh process that loads the "
-            "model and runs it three times; in brackets, what came on top of the process with its runtime's library "
-            "and the input.\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

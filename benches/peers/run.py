@@ -112,7 +112,7 @@ class Contender:
 
     def prepare(self, worker, threads):
         folder = make_models.prepare(self.row, mnn=self.engine == "mnn")
-        load(worker, folder, self.engine, threads, self)
+        self.load_ms = load(worker, folder, self.engine, threads) / 1e6
         expected, answer = np.load(folder / "y.npy"), self.bench.scratch / "answer.npy"
         worker.ask("output", answer)
         self.error = worst_error(np.load(answer), expected)
@@ -138,8 +138,8 @@ class Contender:
                 "rounds_us": [round(time, 3) for time in self.rounds]}
 
 
-def load(worker, folder, engine, threads, contender=None):
-    """Gives the engine its input and its form of the model: MNN's own, oneDNN's dialect for the plugin, or ONNX."""
+def load(worker, folder, engine, threads):
+    """Gives the engine its input and its form of the model: MNN's own, oneDNN's dialect for the plugin, or ONNX. Nanoseconds to load it."""
     forms = {"mnn": "model.mnn", "plugin": "onednn.onnx"}
     path = folder / forms.get(engine, "model.onnx")
     if engine == "plugin" and not path.exists():
@@ -148,8 +148,7 @@ def load(worker, folder, engine, threads, contender=None):
         raise EngineError("the MNN converter failed")
     worker.ask("input", folder / "x.npy")
     (nanoseconds,) = worker.ask("load", threads, path)
-    if contender:
-        contender.load_ms = int(nanoseconds) / 1e6
+    return int(nanoseconds)
 
 
 def absent(failure):
@@ -164,26 +163,31 @@ def worst_error(answer, expected):
     return float(error) if np.isfinite(error) else float("inf")
 
 
-def measure_memory(arguments, runner, scratch, row, threads):
-    """Peak resident memory of one engine a fresh process: in all, and above what it held before the model."""
+def measure_fresh(arguments, runner, scratch, row, threads):
+    """What fresh processes of each engine take, in turns: to load and run once, and at the peak of memory."""
     results = {}
-    for engine in arguments.engines:
-        bench = Bench(arguments, runner, scratch)
-        try:
-            folder = make_models.prepare(row, mnn=engine == "mnn")
-            worker = bench.worker(engine)
-            worker.ask("input", folder / "x.npy")
-            worker.reset_peak_memory()
-            before = worker.memory("VmRSS")
-            load(worker, folder, engine, threads)
-            worker.ask("time", 0, 3)
-            peak = worker.memory("VmHWM")
-            results[engine] = {"failure": None, "peak": peak, "model_and_runs": peak - before}
-        except (EngineError, OSError) as failure:
-            if not absent(str(failure)):
-                results[engine] = {"failure": str(failure)}
-        finally:
-            bench.close()
+    for _ in range(arguments.min_rounds):
+        for engine in arguments.engines:
+            bench = Bench(arguments, runner, scratch)
+            try:
+                folder = make_models.prepare(row, mnn=engine == "mnn")
+                worker = bench.worker(engine)
+                worker.ask("input", folder / "x.npy")
+                worker.reset_peak_memory()
+                before = worker.memory("VmRSS")
+                load_ns = load(worker, folder, engine, threads)
+                (first_ns,) = map(int, worker.ask("time", 0, 1))
+                worker.ask("time", 0, 2)
+                peak = worker.memory("VmHWM")
+                result = results.setdefault(engine, {"failure": None, "cold_ms": [], "peaks": [], "model_and_runs": []})
+                result["cold_ms"].append((load_ns + first_ns) / 1e6)
+                result["peaks"].append(peak)
+                result["model_and_runs"].append(peak - before)
+            except (EngineError, OSError) as failure:
+                if not absent(str(failure)):
+                    results[engine] = {"failure": str(failure)}
+            finally:
+                bench.close()
     return {"row": row["name"], "threads": threads, "engines": results}
 
 
@@ -206,7 +210,8 @@ def parse_arguments():
     parser.add_argument("--min-rounds", default=7, type=int, help="rounds of a row however slow it is (7)")
     parser.add_argument("--engines", default=",".join((*TRACT, *PEERS)), type=lambda text: text.split(","))
     parser.add_argument("--cpus", default=None, type=numbers, help="pin every engine to these CPUs")
-    parser.add_argument("--memory", action="store_true", help="measure peak memory instead of time")
+    parser.add_argument("--fresh", action="store_true",
+                        help="measure fresh processes, as many as rounds: load and first run, peak memory")
     parser.add_argument("--runner", help="a built peers_runner, instead of building it")
     parser.add_argument("--out", default=HERE / "out", type=Path, help="folder of the results (benches/peers/out)")
     arguments = parser.parse_args()
@@ -238,19 +243,19 @@ def main():
         try:
             for threads in arguments.threads:
                 for row in rows:
-                    if arguments.memory:
-                        result = measure_memory(arguments, runner, scratch, row, threads)
+                    if arguments.fresh:
+                        result = measure_fresh(arguments, runner, scratch, row, threads)
                     else:
                         result = bench.measure(row, threads)
                     results["results"].append(result)
                     results["stolen_ms"] = machine.stolen_ms() - stolen
                     print(report.one_line(result), flush=True)
-                    name = "memory.json" if arguments.memory else "results.json"
+                    name = "fresh.json" if arguments.fresh else "results.json"
                     (arguments.out / name).write_text(json.dumps(results, indent=1))
         finally:
             bench.close()
-    if arguments.memory:
-        (arguments.out / "memory.md").write_text(report.memory_table(results))
+    if arguments.fresh:
+        (arguments.out / "fresh.md").write_text(report.fresh_tables(results))
     elif not report.write(results, arguments.out):
         sys.exit("the engine under test was wrong or failed on a row")
 
