@@ -28,7 +28,7 @@ const SHARE_OF_SUMS: usize = 16;
 /// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
 const TRANSPOSING_PAYS: usize = 2048;
 
-/// Input channels from which on it pays where the input could be read in place, too: 4 % on 256, 7 to 8 % on 512 and 1024 (Sapphire Rapids).
+/// Input channels from which on it pays where the input could be read in place, too: 4 % on 256, 7 to 8 % on 512 and 1024 (a Xeon with AMX).
 const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
 
 /// Positions of a register tile, at most: their pointers fit in registers.
