@@ -31,6 +31,10 @@ pub(super) const CHANNEL: usize = 650;
 /// What an output row costs there, where rows do not follow each other in memory.
 pub(super) const ROW: usize = 80;
 
+/// What moving data in and out adds where few products are made of it, as a multiple of the estimate: worth sharing, if not a reason to choose another strategy (two to
+/// four slots a nanosecond on a Xeon where dense layers have 5.6).
+pub(super) const MOVED: u64 = 2;
+
 /// A vector of sums of `taps` products, and its store, there.
 pub(super) fn shifted(vectors: usize, taps: usize) -> usize {
     vectors.saturating_mul(7).saturating_add(vectors.saturating_mul(taps).saturating_mul(7) / 5)
@@ -92,6 +96,10 @@ pub(super) fn picked(vectors: usize, products: usize, shared: bool, by_instructi
 
 /// Loading a vector of weights that is used once and is not in L2, and what a product of one position costs besides.
 pub(super) const STREAMED: usize = 3;
+
+/// What such loads wait for memory where that is slow, as a multiple of the estimate: a second thread is worth having for it (240 us of one, 190 of two, on a
+/// Xeon whose L3 gives a core 28 GB/s; the estimate holds on a Zen 4).
+pub(super) const WAITED: u64 = 3;
 pub(super) const PRODUCT: usize = 100;
 
 /// Adding a vector of products to the output, unaligned, and what a run of them costs besides.

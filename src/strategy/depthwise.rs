@@ -197,10 +197,11 @@ impl DepthwisePlan {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let groups = group_parts(problem, threads(self.cost));
+        let to_share = self.cost.saturating_mul(cost::MOVED);
+        let groups = group_parts(problem, threads(to_share));
         // few groups: their output channels are shared out, each part copies the input for itself
-        let parts = if threads(self.cost) > groups.len() * problem.batch && groups.iter().all(|g| g.len() == 1) {
-            threads(self.cost)
+        let parts = if threads(to_share) > groups.len() * problem.batch && groups.iter().all(|g| g.len() == 1) {
+            threads(to_share)
         } else {
             1
         };
@@ -210,7 +211,7 @@ impl DepthwisePlan {
             rows: blocks_of(y.grid, y.grid),
             columns: blocks_of(x.grid, x.grid),
         };
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &cut, to_share, output, |task, scratch| {
             let mut phases = prepared.empty_phases();
             for rows in &prepared.blocks {
                 let copied = !self.way.is_in_place();

@@ -23,6 +23,8 @@ const CHAIN: usize = 32;
 pub struct MatVecPlan {
     /// Columns of a panel.
     pub width: usize,
+    /// Whether the weights do not fit in L2.
+    pub streamed: bool,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
 }
@@ -50,9 +52,10 @@ impl MatVecPlan {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
         let bytes = weights.saturating_mul(problem.group * width / VECTORS * super::compute_bytes(datum_type));
-        let load = if bytes > machine.l2 { cost::STREAMED } else { 1 };
+        let streamed = bytes > machine.l2;
+        let load = if streamed { cost::STREAMED } else { 1 };
         let group = weights.saturating_mul(problem.batch.max(load)).saturating_add(cost::PRODUCT);
-        Ok(MatVecPlan { width, cost: (group as u64).saturating_mul(problem.group as u64) })
+        Ok(MatVecPlan { width, streamed, cost: (group as u64).saturating_mul(problem.group as u64) })
     }
 
     /// Bytes that a run takes on one thread, besides operands and output.
@@ -92,7 +95,8 @@ impl MatVecPlan {
         let mut sums = zeros("working memory", problem.group * panels * batch * width)?;
         let per_image = problem.group * channels;
         let mut tasks: Vec<(usize, &mut [E::Compute])> = sums.chunks_mut((batch * width).max(1)).enumerate().collect();
-        parallel(&mut tasks, self.cost, |(index, sums)| {
+        let waited = if self.streamed { cost::WAITED } else { 1 };
+        parallel(&mut tasks, self.cost.saturating_mul(waited), |(index, sums)| {
             let g = *index / panels;
             let panel = &weights[*index * channels * width..(*index + 1) * channels * width];
             let mut n = 0;

@@ -16,7 +16,7 @@ const LEAST: u64 = 5 << 15;
 const MOST: u64 = 5 << 18;
 
 /// Work that is worth sharing, as a multiple of what sharing costs: twice that is what two threads gain nothing on.
-const WORTH: f64 = 2.5;
+const WORTH: f64 = 2.2;
 
 /// Vector multiply-adds a nanosecond, as far as the estimates go.
 const SLOTS_A_NANOSECOND: f64 = 4.0;
