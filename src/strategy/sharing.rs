@@ -1,7 +1,7 @@
 //! Whether work is worth sharing out to other threads.
 //!
-//! What that costs is the system's: two threads wake one after the other, which takes 60 to 80 us on one virtual machine, and far less on others. So it is measured, once a
-//! process, the first time that the answer depends on it.
+//! What that costs is the system's: two threads wake one after the other, which takes 60 to 80 us on one virtual machine, and far less on others. So it is
+//! measured, once a process, the first time that the answer depends on it.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ const LEAST: u64 = 5 << 15;
 /// From here on, about 350 us, work is always shared.
 const MOST: u64 = 5 << 18;
 
-/// Work that is worth sharing, as a multiple of what sharing costs: twice that is what two threads gain nothing on.
+/// Work that is worth sharing, as a multiple of what sharing costs: what is twice as long takes two threads as long as one.
 const WORTH: f64 = 2.2;
 
 /// Vector multiply-adds a nanosecond, as far as the estimates go.
@@ -48,7 +48,6 @@ fn from_when_on() -> u64 {
     }
     let slots = nanoseconds_to_share() * SLOTS_A_NANOSECOND * WORTH;
     let from = (slots as u64).clamp(LEAST, MOST);
-    log::debug!("work is shared by threads from {from} vector multiply-adds on");
     WORTH_SHARING.store(from, Ordering::Relaxed);
     from
 }
