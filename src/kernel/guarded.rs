@@ -358,14 +358,17 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             for count in [1, lanes - 1, lanes] {
                 let starts: Vec<usize> = (0..len).map(|i| i * stride).collect();
                 let from = Guarded::new(side, &values::<T>((len - 1) * stride + lanes, 1));
-                let row = || Guarded::new(side, &vec![T::of(99); len]);
-                let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
-                let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
-                kernels.cells_to_rows(&from, &starts, &mut slices);
-                for (j, row) in to.iter().enumerate() {
-                    assert!((0..len).all(|i| row[i] == from[i * stride + j]));
+                for first in [0, 3] {
+                    let row = || Guarded::new(side, &vec![T::of(99); first + len]);
+                    let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
+                    let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
+                    kernels.cells_to_rows(&from, &starts, &mut slices, first);
+                    for (j, row) in to.iter().enumerate() {
+                        assert!(row[..first].iter().all(|kept| *kept == T::of(99)));
+                        assert!((0..len).all(|i| row[first + i] == from[i * stride + j]));
+                    }
+                    calls += 1;
                 }
-                calls += 1;
             }
         }
     }

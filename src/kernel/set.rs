@@ -17,7 +17,7 @@ use crate::element::Compute;
 use std::cell::RefCell;
 
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
-type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]]);
+type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize);
 type SumOfCells<T> = unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
@@ -75,16 +75,16 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[j][i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows.
+    /// `to[j][first + i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows.
     ///
     /// # Panics
     /// When a slice is shorter than what is read or written.
-    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]]) {
+    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| start + self.lanes <= from.len()));
-        assert!(to.iter().all(|row| starts.len() <= row.len()));
+        assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { (self.cells_to_rows)(from, starts, to) }
+        unsafe { (self.cells_to_rows)(from, starts, to, first) }
     }
 
     /// `to[r·to_step + c] = from[c·from_step + r]`. Columns behind the last, up to a whole vector, get anything.
@@ -336,9 +336,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn cells_to_rows(from: &[$lane], starts: &[usize], to: &mut [&mut [$lane]]) {
+            unsafe fn cells_to_rows(from: &[$lane], starts: &[usize], to: &mut [&mut [$lane]], first: usize) {
                 // SAFETY: entered through `Kernels::cells_to_rows` only, which checks.
-                unsafe { squares::cells_to_rows::<$vector, LANES>(from, starts, to) }
+                unsafe { squares::cells_to_rows::<$vector, LANES>(from, starts, to, first) }
             }
 
             $(#[$feature])*

@@ -2,16 +2,17 @@
 
 use super::vector::{Vector, covering, interleave};
 
-/// `to[j][i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped.
+/// `to[j][first + i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set; there are at least `LANES` starts, from each of which `from` holds `LANES` elements; each of the rows, at
-/// most `LANES`, holds an element for each start.
+/// most `LANES`, holds `first` elements and one more for each start.
 #[inline(always)]
 pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     from: &[V::Lane],
     starts: &[usize],
     to: &mut [&mut [V::Lane]],
+    first: usize,
 ) {
     for at in covering(starts.len(), LANES) {
         // SAFETY: squares end where the starts do; the rest is this function's contract.
@@ -19,6 +20,7 @@ pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
             // the interleaving of as many runs as a run is long is their transpose
             let columns: [V; LANES] =
                 interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
+            let at = first + at;
             match <&mut [&mut [V::Lane]; LANES]>::try_from(&mut *to) {
                 // a number that the compiler knows: the columns stay in registers
                 Ok(to) => to.iter_mut().zip(columns).for_each(|(row, column)| column.store(row.as_mut_ptr().add(at))),

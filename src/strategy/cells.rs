@@ -5,7 +5,7 @@
 //! transposed squares on its way in and on its way out, a vector of channels at a time.
 
 use super::phases::{axes_of, too_many_phases, weights_of};
-use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
+use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
 use super::shapes::Shapes;
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
@@ -410,9 +410,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             let slot = task.channel(self.problem, vector.start, 0);
             let slots = slot..slot + vector.len();
             for at in (0..count).step_by(CELLS_AT_ONCE) {
-                let cells = first + at..first + count.min(at + CELLS_AT_ONCE);
+                let run = CellRun { cells: first + at..first + count.min(at + CELLS_AT_ONCE), first: 0 };
                 let (results, tail) = (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
-                task.pieces.write_squares(self.kernels, slots.clone(), outer, cells, results, starts, tail, by_way);
+                task.pieces.write_squares(self.kernels, slots.clone(), outer, &[run], results, starts, tail, by_way);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! phases of a row interleave by themselves.
 
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
-use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
+use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
 use super::{Operands, Scratch, cost};
@@ -520,7 +520,8 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let mut stored = 0..0;
+        starts.clear();
+        let mut runs: Vec<CellRun> = vec![];
         for run in flat_runs(place.strip.clone(), place.pitch, task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if row >= task.pieces.rows.end {
@@ -529,28 +530,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             let first = (task.columns.start + run.column) * x.out_step;
             let count = (run.len * x.out_step).min(task.pieces.columns.end - first);
             let cell = task.pieces.cell(row, first);
-            if cell != stored.end {
-                self.store_run(task, &place, panel, sums, stored, (by_way, starts));
-                stored = cell..cell;
+            match runs.last_mut() {
+                Some(last) if last.cells.end == cell => last.cells.end += count,
+                _ => runs.push(CellRun { cells: cell..cell + count, first: starts.len() }),
             }
-            stored.end += count;
             starts.extend_from_slice(&self.cells[run.at * x.out_step..][..count]);
-        }
-        self.store_run(task, &place, panel, sums, stored, (by_way, starts));
-    }
-
-    /// Stores consecutive cells, whose sums are at `starts`.
-    fn store_run(
-        &self,
-        task: &mut Task<E>,
-        place: &Place,
-        panel: &Panel<E::Compute>,
-        sums: &[E::Compute],
-        cells: Range<usize>,
-        (by_way, starts): (&mut [E::Compute], &mut Vec<usize>),
-    ) {
-        if cells.is_empty() {
-            return;
         }
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
@@ -559,10 +543,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         for m in (0..channels).step_by(lanes) {
             let slots = slot + m..slot + channels.min(m + lanes);
             let tail = (self.tail.1, place.g * self.problem.group_out + panel.first_channel + m);
-            let outer = place.outer;
-            task.pieces.write_squares(self.kernels, slots, outer, cells.clone(), &sums[m..], starts, tail, by_way);
+            task.pieces.write_squares(self.kernels, slots, place.outer, &runs, &sums[m..], starts, tail, by_way);
         }
-        starts.clear();
     }
 }
 

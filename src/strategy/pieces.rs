@@ -306,6 +306,14 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
     at
 }
 
+/// Consecutive cells of a piece (see [`Pieces::cell`]), and where in a list those are that tell of them.
+pub(crate) struct CellRun {
+    /// The cells.
+    pub cells: Range<usize>,
+    /// Where in the list the first one is; the others follow.
+    pub first: usize,
+}
+
 /// Cells of a row that are written together.
 struct Places<'a, E> {
     /// From the first one's first channel on.
@@ -516,16 +524,16 @@ impl<E: Element> Pieces<'_, E> {
             .map(move |slices| &mut slices[outer].cells[cells.clone()])
     }
 
-    /// Writes consecutive cells (see [`Pieces::cell`]) of at most a vector of consecutive channels (NCX): those of cell `i` of the run are side by side in
-    /// `from`, from `starts[i]` on. `starts` goes on for a vector behind the run's last cell. `channel` is the first one's number in the output;
-    /// runs that are less than a square, or of another element type, go by way of `rows`, [`CELLS_BY_WAY`] for each lane.
+    /// Writes runs of cells of at most a vector of consecutive channels (NCX): those of the cell that `starts` tells of are side by side in `from`, from there
+    /// on. `starts` goes on for a vector behind the last run's last cell. `channel` is the first one's number in the output; runs that are less than a square,
+    /// or of another element type, go by way of `rows`, [`CELLS_BY_WAY`] for each lane.
     #[expect(clippy::too_many_arguments)]
     pub fn write_squares(
         &mut self,
         kernels: &Kernels<E::Compute>,
         channels: Range<usize>,
         outer: usize,
-        cells: Range<usize>,
+        runs: &[CellRun],
         from: &[E::Compute],
         starts: &[usize],
         (tail, channel): (Tail<E>, usize),
@@ -533,32 +541,42 @@ impl<E: Element> Pieces<'_, E> {
     ) {
         let lanes = kernels.lanes;
         let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
-        let place = |lane: usize| self.slices[slice(lane)].at + cells.start;
+        let place = |lane: usize| self.slices[slice(lane)].at;
         let places: SmallVec<[usize; 16]> =
             if tail.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
-        let finish = |lane: usize, at: usize, results: &mut [E::Compute]| {
+        let finish = |lane: usize, cell: usize, results: &mut [E::Compute]| {
             if let Some(place) = places.get(lane) {
-                tail.of(channel + lane).apply(place + at, 1, results);
+                tail.of(channel + lane).apply(place + cell, 1, results);
             }
         };
-        if cells.len() >= lanes {
-            // large to move
-            let mut in_place = SmallVec::<[&mut [E::Compute]; 16]>::new();
-            let mut segments = self.segments(channels.clone(), outer, cells.clone());
-            if segments.all(|row| E::as_compute_mut(row).map(|row| in_place.push(row)).is_some()) {
-                kernels.cells_to_rows(from, &starts[..cells.len()], &mut in_place);
-                return in_place.iter_mut().enumerate().for_each(|(lane, row)| finish(lane, 0, row));
+        let whole = |run: &CellRun| run.cells.len() >= lanes;
+        // rows are gathered once for all runs: that takes as long as a few squares
+        let mut in_place = SmallVec::<[&mut [E::Compute]; 16]>::new();
+        let all = 0..self.rows.len() * self.columns.len();
+        let stored = runs.iter().any(whole)
+            && self
+                .segments(channels.clone(), outer, all)
+                .all(|plane| E::as_compute_mut(plane).map(|plane| in_place.push(plane)).is_some());
+        if stored {
+            for CellRun { cells, first } in runs.iter().filter(|run| whole(run)) {
+                kernels.cells_to_rows(from, &starts[*first..first + cells.len()], &mut in_place, cells.start);
+                for (lane, plane) in in_place.iter_mut().enumerate().take(places.len()) {
+                    finish(lane, cells.start, &mut plane[cells.clone()]);
+                }
             }
         }
-        for at in (0..cells.len()).step_by(CELLS_BY_WAY) {
-            let count = CELLS_BY_WAY.min(cells.len() - at);
-            let mut rows = rows.chunks_mut(CELLS_BY_WAY).take(channels.len()).collect::<SmallVec<[_; 16]>>();
-            kernels.cells_to_rows(from, &starts[at..at + count.max(lanes)], &mut rows);
-            let first = cells.start + at;
-            let segments = self.segments(channels.clone(), outer, first..first + count);
-            for (lane, (to, from)) in segments.zip(rows).enumerate() {
-                finish(lane, at, &mut from[..count]);
-                E::narrow_slice(&from[..count], to);
+        drop(in_place);
+        for CellRun { cells, first } in runs.iter().filter(|run| !(stored && whole(run))) {
+            for at in (0..cells.len()).step_by(CELLS_BY_WAY) {
+                let count = CELLS_BY_WAY.min(cells.len() - at);
+                let mut rows = rows.chunks_mut(CELLS_BY_WAY).take(channels.len()).collect::<SmallVec<[_; 16]>>();
+                kernels.cells_to_rows(from, &starts[first + at..first + at + count.max(lanes)], &mut rows, 0);
+                let cell = cells.start + at;
+                let segments = self.segments(channels.clone(), outer, cell..cell + count);
+                for (lane, (to, from)) in segments.zip(rows).enumerate() {
+                    finish(lane, cell, &mut from[..count]);
+                    E::narrow_slice(&from[..count], to);
+                }
             }
         }
     }
