@@ -168,6 +168,8 @@ def measure_fresh(arguments, runner, scratch, row, threads):
     results = {}
     for _ in range(arguments.min_rounds):
         for engine in arguments.engines:
+            if results.get(engine, {}).get("failure"):
+                continue
             bench = Bench(arguments, runner, scratch)
             try:
                 folder = make_models.prepare(row, mnn=engine == "mnn")
