@@ -160,7 +160,10 @@ impl CellsPlan {
     /// Bytes that a run takes on one thread, besides operands and output.
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let results = x.output.saturating_mul(self.stored_rows() * y.out_step).saturating_mul(self.depths.1);
+        // squares run over the last cell by a vector of cells
+        let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
+        let cells = x.output.saturating_mul(self.stored_rows() * y.out_step).saturating_add(beyond);
+        let results = cells.saturating_mul(self.depths.1);
         let window = self.window(self.block_rows);
         // channels-first windows are copied twice
         let elements = window.saturating_mul(2).saturating_add(results);

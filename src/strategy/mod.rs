@@ -21,7 +21,7 @@ pub(crate) use crate::kernel::{Aligned, Scratch};
 
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
-use sharing::worth_sharing;
+use sharing::{LEAST_SHARED, worth_sharing};
 use std::ops::Range;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
@@ -39,6 +39,10 @@ pub(crate) struct Operands<'a, E: Element> {
 
 /// Number of threads of tract's current executor that work of an estimated cost is shared out to: one where it is not worth more.
 pub(crate) fn threads(cost: u64) -> usize {
+    // small work does not ask for the executor
+    if cost < LEAST_SHARED {
+        return 1;
+    }
     let all = match current_tract_executor() {
         Executor::SingleThread => 1,
         #[cfg(feature = "multithread")]

@@ -10,7 +10,7 @@ use tract_linalg::multithread::par_chunks_mut;
 
 /// Estimated cost, in vector multiply-adds, below which work is never shared, about 45 us: layers of 40 us gained nothing from a second thread where threads
 /// wake fast, those of 100 took 0.65 to 0.8 of the time (Zen 4).
-const LEAST: u64 = 5 << 15;
+pub(super) const LEAST_SHARED: u64 = 5 << 15;
 
 /// From here on, about 350 us, work is always shared.
 const MOST: u64 = 5 << 18;
@@ -34,20 +34,20 @@ const UNKNOWN: u64 = 0;
 /// Whether work of an estimated cost is worth sharing on tract's current executor, which has several threads.
 pub(super) fn worth_sharing(cost: u64) -> bool {
     match cost {
-        ..LEAST => false,
-        LEAST..MOST => cost >= from_when_on(),
+        ..LEAST_SHARED => false,
+        LEAST_SHARED..MOST => cost >= from_when_on(),
         MOST.. => true,
     }
 }
 
 /// Never waits for another thread that measures, which may wait for this one.
 fn from_when_on() -> u64 {
-    let claimed = WORTH_SHARING.compare_exchange(UNKNOWN, LEAST, Ordering::Relaxed, Ordering::Relaxed);
+    let claimed = WORTH_SHARING.compare_exchange(UNKNOWN, LEAST_SHARED, Ordering::Relaxed, Ordering::Relaxed);
     if let Err(known) = claimed {
         return known;
     }
     let slots = nanoseconds_to_share() * SLOTS_A_NANOSECOND * WORTH;
-    let from = (slots as u64).clamp(LEAST, MOST);
+    let from = (slots as u64).clamp(LEAST_SHARED, MOST);
     WORTH_SHARING.store(from, Ordering::Relaxed);
     from
 }
