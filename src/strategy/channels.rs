@@ -302,7 +302,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
         let cell = match problem.data_format {
-            DataFormat::Ncx if plan.transposed => problem.group_in.next_multiple_of(kernels.lanes),
+            DataFormat::Ncx if plan.transposed => (problem.group_in.div_ceil(kernels.lanes) | 1) * kernels.lanes,
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
         };
