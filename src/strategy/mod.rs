@@ -21,11 +21,9 @@ pub(crate) use crate::kernel::{Aligned, Scratch};
 
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
-use sharing::{LEAST_SHARED, worth_sharing};
+pub(crate) use sharing::{parallel, threads};
 use std::ops::Range;
 use tract_core::internal::*;
-use tract_core::prelude::multithread::{Executor, current_tract_executor};
-use tract_linalg::multithread::par_chunks_mut;
 
 /// What every strategy reads besides the filter.
 pub(crate) struct Operands<'a, E: Element> {
@@ -35,34 +33,6 @@ pub(crate) struct Operands<'a, E: Element> {
     pub bias: Option<&'a [E]>,
     /// What is applied to the sums before they are stored.
     pub tail: Tail<'a, E>,
-}
-
-/// Number of threads of tract's current executor that work of an estimated cost is shared out to: one where it is not worth more.
-pub(crate) fn threads(cost: u64) -> usize {
-    // small work does not ask for the executor
-    if cost < LEAST_SHARED {
-        return 1;
-    }
-    let all = match current_tract_executor() {
-        Executor::SingleThread => 1,
-        #[cfg(feature = "multithread")]
-        Executor::MultiThread(pool) => pool.current_num_threads(),
-        #[allow(unreachable_patterns)]
-        _ => std::thread::available_parallelism().map_or(1, |n| n.get()),
-    };
-    if all > 1 && worth_sharing(cost) { all } else { 1 }
-}
-
-/// Runs every task, on tract's current executor where the work is worth it.
-pub(crate) fn parallel<T: Send>(
-    tasks: &mut [T],
-    cost: u64,
-    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
-) -> TractResult<()> {
-    if tasks.len() < 2 || threads(cost) == 1 {
-        return tasks.iter_mut().try_for_each(run);
-    }
-    par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run))
 }
 
 /// Bytes of an element of the type that sums are made in.

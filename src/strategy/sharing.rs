@@ -1,42 +1,139 @@
-//! Whether work is worth sharing out to other threads.
+//! Sharing work out to the threads of tract's current executor, and whether it is worth that.
 //!
-//! What that costs is the system's: two threads wake one after the other, which took 60 to 80 us on one virtual machine, where layers of 100 us lost by it; on another they gained. So it is
-//! measured, once a process, the first time that the answer depends on it.
+//! The calling thread does not wait for others to wake, which takes 30 to 80 us: it begins, and who comes takes the next task. So what sharing costs is that
+//! no less than waking passes until a thread that was asked for has come. That is the system's, so it is measured, once a process, the first time that the
+//! answer depends on it.
 
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tract_core::internal::*;
+use tract_core::prelude::multithread::{Executor, current_tract_executor};
 use tract_linalg::multithread::par_chunks_mut;
 
-/// Estimated cost, in vector multiply-adds, below which work is never shared, about 45 us: layers of 40 us gained nothing from a second thread where threads
-/// wake fast, those of 100 took 0.65 to 0.8 of the time (Zen 4).
-pub(super) const LEAST_SHARED: u64 = 5 << 15;
+/// Estimated cost, in vector multiply-adds, below which work is never shared, about 30 us.
+pub(super) const LEAST_SHARED: u64 = 7 << 14;
 
 /// From here on, about 350 us, work is always shared.
 const MOST: u64 = 5 << 18;
 
-/// Work that is worth sharing, as a multiple of what sharing costs: what is twice as long takes two threads as long as one.
-const WORTH: f64 = 2.2;
+/// Work that is worth sharing, as a multiple of what it takes until another thread has come.
+const WORTH: f64 = 1.3;
 
 /// Vector multiply-adds a nanosecond, as far as the estimates go.
 const SLOTS_A_NANOSECOND: f64 = 4.0;
 
-/// Times that sharing two items is measured, how long threads are left alone before each, so that they go to sleep as between two layers, and how long an item
-/// takes: all of it is about 2 ms.
+/// Times that asking for a thread is measured, and how long threads are left alone before each, so that they go to sleep as between two layers: all of it is
+/// about 2 ms.
 const ROUNDS: usize = 7;
 const PAUSE: Duration = Duration::from_micros(200);
-const ITEM: Duration = Duration::from_micros(40);
+
+/// How long a thread that has nothing left to do keeps awake for those that have. Being woken takes most of that.
+#[cfg(feature = "multithread")]
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// The estimated cost from which on work is shared; [`UNKNOWN`] until it is measured.
 static WORTH_SHARING: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = 0;
 
-/// Whether work of an estimated cost is worth sharing on tract's current executor, which has several threads.
-pub(super) fn worth_sharing(cost: u64) -> bool {
-    match cost {
-        ..LEAST_SHARED => false,
-        LEAST_SHARED..MOST => cost >= from_when_on(),
-        MOST.. => true,
+/// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or one where it is not worth more.
+pub(crate) fn threads(cost: u64) -> usize {
+    // small work does not ask for the executor
+    if cost < LEAST_SHARED {
+        return 1;
+    }
+    let all = match current_tract_executor() {
+        Executor::SingleThread => 1,
+        #[cfg(feature = "multithread")]
+        Executor::MultiThread(pool) => pool.current_num_threads(),
+        #[allow(unreachable_patterns)]
+        _ => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
+    if all > 1 && (cost >= MOST || cost >= from_when_on()) { all } else { 1 }
+}
+
+/// Runs every task, on tract's current executor where the work is worth it. After an error, tasks that nobody has begun are left.
+pub(crate) fn parallel<T: Send>(
+    tasks: &mut [T],
+    cost: u64,
+    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
+) -> TractResult<()> {
+    if tasks.len() < 2 || threads(cost) == 1 {
+        return tasks.iter_mut().try_for_each(run);
+    }
+    share(tasks, run)
+}
+
+/// Runs every task: the calling thread and others that come take the next one each.
+fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Sync + Send) -> TractResult<()> {
+    match current_tract_executor() {
+        #[cfg(feature = "multithread")]
+        Executor::MultiThread(pool) => {
+            let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
+            let queue = Queue::new(tasks);
+            pool.in_place_scope(|scope| {
+                (0..others).for_each(|_| scope.spawn(|_| queue.work(&run)));
+                queue.work(&run);
+                queue.wait_for(others + 1);
+            });
+            queue.outcome()
+        }
+        _ => par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run)),
+    }
+}
+
+/// Tasks that threads take one by one.
+#[cfg_attr(not(feature = "multithread"), expect(dead_code))]
+struct Queue<'a, T> {
+    left: Mutex<std::slice::IterMut<'a, T>>,
+    failed: Mutex<Option<TractError>>,
+    /// Threads that found nothing left.
+    done: AtomicUsize,
+}
+
+#[cfg_attr(not(feature = "multithread"), expect(dead_code))]
+impl<'a, T> Queue<'a, T> {
+    fn new(tasks: &'a mut [T]) -> Self {
+        Queue { left: Mutex::new(tasks.iter_mut()), failed: Mutex::new(None), done: AtomicUsize::new(0) }
+    }
+
+    /// None where nothing is left, or where another thread failed.
+    fn next(&self) -> Option<&'a mut T> {
+        self.left.lock().ok()?.next()
+    }
+
+    /// Runs tasks until none is left.
+    fn work(&self, run: &impl Fn(&mut T) -> TractResult<()>) {
+        while let Some(task) = self.next() {
+            if let Err(error) = run(task) {
+                if let Ok(mut left) = self.left.lock() {
+                    *left = Default::default();
+                }
+                if let Ok(mut failed) = self.failed.lock() {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Keeps awake for a while, until so many threads are done.
+    fn wait_for(&self, threads: usize) {
+        let begin = Instant::now();
+        while self.done.load(Ordering::Acquire) < threads && begin.elapsed() < AWAKE {
+            spin_loop();
+        }
+        // they are not quite gone
+        (0..32).for_each(|_| spin_loop());
+    }
+
+    fn outcome(self) -> TractResult<()> {
+        match self.failed.into_inner() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => bail!("threads: one that had failed panicked"),
+        }
     }
 }
 
@@ -52,27 +149,85 @@ fn from_when_on() -> u64 {
     from
 }
 
-/// The median of what sharing two items adds to the time of one.
+/// The median of what sharing nothing takes.
 fn nanoseconds_to_share() -> f64 {
     let mut times: [Duration; ROUNDS] = std::array::from_fn(|_| {
-        wait(PAUSE);
+        keep_busy(PAUSE);
         let begin = Instant::now();
-        let item = |_, items: &mut [Duration]| {
-            items.iter().for_each(|time| wait(*time));
-            Ok(())
-        };
         // what can't fail
-        par_chunks_mut(&mut [ITEM; 2], 1, usize::MAX, item).ok();
-        begin.elapsed().saturating_sub(ITEM)
+        share(&mut [(); 2], |_| Ok(())).ok();
+        begin.elapsed()
     });
     times.sort_unstable();
     times[ROUNDS / 2].as_nanos() as f64
 }
 
 /// Keeps the core busy.
-fn wait(time: Duration) {
+fn keep_busy(time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {
         spin_loop();
+    }
+}
+
+#[cfg(all(test, feature = "multithread"))]
+mod tests {
+    use super::*;
+    use tract_core::prelude::multithread::multithread_tract_scope;
+
+    /// On executors of as many threads as tasks have, fewer and more.
+    fn on_executors(check: impl Fn(usize) -> TractResult<()>) -> TractResult<()> {
+        for threads in [1, 2, 5] {
+            multithread_tract_scope(Executor::multithread(threads), || check(threads))?;
+        }
+        multithread_tract_scope(Executor::SingleThread, || check(1))
+    }
+
+    #[test]
+    fn every_task_is_run_once() -> TractResult<()> {
+        on_executors(|threads| {
+            for count in [0, 1, 2, 3, 100] {
+                let mut tasks = vec![0; count];
+                let once = |task: &mut i32| {
+                    *task += 1;
+                    Ok(())
+                };
+                share(&mut tasks, once)?;
+                ensure!(tasks == vec![1; count], "{count} tasks on {threads} threads: {tasks:?}");
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn an_error_ends_it() -> TractResult<()> {
+        on_executors(|threads| {
+            let mut tasks: Vec<(usize, bool)> = (0..100).map(|i| (i, false)).collect();
+            let failing = |(i, run): &mut (usize, bool)| {
+                *run = true;
+                ensure!(*i != 10, "task {i}");
+                Ok(())
+            };
+            let error = share(&mut tasks, failing).expect_err("one fails");
+            ensure!(format!("{error}") == "task 10");
+            let begun = tasks.iter().filter(|(_, run)| *run).count();
+            // others may run all while the error is made
+            let most = if threads == 1 { 11 } else { 100 };
+            ensure!((11..=most).contains(&begun), "{begun} tasks were begun on {threads} threads");
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_panic_is_the_callers() {
+        let panics = || share(&mut [0; 10], |_| panic!("a task's"));
+        let caught = std::panic::catch_unwind(|| multithread_tract_scope(Executor::multithread(3), panics));
+        assert!(caught.is_err());
+    }
+
+    #[test]
+    fn little_work_is_not_shared() {
+        let threads_for = |cost| multithread_tract_scope(Executor::multithread(3), || threads(cost));
+        assert_eq!([threads_for(LEAST_SHARED - 1), threads_for(MOST)], [1, 3]);
     }
 }
