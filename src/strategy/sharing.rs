@@ -65,16 +65,18 @@ pub(crate) fn parallel<T: Send>(
     share(tasks, run)
 }
 
-/// Runs every task: the calling thread and others that come take the next one each.
+/// Runs every task, on the calling thread and others that come. Each has a run of tasks of its own and takes the last ones of others when it is through: what a
+/// thread reads is then mostly what it read or wrote before, in the layer before or in the run before, and in its own cache.
 fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Sync + Send) -> TractResult<()> {
     match current_tract_executor() {
         #[cfg(feature = "multithread")]
         Executor::MultiThread(pool) => {
             let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
-            let queue = Queue::new(tasks);
+            let queue = Queue::new(tasks, others + 1);
             pool.in_place_scope(|scope| {
-                (0..others).for_each(|_| scope.spawn(|_| queue.work(&run)));
-                queue.work(&run);
+                let (queue, run) = (&queue, &run);
+                (1..=others).for_each(|thread| scope.spawn(move |_| queue.work(thread, run)));
+                queue.work(0, run);
                 queue.wait_for(others + 1);
             });
             queue.outcome()
@@ -86,7 +88,8 @@ fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Syn
 /// Tasks that threads take one by one.
 #[cfg_attr(not(feature = "multithread"), expect(dead_code))]
 struct Queue<'a, T> {
-    left: Mutex<std::slice::IterMut<'a, T>>,
+    /// Of each thread.
+    left: Mutex<Vec<std::slice::IterMut<'a, T>>>,
     failed: Mutex<Option<TractError>>,
     /// Threads that found nothing left.
     done: AtomicUsize,
@@ -94,21 +97,26 @@ struct Queue<'a, T> {
 
 #[cfg_attr(not(feature = "multithread"), expect(dead_code))]
 impl<'a, T> Queue<'a, T> {
-    fn new(tasks: &'a mut [T]) -> Self {
-        Queue { left: Mutex::new(tasks.iter_mut()), failed: Mutex::new(None), done: AtomicUsize::new(0) }
+    fn new(tasks: &'a mut [T], threads: usize) -> Self {
+        let of_thread = tasks.len().div_ceil(threads).max(1);
+        let mut left: Vec<_> = tasks.chunks_mut(of_thread).map(|tasks| tasks.iter_mut()).collect();
+        left.resize_with(threads, Default::default);
+        Queue { left: Mutex::new(left), failed: Mutex::new(None), done: AtomicUsize::new(0) }
     }
 
-    /// None where nothing is left, or where another thread failed.
-    fn next(&self) -> Option<&'a mut T> {
-        self.left.lock().ok()?.next()
+    /// The next task for a thread. None where nothing is left, or where another thread failed.
+    fn next(&self, thread: usize) -> Option<&'a mut T> {
+        let mut left = self.left.lock().ok()?;
+        let own = left.get_mut(thread)?.next();
+        own.or_else(|| left.iter_mut().max_by_key(|tasks| tasks.len())?.next_back())
     }
 
     /// Runs tasks until none is left.
-    fn work(&self, run: &impl Fn(&mut T) -> TractResult<()>) {
-        while let Some(task) = self.next() {
+    fn work(&self, thread: usize, run: &impl Fn(&mut T) -> TractResult<()>) {
+        while let Some(task) = self.next(thread) {
             if let Err(error) = run(task) {
                 if let Ok(mut left) = self.left.lock() {
-                    *left = Default::default();
+                    left.clear();
                 }
                 if let Ok(mut failed) = self.failed.lock() {
                     failed.get_or_insert(error);
