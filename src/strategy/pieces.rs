@@ -80,9 +80,12 @@ impl Cut {
             }
         }
         // of few tasks, none is left over
-        if y.grid > 1 && (threads..8 * threads).contains(&(rows * columns * images)) && !images.is_multiple_of(threads)
-        {
-            rows = rows.next_multiple_of(threads).min(y.grid);
+        if (threads..8 * threads).contains(&(rows * columns * images)) && !images.is_multiple_of(threads) {
+            if y.grid > 1 {
+                rows = rows.next_multiple_of(threads).min(y.grid);
+            } else if y.output == 1 {
+                columns = columns.next_multiple_of(threads).min(x.grid);
+            }
         }
         let panels = problem.group_out.div_ceil(block.panel);
         let channels = even_blocks(panels, parts)
