@@ -18,7 +18,7 @@ pub(crate) trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'st
     /// `self + other`. Integers wrap modulo their width.
     fn plus(self, other: Self) -> Self;
 
-    /// Applies an element-wise function to a run. Integers have none: what uses one on them is not folded.
+    /// Applies an element-wise function to a run, compiled for the caller's instruction set. Integers have none: what uses one on them is not folded.
     fn activate(activation: Activation, run: &mut [Self]);
 
     /// `self` where it is not negative, `self·slope` elsewhere.
@@ -107,6 +107,7 @@ macro_rules! float_compute {
                 self + other
             }
 
+            #[inline(always)]
             fn activate(activation: Activation, run: &mut [Self]) {
                 let each = run.iter_mut();
                 match activation {
@@ -150,6 +151,7 @@ impl Compute for i64 {
         self.wrapping_add(other)
     }
 
+    #[inline(always)]
     fn activate(_activation: Activation, _run: &mut [Self]) {}
 
     fn leak(self, _slope: Self) -> Self {

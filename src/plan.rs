@@ -3,9 +3,9 @@
 //! A [`Plan`] is inert: it can be compared, printed and tested without running anything. Strategies stand in one ordered
 //! list, best first, the reference last; each says why it declines.
 
-use crate::element::{ELEMENT_TYPES, dispatch_element};
+use crate::element::{ELEMENT_TYPES, Element, dispatch_element};
 use crate::filter::{FilterLayout, PackedFilter};
-use crate::kernel::{self, Isa};
+use crate::kernel::{self, Dispatch, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use crate::strategy::cells::CellsPlan;
@@ -402,7 +402,7 @@ impl Plan {
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
-                tail: Tail(&steps),
+                tail: Tail { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(self.isa) },
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;

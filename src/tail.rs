@@ -1,6 +1,7 @@
 //! What is applied to a deconvolution's sums while they are hot, before they are stored.
 
 use crate::element::{Compute, Element};
+use crate::kernel::Kernels;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use tract_core::internal::*;
@@ -144,19 +145,24 @@ pub(crate) fn bind<'a, E: Element>(
 
 /// Bound steps, to be applied in order.
 #[derive(Clone, Copy)]
-pub(crate) struct Tail<'a, E: Element>(pub &'a [Bound<'a, E>]);
+pub(crate) struct Tail<'a, E: Element> {
+    /// The steps.
+    pub steps: &'a [Bound<'a, E>],
+    /// What runs are changed by.
+    pub kernels: &'static Kernels<E::Compute>,
+}
 
 impl<'a, E: Element> Tail<'a, E> {
     /// The steps at the beginning that are the same for every result, and the others.
     pub fn split(self) -> (Everywhere<'a, E>, Tail<'a, E>) {
-        let same = self.0.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
-        let (same, placed) = self.0.split_at(same);
-        (Everywhere(Tail(same)), Tail(placed))
+        let same = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
+        let (same, placed) = self.steps.split_at(same);
+        (Everywhere(Tail { steps: same, ..self }), Tail { steps: placed, ..self })
     }
 
     /// Whether there are no steps.
     pub fn is_empty(self) -> bool {
-        self.0.is_empty()
+        self.steps.is_empty()
     }
 
     /// For results of one output channel, counted over all groups.
@@ -168,9 +174,9 @@ impl<'a, E: Element> Tail<'a, E> {
     /// the first in the output.
     pub fn apply_cell(self, first_channel: usize, at: usize, run: &mut [E::Compute]) {
         let channels = first_channel..first_channel + run.len();
-        for step in self.0 {
+        for step in self.steps {
             match step {
-                Bound::Activation(activation) => E::Compute::activate(*activation, run),
+                Bound::Activation(activation) => self.kernels.activate(*activation, run),
                 Bound::PRelu(slopes) => {
                     run.iter_mut().zip(&slopes[channels.clone()]).for_each(|(x, slope)| *x = x.leak(*slope))
                 }
@@ -178,7 +184,7 @@ impl<'a, E: Element> Tail<'a, E> {
                     let values = factors[channels.clone()].iter().zip(&terms[channels.clone()]);
                     run.iter_mut().zip(values).for_each(|(x, (factor, term))| *x = term.mul_add(*x, *factor))
                 }
-                Bound::Add(residual) => add(&residual[at..at + run.len()], run),
+                Bound::Add(residual) => add(self.kernels, &residual[at..at + run.len()], run),
             }
         }
     }
@@ -205,9 +211,10 @@ pub(crate) struct ChannelTail<'a, E: Element> {
 impl<E: Element> ChannelTail<'_, E> {
     /// Applies the steps: `at` is the index of the first result in the output, the others follow `stride` apart.
     pub fn apply(self, at: usize, stride: usize, run: &mut [E::Compute]) {
-        for step in self.tail.0 {
+        let Tail { steps, kernels } = self.tail;
+        for step in steps {
             match step {
-                Bound::Activation(activation) => E::Compute::activate(*activation, run),
+                Bound::Activation(activation) => kernels.activate(*activation, run),
                 Bound::PRelu(slopes) => {
                     let slope = slopes[self.channel];
                     run.iter_mut().for_each(|x| *x = x.leak(slope))
@@ -216,7 +223,7 @@ impl<E: Element> ChannelTail<'_, E> {
                     let (factor, term) = (factors[self.channel], terms[self.channel]);
                     run.iter_mut().for_each(|x| *x = term.mul_add(*x, factor))
                 }
-                Bound::Add(residual) if stride == 1 => add(&residual[at..at + run.len()], run),
+                Bound::Add(residual) if stride == 1 => add(kernels, &residual[at..at + run.len()], run),
                 Bound::Add(residual) => {
                     let values = residual.iter().skip(at).step_by(stride);
                     run.iter_mut().zip(values).for_each(|(x, value)| *x = x.plus(value.widen()))
@@ -226,19 +233,16 @@ impl<E: Element> ChannelTail<'_, E> {
     }
 }
 
-fn add<E: Element>(from: &[E], to: &mut [E::Compute]) {
-    let sum = |from: &[E::Compute], to: &mut [E::Compute]| {
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = to.plus(*from));
-    };
+fn add<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], to: &mut [E::Compute]) {
     match E::as_compute(from) {
-        Some(from) => sum(from, to),
+        Some(from) => kernels.add(from, to),
         None => {
             // in pieces that fit the stack
             let mut wide = [E::Compute::ZERO; 256];
             for (from, to) in from.chunks(wide.len()).zip(to.chunks_mut(wide.len())) {
                 let wide = &mut wide[..from.len()];
                 E::widen_slice(from, wide);
-                sum(wide, to);
+                kernels.add(wide, to);
             }
         }
     }

@@ -14,6 +14,7 @@ use super::tile::{
 use super::vector::*;
 use super::window::{Edges, MOST_COLUMNS, Results, Window, window};
 use crate::element::Compute;
+use crate::tail::Activation;
 use std::cell::RefCell;
 
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
@@ -59,6 +60,7 @@ pub(crate) struct Kernels<T: 'static> {
     sum_of_plane: SumOfPlane<T>,
     sum_of_cells: [SumOfCells<T>; 2],
     add: unsafe fn(&[T], &mut [T]),
+    activate: unsafe fn(Activation, &mut [T]),
 }
 
 impl<T: Compute> Kernels<T> {
@@ -291,6 +293,12 @@ impl<T: Compute> Kernels<T> {
         // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
         unsafe { (self.add)(from, to) }
     }
+
+    /// Applies an element-wise function to a run.
+    pub fn activate(&self, activation: Activation, run: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.activate)(activation, run) }
+    }
 }
 
 /// A static [`Kernels`] of a vector type; `$feature` is what its functions are compiled for.
@@ -438,6 +446,11 @@ macro_rules! kernels {
                 rows::add(from, to)
             }
 
+            $(#[$feature])*
+            unsafe fn activate(activation: Activation, run: &mut [$lane]) {
+                <$lane as Compute>::activate(activation, run)
+            }
+
             const LANES: usize = <$vector as Vector>::LANES;
 
             const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
@@ -473,6 +486,7 @@ macro_rules! kernels {
                 sum_of_plane: plane,
                 sum_of_cells: [cells::<false>, cells::<true>],
                 add,
+                activate,
             };
         }
     };

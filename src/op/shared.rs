@@ -5,7 +5,7 @@ use crate::cache::PlanCache;
 use crate::describe::list;
 use crate::element::{Compute, Element, dispatch_element};
 use crate::filter::PackedFilter;
-use crate::kernel;
+use crate::kernel::{self, Dispatch, Isa};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
 use crate::tail::{self, Step, Tail};
@@ -81,13 +81,14 @@ fn bias_only(
             sums.iter_mut().zip(bias.as_slice::<E>()?).for_each(|(sum, bias)| *sum = bias.widen());
         }
         let steps = tail::bind::<E>(tail, residuals, sums.len(), &shape)?;
-        let (everywhere, placed) = Tail(&steps).split();
+        let kernels = <<E as Element>::Compute as Dispatch>::kernels(Isa::best());
+        let (everywhere, placed) = Tail { steps: &steps, kernels }.split();
         everywhere.apply(&mut sums);
         let mut view = output.try_as_plain_ram_mut()?;
         let cells = view.as_slice_mut::<E>()?;
         for (run, cells) in cells.chunks_mut(inner.max(1)).enumerate() {
             let channel = run % sums.len();
-            if placed.0.is_empty() {
+            if placed.is_empty() {
                 cells.fill(E::narrow(sums[channel]));
             } else {
                 for (at, cell) in cells.iter_mut().enumerate() {
