@@ -365,21 +365,24 @@ pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
             Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
         };
         let mut b = panel.as_ptr();
-        // taps outside: one index serves all positions in the inner loop, which leaves registers for their pointers
-        for tap in source.taps {
-            let first = source.data.as_ptr().wrapping_add(source.base + tap);
-            let rows: [*const V::Lane; P] = std::array::from_fn(|p| first.wrapping_add(p * position_stride));
-            let mut at = 0;
-            for _ in 0..source.channels {
-                let w: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
-                for p in 0..P {
-                    let x = V::splat(*rows[p].wrapping_add(at));
-                    for v in 0..NV {
-                        acc[p][v] = acc[p][v].mul_add(x, w[v]);
-                    }
-                }
+        let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * position_stride));
+        if source.channels == 1 {
+            // one loop over the taps: each has nothing of its own to set up
+            let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base));
+            for tap in source.taps {
+                acc = channel_step(acc, b, &rows, *tap);
                 b = b.wrapping_add(NV * V::LANES);
-                at += source.channel_stride;
+            }
+        } else {
+            // taps outside: one index serves all positions in the inner loop, which leaves registers for their pointers
+            for tap in source.taps {
+                let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base + tap));
+                let mut at = 0;
+                for _ in 0..source.channels {
+                    acc = channel_step(acc, b, &rows, at);
+                    b = b.wrapping_add(NV * V::LANES);
+                    at += source.channel_stride;
+                }
             }
         }
         let out = out.as_mut_ptr();
@@ -393,4 +396,28 @@ pub(super) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
             }
         }
     }
+}
+
+/// One (channel, tap): `NV` vectors of weights times a scalar of each of `P` positions.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `b` has `NV` readable vectors, each row an element at `at`.
+#[inline(always)]
+unsafe fn channel_step<V: Vector, const P: usize, const NV: usize>(
+    mut acc: [[V; NV]; P],
+    b: *const V::Lane,
+    rows: &[*const V::Lane; P],
+    at: usize,
+) -> [[V; NV]; P] {
+    // SAFETY: this function's contract.
+    unsafe {
+        let w: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
+        for p in 0..P {
+            let x = V::splat(*rows[p].wrapping_add(at));
+            for v in 0..NV {
+                acc[p][v] = acc[p][v].mul_add(x, w[v]);
+            }
+        }
+    }
+    acc
 }
