@@ -20,12 +20,13 @@ const PAGE: usize = 4096;
 const OF_BLOCKS: usize = 16;
 const LINE: usize = 64;
 
-/// Once a tensor has this size, glibc is to keep what a model frees and takes again, as far as it ever does.
+/// Once a tensor has this size, the C library is to keep what a model frees and takes again, as far as it ever does.
 const KEPT_FROM: usize = 1 << 20;
 
 /// Nearly the largest block (32 MiB with its header) that glibc learns from: what it keeps then begins at blocks of that size, and at 64 MiB in all. Until
 /// it has met one, a model of many smaller outputs gives the end of the heap back to the system at every run and gets it as fresh pages in the next:
 /// a U-Net at 256 × 256 took 177 ms for 162 (a Xeon).
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
 /// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
@@ -44,7 +45,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     }
     if bytes >= KEPT_FROM {
         static LEARNT: Once = Once::new();
-        LEARNT.call_once(|| _ = can_be_had(LEARNT_FROM));
+        LEARNT.call_once(learn_to_keep);
     }
     // SAFETY: every strategy writes each element of its output (the property suite poisons outputs to show it), and so does
     // the packing of filters; any bit pattern is a valid value of the number types that reach this.
@@ -77,6 +78,16 @@ unsafe fn aligned_tensor(dt: DatumType, shape: &[usize]) -> TractResult<Tensor> 
         Tensor::uninitialized_aligned_dt(dt, shape, PAGE)
     }
 }
+
+/// Shows glibc a large block. Not by way of Rust's allocator, which may be another one, or count.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn learn_to_keep() {
+    // SAFETY: a block is freed that was just allocated, or none; the compiler may drop both only if it does not pass through `black_box`.
+    unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_FROM))) }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn learn_to_keep() {}
 
 /// Takes a block and gives it back. It is never touched, so that no page of it is ever made.
 fn can_be_had(bytes: usize) -> bool {
