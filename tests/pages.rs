@@ -1,0 +1,55 @@
+//! Whether runs take fresh pages. What glibc does depends on what the process did before, so this is a process of its own.
+
+use std::io::Write;
+use tract_core::internal::*;
+use tract_deconv::filter::PackedFilter;
+use tract_deconv::plan::{Plan, PlanOptions};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+
+/// The pages of an output are those of the one before, which was dropped: no run makes the process larger, or waits for fresh pages.
+#[test]
+fn an_output_takes_the_pages_of_the_one_before() -> TractResult<()> {
+    if !cfg!(all(target_os = "linux", target_env = "gnu")) {
+        let _ = writeln!(std::io::stderr(), "pages: skipped, not on glibc");
+        return Ok(());
+    }
+    // output 17 MB
+    let (input, filter, pages) = ([1, 32, 128, 128], [32, 64, 2, 2], 4 * 64 * 256 * 256 / 4096);
+    let spec = DeconvSpec {
+        direction: Direction::Transposed,
+        data_format: DataFormat::Ncx,
+        filter_format: FilterFormat::Iox,
+        in_channels: 32,
+        out_channels: 64,
+        group: 1,
+        kernel: tvec!(2, 2),
+        strides: tvec!(2, 2),
+        dilations: tvec!(1, 1),
+        padding: Padding::zero(2),
+        output_padding: tvec!(0, 0),
+    };
+    let plan = Plan::new(&spec, &input, None, f32::datum_type(), &PlanOptions::default())?;
+    let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &Tensor::zero::<f32>(&filter)?.into_arc_tensor())?;
+    let input = Tensor::zero::<f32>(&input)?;
+    let run = |runs: usize| -> TractResult<usize> {
+        let before = page_faults()?;
+        for _ in 0..runs {
+            plan.run(&spec, &input, &packed, None)?;
+        }
+        Ok(page_faults()? - before)
+    };
+    let (first, others) = (run(2)?, run(20)?);
+    let _ =
+        writeln!(std::io::stderr(), "pages: {first} fresh ones in 2 runs, {others} in 20 more, an output has {pages}");
+    ensure!(first < pages + pages / 2, "2 runs took {first} fresh pages for an output of {pages}");
+    ensure!(others < pages / 2, "20 more runs took {others} fresh pages for an output of {pages}");
+    Ok(())
+}
+
+/// Pages that the process touched first, so far.
+fn page_faults() -> TractResult<usize> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // the tenth field; the second is a name in parentheses
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    Ok(fields.skip(7).next().context("the field of page faults is missing")?.parse()?)
+}
