@@ -50,6 +50,6 @@ fn an_output_takes_the_pages_of_the_one_before() -> TractResult<()> {
 fn page_faults() -> TractResult<usize> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // the tenth field; the second is a name in parentheses
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    Ok(fields.skip(7).next().context("the field of page faults is missing")?.parse()?)
+    let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    Ok(fields.nth(7).context("the field of page faults is missing")?.parse()?)
 }

@@ -9,6 +9,8 @@ pub mod matvec;
 pub mod overlap;
 pub mod phases;
 mod pieces;
+#[cfg(feature = "multithread")]
+mod queue;
 pub(crate) mod reference;
 mod shapes;
 mod sharing;

@@ -5,8 +5,7 @@
 //! answer depends on it.
 
 use std::hint::spin_loop;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
@@ -28,10 +27,6 @@ const SLOTS_A_NANOSECOND: f64 = 4.0;
 /// about 2 ms.
 const ROUNDS: usize = 7;
 const PAUSE: Duration = Duration::from_micros(200);
-
-/// How long a thread that has nothing left to do keeps awake for those that have. Being woken takes most of that.
-#[cfg(feature = "multithread")]
-const AWAKE: Duration = Duration::from_micros(100);
 
 /// The estimated cost from which on work is shared; [`UNKNOWN`] until it is measured.
 static WORTH_SHARING: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -72,7 +67,7 @@ fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Syn
         #[cfg(feature = "multithread")]
         Executor::MultiThread(pool) => {
             let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
-            let queue = Queue::new(tasks, others + 1);
+            let queue = super::queue::Queue::new(tasks, others + 1);
             pool.in_place_scope(|scope| {
                 let (queue, run) = (&queue, &run);
                 (1..=others).for_each(|thread| scope.spawn(move |_| queue.work(thread, run)));
@@ -82,66 +77,6 @@ fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Syn
             queue.outcome()
         }
         _ => par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run)),
-    }
-}
-
-/// Tasks that threads take one by one.
-#[cfg_attr(not(feature = "multithread"), expect(dead_code))]
-struct Queue<'a, T> {
-    /// Of each thread.
-    left: Mutex<Vec<std::slice::IterMut<'a, T>>>,
-    failed: Mutex<Option<TractError>>,
-    /// Threads that found nothing left.
-    done: AtomicUsize,
-}
-
-#[cfg_attr(not(feature = "multithread"), expect(dead_code))]
-impl<'a, T> Queue<'a, T> {
-    fn new(tasks: &'a mut [T], threads: usize) -> Self {
-        let of_thread = tasks.len().div_ceil(threads).max(1);
-        let mut left: Vec<_> = tasks.chunks_mut(of_thread).map(|tasks| tasks.iter_mut()).collect();
-        left.resize_with(threads, Default::default);
-        Queue { left: Mutex::new(left), failed: Mutex::new(None), done: AtomicUsize::new(0) }
-    }
-
-    /// The next task for a thread. None where nothing is left, or where another thread failed.
-    fn next(&self, thread: usize) -> Option<&'a mut T> {
-        let mut left = self.left.lock().ok()?;
-        let own = left.get_mut(thread)?.next();
-        own.or_else(|| left.iter_mut().max_by_key(|tasks| tasks.len())?.next_back())
-    }
-
-    /// Runs tasks until none is left.
-    fn work(&self, thread: usize, run: &impl Fn(&mut T) -> TractResult<()>) {
-        while let Some(task) = self.next(thread) {
-            if let Err(error) = run(task) {
-                if let Ok(mut left) = self.left.lock() {
-                    left.clear();
-                }
-                if let Ok(mut failed) = self.failed.lock() {
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        self.done.fetch_add(1, Ordering::Release);
-    }
-
-    /// Keeps awake for a while, until so many threads are done.
-    fn wait_for(&self, threads: usize) {
-        let begin = Instant::now();
-        while self.done.load(Ordering::Acquire) < threads && begin.elapsed() < AWAKE {
-            spin_loop();
-        }
-        // they are not quite gone
-        (0..32).for_each(|_| spin_loop());
-    }
-
-    fn outcome(self) -> TractResult<()> {
-        match self.failed.into_inner() {
-            Ok(None) => Ok(()),
-            Ok(Some(error)) => Err(error),
-            Err(_) => bail!("threads: one that had failed panicked"),
-        }
     }
 }
 

@@ -1,0 +1,70 @@
+//! Tasks that several threads run together.
+
+use std::hint::spin_loop;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tract_core::internal::*;
+
+/// How long a thread that has nothing left to do keeps awake for those that have. Being woken takes most of that.
+const AWAKE: Duration = Duration::from_micros(100);
+
+/// Tasks that threads take one by one.
+pub(super) struct Queue<'a, T> {
+    /// Of each thread.
+    left: Mutex<Vec<std::slice::IterMut<'a, T>>>,
+    failed: Mutex<Option<TractError>>,
+    /// Threads that found nothing left.
+    done: AtomicUsize,
+}
+
+impl<'a, T> Queue<'a, T> {
+    /// Parts of about the same number of tasks, one a thread.
+    pub fn new(tasks: &'a mut [T], threads: usize) -> Self {
+        let of_thread = tasks.len().div_ceil(threads).max(1);
+        let mut left: Vec<_> = tasks.chunks_mut(of_thread).map(|tasks| tasks.iter_mut()).collect();
+        left.resize_with(threads, Default::default);
+        Queue { left: Mutex::new(left), failed: Mutex::new(None), done: AtomicUsize::new(0) }
+    }
+
+    /// The next task for a thread. None where nothing is left, or where another thread failed.
+    fn next(&self, thread: usize) -> Option<&'a mut T> {
+        let mut left = self.left.lock().ok()?;
+        let own = left.get_mut(thread)?.next();
+        own.or_else(|| left.iter_mut().max_by_key(|tasks| tasks.len())?.next_back())
+    }
+
+    /// Runs tasks until none is left.
+    pub fn work(&self, thread: usize, run: &impl Fn(&mut T) -> TractResult<()>) {
+        while let Some(task) = self.next(thread) {
+            if let Err(error) = run(task) {
+                if let Ok(mut left) = self.left.lock() {
+                    left.clear();
+                }
+                if let Ok(mut failed) = self.failed.lock() {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Keeps awake for a while, until so many threads are done.
+    pub fn wait_for(&self, threads: usize) {
+        let begin = Instant::now();
+        while self.done.load(Ordering::Acquire) < threads && begin.elapsed() < AWAKE {
+            spin_loop();
+        }
+        // they are not quite gone
+        (0..32).for_each(|_| spin_loop());
+    }
+
+    /// The first error.
+    pub fn outcome(self) -> TractResult<()> {
+        match self.failed.into_inner() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => bail!("threads: one that had failed panicked"),
+        }
+    }
+}
