@@ -64,8 +64,15 @@
 //! # Threads
 //!
 //! Work is split over tract's current executor, which is a single thread unless you set another one; nothing is spawned here. The
-//! first layer for which the answer matters measures, for about 2 ms, what waking the executor's threads takes: shorter layers
-//! than that pays for stay on the calling thread.
+//! calling thread takes its share, one of as many as the executor has threads, and does not wait for the others to wake. The
+//! first layer for which the answer matters measures, for about 2 ms, how long they take: layers for which that does not pay stay on
+//! the calling thread.
+//!
+//! # Memory
+//!
+//! Working memory is kept by each thread from run to run, as large as the largest layer needed it; outputs are the tensors that tract
+//! gets. With the first one of a MiB or more, glibc is made to keep freed blocks up to 32 MiB each, and 64 MiB at the end of
+//! its heap, as it does by itself once a program has freed a block that large: the next run does not wait for fresh pages.
 //!
 //! # Other doors
 //!
