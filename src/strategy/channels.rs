@@ -181,8 +181,8 @@ impl ChannelsPlan {
     pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
-        // a transposed copy has whole vectors of channels, and is made from a vector of planes; a panel has a vector at least
-        let channels = problem.group_in.saturating_add(if self.transposed { 2 * self.width } else { 0 });
+        // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
+        let channels = problem.group_in.saturating_add(if self.transposed { 3 * self.width } else { 0 });
         let block = if self.direct { 0 } else { sheets.working_bytes(channels, element) };
         let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
@@ -302,6 +302,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
         let cell = match problem.data_format {
+            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
             DataFormat::Ncx if plan.transposed => (problem.group_in.div_ceil(kernels.lanes) | 1) * kernels.lanes,
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
