@@ -1,6 +1,5 @@
 //! What of a set of kernels planning looks at.
 
-use super::channels::MOST_POSITIONS;
 use crate::element::Compute;
 use crate::kernel::{Dispatch, Isa, Kernels};
 use tract_core::internal::*;
@@ -17,7 +16,7 @@ pub(super) struct Shapes {
     pub position_tiles: Vec<(usize, usize)>,
     /// `(mr, nv)` of every tile that interleaves one, two or four phases.
     row_tiles: [Vec<(usize, usize)>; 3],
-    /// `(positions, nv)` of the channel tiles of at most [`MOST_POSITIONS`].
+    /// `(positions, nv)` of every channel tile.
     pub channel_tiles: Vec<(usize, usize)>,
 }
 
@@ -32,14 +31,13 @@ impl Shapes {
     }
 
     fn of<T: Compute>(kernels: &Kernels<T>) -> Shapes {
-        let channel_tiles = kernels.channel_tiles.iter().map(|t| (t.positions, t.nv));
         Shapes {
             lanes: kernels.lanes,
             masks: kernels.masks,
             picks: kernels.picks,
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect(),
             row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr, t.nv)).collect()),
-            channel_tiles: channel_tiles.filter(|t| t.0 <= MOST_POSITIONS).collect(),
+            channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions, t.nv)).collect(),
         }
     }
 
