@@ -46,8 +46,10 @@ pub struct ChannelsPlan {
     pub tail_width: usize,
     /// Positions of a register tile.
     pub positions: usize,
-    /// Input channels of one pass: the longest accumulation chain.
+    /// Input channels of one pass.
     pub chunk: usize,
+    /// Taps of one pass, at most: with its channels they are the longest accumulation chain.
+    pub taps: usize,
     /// Whether the input is read in place.
     pub direct: bool,
     /// Whether a copy of channels-first input has channels side by side.
@@ -125,12 +127,16 @@ impl ChannelsPlan {
             * y.grid.div_ceil(block_rows)
             * x.grid.div_ceil(block_columns);
         let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
-        let chunk = (part / widest.max(1)).clamp(1, problem.group_in.max(1));
-        let chunks = problem.group_in.div_ceil(chunk);
-        // even passes
-        let chunk = problem.group_in.div_ceil(chunks.max(1)).max(1);
+        // all taps of some channels, or, where channels are side by side, as many of them as can be: tiles then read longer runs
+        let chunk = match forced {
+            Some((_, _, chunk)) => chunk,
+            None if transposed => even_part(problem.group_in, part),
+            None => even_part(problem.group_in, part / widest.max(1)),
+        };
+        let under = even_part(widest, part / chunk.max(1));
+        let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
         let vectors = problem.group_out.div_ceil(lanes);
-        let summed = flat.saturating_mul(vectors).saturating_mul(phases * chunks * cost::SUMMED);
+        let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
@@ -167,6 +173,7 @@ impl ChannelsPlan {
                     tail_width,
                     positions,
                     chunk,
+                    taps: under,
                     direct,
                     transposed,
                     by_row: rows < whole,
@@ -242,6 +249,12 @@ impl ChannelsPlan {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, filling.as_ref(), scratch))
         })
     }
+}
+
+/// The size of as few parts as there can be of at most a size, all about as large.
+fn even_part(all: usize, most: usize) -> usize {
+    let all = all.max(1);
+    all.div_ceil(all.div_ceil(most.clamp(1, all)))
 }
 
 /// The share of an axis' (grid position, tap) pairs that read input.
@@ -476,19 +489,29 @@ impl<'a, E: Element> Prepared<'a, E> {
         for from in (0..channels).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
             // `[tap][channel][width]` within a chunk
-            let weights = &weights[(from * phase.taps.len() + taps.start * channels) * panel.width..];
+            let weights = &weights[from * phase.taps.len() * panel.width..];
             let base = source.base + from * source.channel_stride;
-            let chunk = Source { base, channels, taps: &phase.taps[taps.clone()], ..*source };
-            let mut position = run.start;
-            for tile in &panel.tiles {
-                while position + tile.positions <= run.end {
-                    let source = Source { base: chunk.base + position * step, ..chunk };
-                    let sums = &mut sums[(position - run.start) * plan.width..];
-                    tile.run(weights, &source, step, start, sums, plan.width);
-                    position += tile.positions;
+            let mut tap = taps.start;
+            loop {
+                // passes begin at the same taps wherever a range does, for the same bits
+                let end = taps.end.min((tap / plan.taps + 1) * plan.taps);
+                let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
+                let weights = &weights[tap * channels * panel.width..];
+                let mut position = run.start;
+                for tile in &panel.tiles {
+                    while position + tile.positions <= run.end {
+                        let source = Source { base: pass.base + position * step, ..pass };
+                        let sums = &mut sums[(position - run.start) * plan.width..];
+                        tile.run(weights, &source, step, start, sums, plan.width);
+                        position += tile.positions;
+                    }
+                }
+                start = Start::Add;
+                tap = end;
+                if tap >= taps.end {
+                    break;
                 }
             }
-            start = Start::Add;
         }
     }
 
