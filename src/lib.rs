@@ -71,7 +71,7 @@
 //! # Memory
 //!
 //! Working memory is kept by each thread from run to run, as large as the largest layer needed it; outputs are the tensors that tract
-//! gets. With the first one of a MiB or more, glibc is made to keep freed blocks up to 32 MiB each, and 64 MiB at the end of
+//! gets. With the first one of 128 KiB or more, glibc is made to keep freed blocks up to 32 MiB each, and 64 MiB at the end of
 //! its heap, as it does by itself once a program has freed a block that large: the next run does not wait for fresh pages.
 //!
 //! # Other doors

@@ -457,7 +457,7 @@ impl fmt::Display for Plan {
                 let runs = if p.by_row { "rows" } else { "blocks" };
                 write!(
                     f,
-                    "channels {}x{} on {} {:?}, {} input channels and {} taps at a time, input read {source} by {runs}, blocks of {}x{} positions",
+                    "channels {}x{} on {} {:?}, passes of {}x{} (input channels x taps), input read {source} by {runs}, blocks of {}x{} positions",
                     p.positions, p.width, self.isa, self.datum_type, p.chunk, p.taps, p.block_rows, p.block_columns
                 )
             }

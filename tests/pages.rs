@@ -1,10 +1,13 @@
 //! Whether runs take fresh pages. What glibc does depends on what the process did before, so this is a process of its own.
 
+mod common;
+
+use common::spec::unpadded;
 use std::io::Write;
 use tract_core::internal::*;
 use tract_deconv::filter::PackedFilter;
 use tract_deconv::plan::{Plan, PlanOptions};
-use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+use tract_deconv::spec::Direction;
 
 /// The pages of an output are those of the one before, which was dropped: no run makes the process larger, or waits for fresh pages.
 #[test]
@@ -15,19 +18,7 @@ fn an_output_takes_the_pages_of_the_one_before() -> TractResult<()> {
     }
     // output 17 MB
     let (input, filter, pages) = ([1, 32, 128, 128], [32, 64, 2, 2], 4 * 64 * 256 * 256 / 4096);
-    let spec = DeconvSpec {
-        direction: Direction::Transposed,
-        data_format: DataFormat::Ncx,
-        filter_format: FilterFormat::Iox,
-        in_channels: 32,
-        out_channels: 64,
-        group: 1,
-        kernel: tvec!(2, 2),
-        strides: tvec!(2, 2),
-        dilations: tvec!(1, 1),
-        padding: Padding::zero(2),
-        output_padding: tvec!(0, 0),
-    };
+    let spec = unpadded(Direction::Transposed, (32, 64, 1), &[2, 2], 2);
     let plan = Plan::new(&spec, &input, None, f32::datum_type(), &PlanOptions::default())?;
     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &Tensor::zero::<f32>(&filter)?.into_arc_tensor())?;
     let input = Tensor::zero::<f32>(&input)?;

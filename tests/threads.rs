@@ -4,6 +4,7 @@ mod common;
 
 use common::decoder::{decoder, picture};
 use common::random::Random;
+use common::spec::unpadded as spec;
 use std::io::Write;
 use std::sync::Barrier;
 use tract_core::internal::*;
@@ -11,7 +12,7 @@ use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::filter::PackedFilter;
 use tract_deconv::kernel::Isa;
 use tract_deconv::plan::{Plan, PlanOptions, Strategy};
-use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction};
 
 /// More shapes than an op keeps plans for, small ones and some that are worth threads.
 fn shapes() -> Vec<(usize, usize, usize)> {
@@ -81,24 +82,6 @@ fn a_model_loaded_again_gives_the_same_bits() -> TractResult<()> {
         ensure!(a.as_bytes() == b.as_bytes() && a.as_bytes() == c.as_bytes(), "{n}x{h}x{w}");
     }
     Ok(())
-}
-
-fn spec(direction: Direction, channels: (usize, usize, usize), kernel: &[usize], stride: usize) -> DeconvSpec {
-    let (in_channels, out_channels, group) = channels;
-    let rank = kernel.len();
-    DeconvSpec {
-        direction,
-        data_format: DataFormat::Ncx,
-        filter_format: if direction == Direction::Forward { FilterFormat::GroupedOix } else { FilterFormat::Iox },
-        in_channels,
-        out_channels,
-        group,
-        kernel: kernel.into(),
-        strides: tvec!(stride; rank),
-        dilations: tvec!(1; rank),
-        padding: Padding::zero(rank),
-        output_padding: tvec!(0; rank),
-    }
 }
 
 /// Problems that are worth threads, at least one for each strategy.

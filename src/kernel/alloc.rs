@@ -12,16 +12,13 @@ const HUGE_FROM: usize = 32 << 20;
 /// go on either.
 const TRIED_FROM: usize = 128 << 10;
 
-/// Tensors of that size begin on a page. glibc cuts an aligned block out of a larger one, and what it cuts off before a page goes back to the block
-/// when that is freed; what it cuts off before a cache line does not, so that every run would get fresh pages (2.1 times slower on 2 MB, Zen 4).
+/// Tensors of that size begin on a page where a block is cut for them. glibc cuts it out of a larger one: what it cuts off before a page may go back to it
+/// when it is freed; what it cuts off before a cache line does not, and the next tensor would not fit (2.1 times slower on 2 MB, Zen 4).
 const PAGE: usize = 4096;
 
 /// The alignment that blocks have by themselves, with nothing cut off, and that without which vectors would lie across cache lines.
 const OF_BLOCKS: usize = 16;
 const LINE: usize = 64;
-
-/// Once a tensor has this size, the C library is to keep what a model frees and takes again, as far as it ever does.
-const KEPT_FROM: usize = 1 << 20;
 
 /// Nearly the largest block (32 MiB with its header) that glibc learns from: what it keeps then begins at blocks of that size, and at 64 MiB in all. Until
 /// it has met one, a model of many smaller outputs gives the end of the heap back to the system at every run and gets it as fresh pages in the next:
@@ -39,13 +36,11 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
         .try_fold(dt.size_of(), |bytes, dim| bytes.checked_mul(*dim))
         .with_context(|| format!("{what}: shape={shape:?}, the number of bytes overflows"))?;
     if bytes >= TRIED_FROM {
-        // large enough that glibc learns to keep blocks of what the tensor takes
-        let room = bytes.saturating_add(2 * PAGE);
-        ensure!(can_be_had(room), "{what}: shape={shape:?}, {bytes} bytes can not be allocated");
-    }
-    if bytes >= KEPT_FROM {
         static LEARNT: Once = Once::new();
         LEARNT.call_once(learn_to_keep);
+        // with what is cut off
+        let room = bytes.saturating_add(2 * PAGE);
+        ensure!(can_be_had(room), "{what}: shape={shape:?}, {bytes} bytes can not be allocated");
     }
     // SAFETY: every strategy writes each element of its output (the property suite poisons outputs to show it), and so does
     // the packing of filters; any bit pattern is a valid value of the number types that reach this.
@@ -61,9 +56,9 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     Ok(tensor)
 }
 
-/// Takes the very block that an earlier tensor of the same size left, where there is one, and else cuts one at a page. What was cut off the earlier one may be
-/// in use as a small block: were the next cut out of a larger one again, each run would get fresh pages, and the process grow by an output at each, until as
-/// many cuts are about as there are small blocks (235 MB after fourteen runs of a layer of 17 MB).
+/// Takes the very block that an earlier tensor of the same size left, where there is one, and else cuts one at a page. What was cut off the earlier one may have
+/// become a small block that glibc keeps: were the next cut out of a larger one, runs would get fresh pages, and the process grow by an output at each of the
+/// first (by fourteen of 17 MB, of one layer).
 ///
 /// # Safety
 /// As [`Tensor::uninitialized_aligned_dt`].
@@ -82,7 +77,8 @@ unsafe fn aligned_tensor(dt: DatumType, shape: &[usize]) -> TractResult<Tensor> 
 /// Shows glibc a large block. Not by way of Rust's allocator, which may be another one, or count.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn learn_to_keep() {
-    // SAFETY: a block is freed that was just allocated, or none; the compiler may drop both only if it does not pass through `black_box`.
+    // `black_box`, or else the compiler may drop both calls
+    // SAFETY: what is freed was just allocated, or is null.
     unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_FROM))) }
 }
 

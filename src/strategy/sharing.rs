@@ -1,8 +1,8 @@
 //! Sharing work out to the threads of tract's current executor, and whether it is worth that.
 //!
-//! The calling thread does not wait for others to wake, which takes 30 to 80 us: it begins, and who comes takes the next task. So what sharing costs is that
-//! no less than waking passes until a thread that was asked for has come. That is the system's, so it is measured, once a process, the first time that the
-//! answer depends on it.
+//! The calling thread does not wait for others to wake: it begins, and who comes takes tasks too. But it does not end before all have come that were asked for,
+//! as they hold on to the tasks, so work that is shared takes as long as waking does at least: tens of microseconds. How many is the system's, so it is measured,
+//! once a process, the first time that the answer depends on it.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};

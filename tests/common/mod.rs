@@ -9,3 +9,4 @@ pub mod probe;
 pub mod proto;
 pub mod random;
 pub mod run;
+pub mod spec;
