@@ -150,4 +150,11 @@ impl AxisPhases {
         let end = crate::spec::ceil_div(self.input as i64 - shift, step).clamp(begin, self.grid as i64);
         begin as usize..end as usize
     }
+
+    /// The share of all (grid position, tap) pairs that read input.
+    pub fn share_inside(&self) -> f64 {
+        let taps: Vec<_> = self.phases.iter().flat_map(|p| &p.taps).collect();
+        let inside: usize = taps.iter().map(|t| self.inside(t.shift).len()).sum();
+        inside as f64 / (self.grid * taps.len()).max(1) as f64
+    }
 }

@@ -1,13 +1,13 @@
 //! Each phase as a small dense convolution over the shared grid: inputs are the scalars, output channels the lanes.
 //!
 //! Where [`phases`](super::phases) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
-//! streams positions. Channels-last results are stored as they come, channels-first ones through transposed squares, in which the
-//! phases of a row interleave by themselves.
+//! streams positions, strip by strip.
 
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
-use super::pieces::{BYTES_BY_WAY, Block, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
+use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
+use super::strips::{PanelOfStrip, Run, StripShape, Strips};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -15,8 +15,6 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{ChannelTile, Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
-use crate::tail::{Everywhere, Tail};
-use std::ops::Range;
 use tract_core::internal::*;
 
 /// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
@@ -143,8 +141,8 @@ impl ChannelsPlan {
             true => 0,
             false => (laid_out.elements(problem.group_in) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1)),
         };
-        let outer_share: f64 = outer.iter().map(share_inside).product();
-        let row_share = share_inside(y_axis);
+        let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
+        let row_share = y_axis.share_inside();
 
         let most = if transposed { MOST_CELLS } else { MOST_POSITIONS };
         let mut best: Option<ChannelsPlan> = None;
@@ -202,23 +200,6 @@ impl ChannelsPlan {
             .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
-    /// The flat positions of a block of rows and columns, in parts whose sums are made and stored together.
-    fn strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
-        if !self.by_row {
-            return super::blocks_of((rows - 1) * pitch + columns, self.strip);
-        }
-        let part = columns.div_ceil(columns.div_ceil(self.strip)).next_multiple_of(self.positions).min(self.strip);
-        if part < columns {
-            let of_row = |row: usize| {
-                let parts = super::blocks_of(columns, part).into_iter();
-                parts.map(move |part| row * pitch + part.start..row * pitch + part.end)
-            };
-            return (0..rows).flat_map(of_row).collect();
-        }
-        let groups = super::blocks_of(rows, (self.strip / pitch).max(1)).into_iter();
-        groups.map(|rows| rows.start * pitch..(rows.end - 1) * pitch + columns).collect()
-    }
-
     /// The layout of the filter.
     pub fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
@@ -257,13 +238,6 @@ fn even_part(all: usize, most: usize) -> usize {
     all.div_ceil(all.div_ceil(most.clamp(1, all)))
 }
 
-/// The share of an axis' (grid position, tap) pairs that read input.
-fn share_inside(axis: &AxisPhases) -> f64 {
-    let taps: Vec<_> = axis.phases.iter().flat_map(|p| &p.taps).collect();
-    let inside: usize = taps.iter().map(|t| axis.inside(t.shift).len()).sum();
-    inside as f64 / (axis.grid * taps.len()).max(1) as f64
-}
-
 /// Estimated slots of one (channel, tap) of a run of positions, in those of the tiles of `nv` vectors that have `most` positions or fewer, by ascending
 /// positions: the largest first, smaller ones for what is left. Weights come from L2, 20 bytes a slot.
 fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> usize {
@@ -277,8 +251,7 @@ fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], ve
 }
 
 struct Panel<T: 'static> {
-    first_channel: usize,
-    width: usize,
+    place: PanelOfStrip,
     weights: usize,
     /// The tile of the plan, then smaller ones for the positions that are left.
     tiles: Vec<&'static ChannelTile<T>>,
@@ -297,13 +270,10 @@ struct Prepared<'a, E: Element> {
     panels: Vec<Panel<E::Compute>>,
     weights: &'a [E::Compute],
     group_weights: usize,
-    /// For each cell of a row of a strip, where its sums are: the phases interleave.
-    cells: Vec<usize>,
     /// Padded to panel widths, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
-    /// What is applied to all sums at once, then what is applied where they are stored.
-    tail: (Everywhere<'a, E>, Tail<'a, E>),
+    strips: Strips<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -328,7 +298,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (phases, depth) = phases_of(axes, problem.group_in, offset);
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
-            .map(|(first_channel, width)| {
+            .enumerate()
+            .map(|(index, (first_channel, width))| {
                 let weights = at;
                 at += width * depth;
                 let nv = width / kernels.lanes;
@@ -336,14 +307,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                     kernels.channel_tiles.iter().filter(|t| t.nv == nv && t.positions <= plan.positions).collect();
                 tiles.reverse();
                 ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
-                Ok(Panel { first_channel, width, weights, tiles })
+                Ok(Panel { place: PanelOfStrip { index, first_channel, width }, weights, tiles })
             })
             .collect::<TractResult<_>>()?;
-        let padded: usize = panels.iter().map(|p| p.width).sum();
-        let columns = axes[axes.len() - 1].out_step;
-        let phase_stride = (plan.strip + kernels.lanes) * plan.width;
-        let cells = (0..plan.strip + kernels.lanes)
-            .flat_map(|position| (0..columns).map(move |phase| phase * phase_stride + position * plan.width));
+        let padded: usize = panels.iter().map(|p| p.place.width).sum();
+        let shape = StripShape { width: plan.width, positions: plan.positions, most: plan.strip, by_row: plan.by_row };
         Ok(Prepared {
             plan,
             problem,
@@ -352,12 +320,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             cell,
             phases,
             panels,
-            cells: if problem.data_format == DataFormat::Ncx { cells.collect() } else { vec![] },
             weights: filter.data::<E::Compute>()?,
             group_weights: at,
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            tail: operands.tail.split(),
+            strips: Strips::new(problem, axes, kernels, shape, operands.tail),
             strides: super::input_strides(problem, axes.len()),
         })
     }
@@ -370,30 +337,27 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
-        let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
+        let x = &plan.axes[plan.axes.len() - 1];
         let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
         let spatial = &self.strides.2;
         let (source, pitch, step) = if let Some(filling) = filling {
             let stride = self.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
-            let wide = &mut scratch.tile;
-            let mut fill = |ci: usize, to: &mut [E::Compute]| {
-                self.sheets.fill(self.kernels, filling, &self.input[first + ci * self.strides.1..], to, wide)
-            };
             match problem.data_format {
                 DataFormat::Nxc => {
                     self.sheets.fill_cells(self.kernels, filling, &self.input[first..], self.cell, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
-                    data.chunks_mut(stride).enumerate().try_for_each(|(ci, to)| fill(ci, to))?
+                    let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
+                        let from = &self.input[first + ci * self.strides.1..];
+                        self.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
+                    };
+                    data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
                 }
                 DataFormat::Ncx => {
-                    let lanes = self.kernels.lanes;
-                    let planes = scratch.ragged.of(lanes * stride)?;
-                    for c in (0..problem.group_in).step_by(lanes) {
-                        (c..problem.group_in).zip(planes.chunks_mut(stride)).try_for_each(|(ci, to)| fill(ci, to))?;
-                        super::transposed(self.kernels, planes, stride, (stride, lanes), &mut data[c..], self.cell);
-                    }
+                    let planes = (&self.input[first..], self.strides.1, problem.group_in);
+                    let working = (&mut scratch.ragged, &mut scratch.tile);
+                    self.sheets.fill_transposed(self.kernels, filling, planes, (&mut *data, self.cell), working)?
                 }
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
@@ -407,96 +371,33 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Source { data, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[][..] };
             (source, x.grid, step)
         };
-        let columns = x.out_step;
-        let per_outer = y.out_step * columns;
         let channels = task.channels.clone();
-        let mut starts = vec![];
-        let strips = plan.strips(task.rows.len(), task.columns.len(), pitch);
-        // squares that are transposed may run over a strip's last position
-        let phase_stride = (plan.strip + self.kernels.lanes) * plan.width;
-        for panel in self.panels.iter().filter(|p| channels.contains(&p.first_channel)) {
-            for strip in &strips {
-                let by_row = plan.by_row.then(|| flat_runs(strip.clone(), pitch, task.columns.len()));
-                let runs: Vec<Range<usize>> = match by_row {
-                    Some(runs) => runs.map(|run| strip.start + run.at..strip.start + run.at + run.len).collect(),
-                    None => vec![strip.clone()],
-                };
-                for o in 0..task.pieces.outer_phases.len() {
-                    for ry in 0..y.out_step {
-                        let sums = scratch.tile.of(columns * phase_stride)?;
-                        for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                            let phase = task.pieces.outer_phases[o] * per_outer + ry * columns + rx;
-                            for run in &runs {
-                                let rows = run.start / pitch..run.end.div_ceil(pitch);
-                                let rows = task.rows.start + rows.start..task.rows.start + rows.end;
-                                let taps = self.taps_inside(phase, &task.outer, rows);
-                                let sums = &mut sums[(run.start - strip.start) * plan.width..];
-                                self.sum(g, panel, (phase, taps), &source, step, run.clone(), sums);
-                            }
-                        }
-                        self.tail.0.apply(sums);
-                        let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
-                        match problem.data_format {
-                            DataFormat::Nxc => self.store_cells(task, place, panel, sums),
-                            DataFormat::Ncx => {
-                                let by_way = scratch.ragged.of(self.kernels.lanes * CELLS_BY_WAY)?;
-                                self.store_rows(task, place, panel, sums, (by_way, &mut starts))
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The taps of a phase that read input somewhere on grid rows `rows` at an outer position, or more: a range.
-    fn taps_inside(&self, phase: usize, outer: &[usize], rows: Range<usize>) -> Range<usize> {
-        let axes = &self.plan.axes;
-        let Some((x, others)) = axes.split_last() else { return 0..0 };
-        let at = outer.iter().map(|at| *at..at + 1).chain([rows]);
-        let picked = super::pieces::unflatten(phase, axes.iter().map(|a| a.out_step));
-        // first and last of a product, as flat indices
-        let (mut begin, mut last) = (0, 0);
-        for ((axis, at), phase) in others.iter().zip(at).zip(&picked) {
-            let (inside, count) = (axis.taps_inside(*phase, &at), axis.phases[*phase].taps.len());
-            if inside.is_empty() {
-                return 0..0;
-            }
-            (begin, last) = (begin * count + inside.start, last * count + inside.end - 1);
-        }
-        let count = x.phases[picked[axes.len() - 1]].taps.len();
-        begin * count..(last + 1) * count
+        let panels = self.panels.iter().map(|p| p.place).filter(|p| channels.contains(&p.first_channel));
+        self.strips.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |run, sums| {
+            self.sum(g, run, &source, step, sums);
+            Ok(())
+        })
     }
 
     /// One phase of one panel over a run of a block's positions, under a range of its taps.
-    #[expect(clippy::too_many_arguments)]
-    fn sum(
-        &self,
-        g: usize,
-        panel: &Panel<E::Compute>,
-        (phase, taps): (usize, Range<usize>),
-        source: &Source<E::Compute>,
-        step: usize,
-        run: Range<usize>,
-        sums: &mut [E::Compute],
-    ) {
-        let (plan, phase) = (self.plan, &self.phases[phase]);
-        let bias = g * (self.bias.len() / self.problem.group) + panel.first_channel;
-        let mut start = Start::Bias(&self.bias[bias..bias + panel.width]);
-        let weights = &self.weights[g * self.group_weights + panel.weights + phase.weights * panel.width..];
+    fn sum(&self, g: usize, run: Run, source: &Source<E::Compute>, step: usize, sums: &mut [E::Compute]) {
+        let Run { panel: PanelOfStrip { index, first_channel, width }, phase, taps, positions: run } = run;
+        let (plan, phase, panel) = (self.plan, &self.phases[phase], &self.panels[index]);
+        let bias = g * (self.bias.len() / self.problem.group) + first_channel;
+        let mut start = Start::Bias(&self.bias[bias..bias + width]);
+        let weights = &self.weights[g * self.group_weights + panel.weights + phase.weights * width..];
         let channels = if taps.is_empty() { 1 } else { source.channels };
         for from in (0..channels).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
             // `[tap][channel][width]` within a chunk
-            let weights = &weights[from * phase.taps.len() * panel.width..];
+            let weights = &weights[from * phase.taps.len() * width..];
             let base = source.base + from * source.channel_stride;
             let mut tap = taps.start;
             loop {
                 // passes begin at the same taps wherever a range does, for the same bits
                 let end = taps.end.min((tap / plan.taps + 1) * plan.taps);
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
-                let weights = &weights[tap * channels * panel.width..];
+                let weights = &weights[tap * channels * width..];
                 let mut position = run.start;
                 for tile in &panel.tiles {
                     while position + tile.positions <= run.end {
@@ -514,76 +415,4 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
         }
     }
-
-    /// Channels last: a cell's channels are contiguous, in the sums as in the output.
-    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: &Panel<E::Compute>, sums: &mut [E::Compute]) {
-        let (plan, axes) = (self.plan, &self.plan.axes);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let channel = place.g * self.problem.group_out + panel.first_channel;
-        let present = panel.width.min(self.problem.group_out - panel.first_channel);
-        for run in flat_runs(place.strip, place.pitch, task.columns.len()) {
-            let cell = (task.rows.start + run.row) * y.out_step + place.phase_row;
-            if cell >= task.pieces.rows.end {
-                break;
-            }
-            let first = (task.columns.start + run.column) * x.out_step;
-            let phase_stride = sums.len() / x.out_step;
-            for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                let place = (place.outer, cell, first + rx);
-                let cells = (&mut sums[run.at * plan.width..], plan.width, run.len);
-                let channels = channel..channel + present;
-                task.pieces.write_cells(self.kernels, place, x.out_step, channels, cells, self.tail.1);
-            }
-        }
-    }
-
-    /// Channels first: squares of cells × channels are transposed into the output. Rows that follow each other there are one run.
-    fn store_rows(
-        &self,
-        task: &mut Task<E>,
-        place: Place,
-        panel: &Panel<E::Compute>,
-        sums: &[E::Compute],
-        (by_way, starts): (&mut [E::Compute], &mut Vec<usize>),
-    ) {
-        let axes = &self.plan.axes;
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        starts.clear();
-        let mut runs: Vec<CellRun> = vec![];
-        for run in flat_runs(place.strip.clone(), place.pitch, task.columns.len()) {
-            let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
-            if row >= task.pieces.rows.end {
-                break;
-            }
-            let first = (task.columns.start + run.column) * x.out_step;
-            let count = (run.len * x.out_step).min(task.pieces.columns.end - first);
-            let cell = task.pieces.cell(row, first);
-            match runs.last_mut() {
-                Some(last) if last.cells.end == cell => last.cells.end += count,
-                _ => runs.push(CellRun { cells: cell..cell + count, first: starts.len() }),
-            }
-            starts.extend_from_slice(&self.cells[run.at * x.out_step..][..count]);
-        }
-        let lanes = self.kernels.lanes;
-        let channels = panel.width.min(task.channels.end - panel.first_channel);
-        let slot = task.channel(self.problem, place.g, panel.first_channel);
-        starts.resize(starts.len() + lanes, 0);
-        for m in (0..channels).step_by(lanes) {
-            let slots = slot + m..slot + channels.min(m + lanes);
-            let tail = (self.tail.1, place.g * self.problem.group_out + panel.first_channel + m);
-            task.pieces.write_squares(self.kernels, slots, place.outer, &runs, &sums[m..], starts, tail, by_way);
-        }
-    }
-}
-
-/// Where a strip's sums go.
-struct Place {
-    g: usize,
-    /// Index of the outer phase.
-    outer: usize,
-    /// Phase of the row axis.
-    phase_row: usize,
-    /// Flat positions of the block.
-    strip: Range<usize>,
-    pitch: usize,
 }

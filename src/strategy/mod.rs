@@ -15,6 +15,7 @@ pub(crate) mod reference;
 mod shapes;
 mod sharing;
 mod sheets;
+mod strips;
 mod window;
 
 use crate::element::{Compute, Element};

@@ -291,6 +291,30 @@ impl Sheets {
         }
     }
 
+    /// Writes the sheets of some channels of channels-first input, `stride` elements apart from the first in `source`, as cells of `cell` elements, whole vectors. `planes` and
+    /// `wide` are working memory.
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn fill_transposed<E: Element>(
+        &self,
+        kernels: &Kernels<E::Compute>,
+        filling: &Filling,
+        (source, stride, channels): (&[E], usize, usize),
+        (to, cell): (&mut [E::Compute], usize),
+        (planes, wide): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+    ) -> TractResult<()> {
+        let (lanes, size) = (kernels.lanes, self.channel_stride);
+        let planes = planes.of(lanes * size)?;
+        for c in (0..channels).step_by(lanes) {
+            for (ci, plane) in (c..channels).zip(planes.chunks_mut(size)) {
+                self.fill(kernels, filling, &source[ci * stride..], plane, wide)?;
+            }
+            super::transposed(kernels, planes, size, (size, lanes), &mut to[c..], cell);
+        }
+        Ok(())
+    }
+
     /// Row by row, by a function that copies cells of `depth` elements; `source` begins with the first cell.
     fn fill_stepped<S, T: Compute>(
         &self,
