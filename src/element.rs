@@ -8,7 +8,7 @@ use tract_linalg::element_wise::ElementWise;
 use tract_linalg::routines::Func;
 
 /// A type that sums and products are computed in.
-pub(crate) trait Compute: Copy + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+pub(crate) trait Compute: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'static {
     /// The additive identity.
     const ZERO: Self;
 

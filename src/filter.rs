@@ -1,7 +1,7 @@
 //! Filters as strategies read them.
 
 use crate::element::{Compute, Element, dispatch_element};
-use crate::kernel;
+use crate::kernel::{self, DEPTH, PARTS, SIDE, WEIGHTS_OF_SIDE};
 use crate::spec::{DeconvSpec, Direction};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
@@ -41,6 +41,15 @@ pub enum FilterLayout {
     Cells {
         /// Output channels of a vector.
         width: usize,
+    },
+    /// For tile registers, `[group][panel of output channels][tap, phase by phase][block of input channels][part of a number][side of output channels][pair of input
+    /// channels][output channel][input channel of the pair]`, channels missing in the last panel or block zero. A filter with numbers that have no parts to multiply
+    /// is left `[group][panel of output channels][phase][tap of the phase][input channel][channel of the panel]`.
+    Parts {
+        /// Output channels of a panel.
+        width: usize,
+        /// Output channels of the last panel.
+        tail_width: usize,
     },
     /// `[group][panel of products][input channel][product of the panel]` with panels of whole vectors.
     Vectors {
@@ -83,6 +92,10 @@ impl PackedFilter {
             FilterLayout::Chunks { width, tail_width, chunk } => {
                 Arc::new(phases(spec, *width, *tail_width, *chunk, plain)?)
             }
+            FilterLayout::Parts { width, tail_width } => {
+                let whole = phases(spec, *width, *tail_width, spec.group_in(), plain)?;
+                Arc::new(in_parts(spec, *width, *tail_width, whole)?)
+            }
         };
         Ok(PackedFilter { layout: layout.clone(), data })
     }
@@ -95,6 +108,11 @@ impl PackedFilter {
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         self.data.len() * self.data.datum_type().size_of()
+    }
+
+    /// The parts of the elements of a filter for tile registers, if they have any: see [`FilterLayout::Parts`].
+    pub(crate) fn parts(&self) -> Option<&[u16]> {
+        self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
     }
 
     /// The elements in the layout's order.
@@ -159,6 +177,44 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize
                         packed = rest;
                         for (m, to) in column.iter_mut().take(present).enumerate() {
                             *to = plain[at + m * strides.output].widen();
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(tensor)
+}
+
+/// The parts of a filter for tile registers, where it has any; `whole` is the filter with all input channels in one chunk.
+fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: Tensor) -> TractResult<Tensor> {
+    let ram = whole.try_as_plain_ram()?;
+    let mut values = ram.as_slice::<f32>().context("filter: only sums in f32 are made of parts")?;
+    if !kernel::is_regular(values.iter().map(|w| w.abs().to_bits()).max().unwrap_or(0)) {
+        return Ok(whole);
+    }
+    let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
+    let blocks = channels.div_ceil(DEPTH);
+    let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
+    let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
+    let shape = [spec.group, taps, blocks, PARTS, sides, WEIGHTS_OF_SIDE];
+    let mut tensor = kernel::uninitialized_tensor("packed filter", u16::datum_type(), &shape)?;
+    let mut ram = tensor.try_as_plain_ram_mut()?;
+    let mut packed = ram.as_slice_mut::<u16>()?;
+    for width in (0..spec.group).flat_map(|_| &panels) {
+        for _ in 0..taps {
+            // `[input channel][channel of the panel]`
+            let (tap, rest) = values.split_at(channels * width);
+            values = rest;
+            for block in tap.chunks(DEPTH * width) {
+                let (to, rest) = std::mem::take(&mut packed).split_at_mut(PARTS * width * DEPTH);
+                packed = rest;
+                for (pair, m) in (0..DEPTH / 2).cartesian_product(0..*width) {
+                    for c in 0..2 {
+                        let parts = block.get((2 * pair + c) * width + m).map_or([0; PARTS], |w| kernel::parts_of(*w));
+                        let at = m / SIDE * WEIGHTS_OF_SIDE + (pair * SIDE + m % SIDE) * 2 + c;
+                        for (part, value) in parts.into_iter().enumerate() {
+                            to[part * width * DEPTH + at] = value;
                         }
                     }
                 }

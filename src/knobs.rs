@@ -15,7 +15,7 @@ tract_core::declare_knob!(
     scopable TRACT_DECONV_ISA,
     Option<String>,
     None,
-    "Only this instruction set in deconvolutions: portable, neon, avx2 or avx512. Planning fails where the CPU lacks it."
+    "Only this instruction set in deconvolutions: portable, neon, avx2, avx512 or amx. Planning fails where the CPU lacks it."
 );
 
 tract_core::declare_knob!(

@@ -12,6 +12,7 @@ use crate::strategy::cells::CellsPlan;
 use crate::strategy::channels::ChannelsPlan;
 use crate::strategy::col2im::Col2imPlan;
 use crate::strategy::depthwise::{DepthwisePlan, Way};
+use crate::strategy::matrix::MatrixPlan;
 use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::overlap::OverlapPlan;
 use crate::strategy::phases::PhasesPlan;
@@ -33,6 +34,8 @@ pub enum Strategy {
     Overlap,
     /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
     Col2im,
+    /// Each phase as a small dense convolution, in products of matrices.
+    Matrix,
     /// Each phase as a small dense convolution, lanes are output channels.
     Channels,
     /// Each phase as a small dense convolution, lanes are positions.
@@ -43,12 +46,13 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 8] = [
+    pub const ALL: [Strategy; 9] = [
         Strategy::Depthwise,
         Strategy::Cells,
         Strategy::MatVec,
         Strategy::Overlap,
         Strategy::Col2im,
+        Strategy::Matrix,
         Strategy::Channels,
         Strategy::Phases,
         Strategy::Reference,
@@ -62,6 +66,7 @@ impl Strategy {
             Strategy::MatVec => "matvec",
             Strategy::Overlap => "overlap",
             Strategy::Col2im => "col2im",
+            Strategy::Matrix => "matrix",
             Strategy::Channels => "channels",
             Strategy::Phases => "phases",
             Strategy::Reference => "reference",
@@ -95,6 +100,7 @@ impl Strategy {
             Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::MatVec),
             Strategy::Overlap => OverlapPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Overlap),
             Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
+            Strategy::Matrix => MatrixPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Matrix),
             Strategy::Channels => {
                 ChannelsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Channels)
             }
@@ -126,6 +132,8 @@ pub enum Decision {
     Overlap(OverlapPlan),
     /// See [`Strategy::Col2im`].
     Col2im(Col2imPlan),
+    /// See [`Strategy::Matrix`].
+    Matrix(MatrixPlan),
     /// See [`Strategy::Channels`].
     Channels(ChannelsPlan),
     /// See [`Strategy::Phases`].
@@ -142,6 +150,7 @@ impl Decision {
     pub fn cost(&self) -> Option<u64> {
         match self {
             Decision::Col2im(plan) => Some(plan.cost),
+            Decision::Matrix(plan) => Some(plan.cost),
             Decision::Channels(plan) => Some(plan.cost),
             Decision::Phases(plan) => Some(plan.cost),
             Decision::Depthwise(plan) => Some(plan.cost),
@@ -161,6 +170,7 @@ impl Decision {
             Decision::MatVec(plan) => plan.working_bytes(problem, element),
             Decision::Overlap(plan) => plan.working_bytes(problem, element),
             Decision::Col2im(plan) => plan.working_bytes(problem, element),
+            Decision::Matrix(plan) => plan.working_bytes(problem, element),
             Decision::Channels(plan) => plan.working_bytes(problem, element),
             Decision::Phases(plan) => plan.working_bytes(problem, element),
             Decision::Reference => 0,
@@ -291,6 +301,7 @@ impl Plan {
             Decision::MatVec(_) => Strategy::MatVec,
             Decision::Overlap(_) => Strategy::Overlap,
             Decision::Col2im(_) => Strategy::Col2im,
+            Decision::Matrix(_) => Strategy::Matrix,
             Decision::Channels(_) => Strategy::Channels,
             Decision::Phases(_) => Strategy::Phases,
             Decision::Reference => Strategy::Reference,
@@ -311,6 +322,7 @@ impl Plan {
             Decision::MatVec(plan) => plan.filter_layout(),
             Decision::Overlap(plan) => plan.filter_layout(),
             Decision::Col2im(plan) => plan.filter_layout(),
+            Decision::Matrix(plan) => plan.filter_layout(),
             Decision::Channels(plan) => plan.filter_layout(),
             Decision::Phases(plan) => plan.filter_layout(),
             Decision::Reference => FilterLayout::Plain,
@@ -412,6 +424,7 @@ impl Plan {
                 Decision::MatVec(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Overlap(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Col2im(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Matrix(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Channels(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
@@ -447,6 +460,15 @@ impl fmt::Display for Plan {
             Decision::Col2im(p) => {
                 let rows = p.chunk_rows;
                 write!(f, "col2im {}x{} on {} {:?}, {rows} input rows at a time", p.mr, p.nv, self.isa, self.datum_type)
+            }
+            Decision::Matrix(p) => {
+                let runs = if p.by_row { "rows" } else { "blocks" };
+                let (rows, columns) = (p.block_rows, p.block_columns);
+                write!(
+                    f,
+                    "matrix on {} {:?}, each number in three parts of 8 bits, by {runs}, blocks of {rows}x{columns} positions",
+                    self.isa, self.datum_type
+                )
             }
             Decision::Channels(p) => {
                 let source = match (p.direct, p.transposed) {

@@ -1,5 +1,6 @@
 //! The planner's decisions, as plain values: which strategy a shape gets, and why the better-ranked ones declined.
 
+use std::io::Write;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::kernel::Isa;
@@ -33,6 +34,41 @@ fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractR
     Plan::new(spec, &shape, None, DatumType::F32, options)
 }
 
+/// The best instruction set but for tile registers.
+fn vectors() -> PlanOptions {
+    let isa = Isa::ALL.into_iter().rev().find(|isa| isa.is_available() && *isa != Isa::Amx);
+    PlanOptions { isa, ..Default::default() }
+}
+
+#[test]
+fn dense_layers_get_products_of_matrices() -> TractResult<()> {
+    if !Isa::Amx.is_available() {
+        let _ = writeln!(std::io::stderr(), "products of matrices: skipped, this cpu has no tile registers");
+        return Ok(());
+    }
+    let cases = [
+        (spec([512, 256], 1, [4, 2, 1]), [8, 8], true),
+        (spec([256, 256], 1, [4, 2, 1]), [32, 24], true),
+        (forward([64, 64], 1, [3, 1, 1]), [56, 56], true),
+        // channels of a group, of either kind, leave most of a product empty
+        (spec([128, 3], 1, [4, 2, 1]), [32, 32], false),
+        (forward([3, 64], 1, [7, 2, 3]), [224, 224], false),
+        (forward([256, 256], 32, [3, 1, 1]), [28, 28], false),
+    ];
+    for (spec, spatial, expected) in cases {
+        for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            let plan = plan(&spec, spatial, &PlanOptions::default())?;
+            assert_eq!(plan.strategy() == Strategy::Matrix, expected, "{spec:?}: {}", plan.explain());
+            let vectors = self::plan(&spec, spatial, &vectors())?;
+            assert_ne!(vectors.strategy(), Strategy::Matrix);
+            let why = vectors.declined.iter().find(|(strategy, _)| *strategy == Strategy::Matrix);
+            assert!(why.is_some_and(|(_, why)| why.contains("no tile registers")));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     let cases = [
@@ -53,7 +89,7 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
         (forward([256, 64], 1, [1, 1, 0]), [1, 1], Strategy::MatVec),
     ];
     for (spec, spatial, strategy) in cases {
-        let plan = plan(&spec, spatial, &PlanOptions::default())?;
+        let plan = plan(&spec, spatial, &vectors())?;
         assert_eq!(plan.strategy(), strategy, "{spec:?}: {}", plan.explain());
         // each better-ranked strategy says why not, and so does every rival whose cost was compared
         let declined: Vec<Strategy> = plan.declined.iter().map(|d| d.0).collect();
@@ -90,7 +126,7 @@ fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<(
 fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     for (channels, stride, spatial) in [([64, 32], 2, [128, 128]), ([256, 256], 2, [32, 24]), ([512, 256], 2, [8, 8])] {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, 1, [2 * stride, stride, 1]) };
-        let plan = plan(&spec, spatial, &PlanOptions::default())?;
+        let plan = plan(&spec, spatial, &vectors())?;
         assert_eq!(plan.strategy(), Strategy::Channels, "{spec:?}: {}", plan.explain());
     }
     Ok(())

@@ -13,11 +13,13 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors.
     Avx512,
+    /// The same, and tile registers for products of matrices, on Linux.
+    Amx,
 }
 
 impl Isa {
     /// Every instruction set, best last.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// Whether this CPU has it.
     pub fn is_available(self) -> bool {
@@ -31,6 +33,7 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.is_available(),
+            Isa::Amx => Isa::Avx512.is_available() && super::matrix::is_available(),
             _ => false,
         }
     }
@@ -47,6 +50,7 @@ impl Isa {
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         }
     }
 }

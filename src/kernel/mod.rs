@@ -6,6 +6,7 @@ mod cells;
 mod guarded;
 mod halves;
 mod isa;
+mod matrix;
 mod padded;
 mod plane;
 mod rows;
@@ -21,6 +22,9 @@ pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;
+pub(crate) use matrix::{
+    DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular, parts_of,
+};
 pub(crate) use padded::{Rows, SplitRows};
 pub(crate) use plane::PlaneTaps;
 pub(crate) use scratch::{Aligned, Scratch};

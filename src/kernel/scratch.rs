@@ -1,7 +1,6 @@
 //! Memory that is kept between runs.
 
 use super::alloc::reserve;
-use crate::element::Compute;
 use tract_core::internal::*;
 
 /// Memory that a thread keeps between runs, so that steady state allocates outputs only.
@@ -13,6 +12,8 @@ pub(crate) struct Scratch<T> {
     pub tile: Aligned<T>,
     /// A copy of a tile's input that reaches past its end.
     pub ragged: Aligned<T>,
+    /// Parts of a block of input, for tile registers.
+    pub parts: Aligned<u16>,
     /// A row on its way to the output.
     pub row: Vec<T>,
 }
@@ -21,7 +22,7 @@ pub(crate) struct Scratch<T> {
 #[derive(Default)]
 pub(crate) struct Aligned<T>(Vec<T>);
 
-impl<T: Compute> Aligned<T> {
+impl<T: Copy + Default> Aligned<T> {
     /// `len` elements with whatever they held before.
     ///
     /// # Errors
@@ -31,7 +32,7 @@ impl<T: Compute> Aligned<T> {
         let whole = len.saturating_add(slack);
         if self.0.len() < whole {
             reserve("working memory", &mut self.0, whole)?;
-            self.0.resize(whole, T::ZERO);
+            self.0.resize(whole, T::default());
         }
         let begin = self.0.as_ptr().align_offset(64).min(slack);
         Ok(&mut self.0[begin..begin + len])

@@ -2,6 +2,7 @@
 
 use super::Isa;
 use super::cells::{Cells, sum_of_cells};
+use super::matrix::{self, MatrixKernels};
 use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::plane::{PlaneTaps, sum_of_plane};
 use super::rows;
@@ -615,6 +616,11 @@ pub(crate) trait Dispatch: Compute {
     /// The kernels of an instruction set, if the CPU has it and they exist for this type; the portable ones always do.
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
 
+    /// Those of its kernels that have tile registers, if the CPU has them and they exist for this type.
+    fn matrix_kernels(_isa: Isa) -> Option<&'static MatrixKernels<Self>> {
+        None
+    }
+
     /// Lends the thread's scratch memory.
     fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
 }
@@ -625,13 +631,17 @@ impl Dispatch for f32 {
     fn kernels(isa: Isa) -> &'static Kernels<f32> {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if isa.is_available() => &avx512_f32::KERNELS,
+            Isa::Avx512 | Isa::Amx if isa.is_available() => &avx512_f32::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 if isa.is_available() => &avx2_f32::KERNELS,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon if isa.is_available() => &neon_f32::KERNELS,
             _ => &portable_f32::KERNELS,
         }
+    }
+
+    fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
+        if isa == Isa::Amx { matrix::kernels() } else { None }
     }
 }
 
@@ -641,7 +651,7 @@ impl Dispatch for f64 {
     fn kernels(isa: Isa) -> &'static Kernels<f64> {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if isa.is_available() => &avx512_f64::KERNELS,
+            Isa::Avx512 | Isa::Amx if isa.is_available() => &avx512_f64::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 if isa.is_available() => &avx2_f64::KERNELS,
             #[cfg(target_arch = "aarch64")]

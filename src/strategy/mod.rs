@@ -5,6 +5,7 @@ pub mod channels;
 pub mod col2im;
 mod cost;
 pub mod depthwise;
+pub mod matrix;
 pub mod matvec;
 pub mod overlap;
 pub mod phases;

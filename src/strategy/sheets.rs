@@ -291,6 +291,16 @@ impl Sheets {
         }
     }
 
+    /// Writes zeros to what the filling of cells of `depth` elements leaves as it was: rows that the block does not have, and what is between the last sheet and the next
+    /// channel.
+    pub fn clear_rest<T: Compute>(&self, filling: &Filling, depth: usize, to: &mut [T]) {
+        let (sheets, rest) = to.split_at_mut(filling.parts.len() * self.sheet * depth);
+        for sheet in sheets.chunks_mut((self.sheet * depth).max(1)) {
+            sheet[filling.count * self.pitch * depth..].fill(T::ZERO);
+        }
+        rest.fill(T::ZERO);
+    }
+
     /// Writes the sheets of some channels of channels-first input, `stride` elements apart from the first in `source`, as cells of `cell` elements, whole vectors. `planes` and
     /// `wide` are working memory.
     ///

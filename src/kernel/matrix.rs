@@ -1,0 +1,588 @@
+//! Products of matrices in tile registers (AMX), for f32.
+//!
+//! The unit multiplies numbers of 8 significant bits (bf16) and adds in f32. An f32 has 24: it is, exactly, the sum of three of them, a high, a
+//! middle and a low part. Of the nine products of two numbers' parts, six are made. The other three are at most `2^-24` of the whole product together, as much
+//! as rounding it to f32 changes, and mostly far less. Small products are summed before the large ones, so sums are no worse than those of f32 (errors were a fifth of a chain
+//! of multiply-adds').
+//!
+//! What does not hold here is what f32 does at the ends of its range: the unit takes subnormal numbers for zero, and parts of infinity are not numbers. [`is_regular`] tells
+//! for which numbers that makes no difference; others are not to be multiplied here.
+
+use super::tile::Start;
+use crate::element::Compute;
+
+/// Positions, and output channels, of a tile register.
+pub(crate) const SIDE: usize = 16;
+
+/// Input channels that are multiplied at once.
+pub(crate) const DEPTH: usize = 32;
+
+/// Parts of a number.
+pub(crate) const PARTS: usize = 3;
+
+/// Elements of a part of a step's weights for [`SIDE`] output channels: `[pair of input channels][output channel][channel of the pair]`.
+pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
+
+/// The parts of a [regular](is_regular) number, high to low, each the nearest to what is left. Their sum is the number, but for what is smaller than `2^-133`.
+pub(crate) fn parts_of(number: f32) -> [u16; PARTS] {
+    let mut rest = number;
+    std::array::from_fn(|_| {
+        let bits = rest.to_bits();
+        // ties to even
+        let part = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+        rest -= from_part(part);
+        part
+    })
+}
+
+/// The number that a part stands for.
+pub(crate) fn from_part(part: u16) -> f32 {
+    f32::from_bits((part as u32) << 16)
+}
+
+/// Whether products of numbers up to a magnitude are right to within f32's rounding of the largest: neither they nor their sums reach infinity, and what is lost as
+/// subnormal is less than `2^-40` of them. `bits` are those of the largest magnitude; zero is regular.
+pub(crate) fn is_regular(bits: u32) -> bool {
+    const LEAST: u32 = (127 - 40) << 23;
+    const MOST: u32 = (127 + 50) << 23;
+    bits == 0 || (LEAST..=MOST).contains(&bits)
+}
+
+/// One product: [`DEPTH`] channels under a tap.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MatrixStep {
+    /// What to add to a position's index in the source.
+    pub offset: usize,
+    /// Where its weights are: `[part][side][WEIGHTS_OF_SIDE]`.
+    pub weights: usize,
+}
+
+/// The side that is read in place: parts of cells of [`DEPTH`] channels.
+#[derive(Clone, Copy)]
+pub(crate) struct PartSource<'a> {
+    /// The parts of many cells: all high parts of some channels, all middle ones, all low ones.
+    pub data: &'a [u16],
+    /// Index of the first position's high part under offset zero.
+    pub base: usize,
+    /// Elements between positions.
+    pub step: usize,
+    /// Elements between the parts of a cell.
+    pub part: usize,
+    /// What is summed.
+    pub steps: &'a [MatrixStep],
+}
+
+impl PartSource<'_> {
+    /// One past the largest index that so many positions reach.
+    fn reach(&self, positions: usize) -> usize {
+        let furthest = self.steps.iter().map(|step| step.offset).max().unwrap_or(0);
+        self.base + furthest + (positions.max(1) - 1) * self.step + (PARTS - 1) * self.part + DEPTH
+    }
+}
+
+/// The most positions that are multiplied at once: the source must have so many, from each of a run's positions on.
+pub(crate) const POSITIONS_AT_ONCE: usize = 2 * SIDE;
+
+type Split<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], part: usize) -> u32;
+type Join<T> = fn(weights: &[u16], sides: usize, to: &mut [T]);
+type Multiply<T> = unsafe fn(
+    weights: &[u16],
+    sides: usize,
+    source: &PartSource,
+    count: usize,
+    start: Start<T>,
+    out: &mut [T],
+    out_stride: usize,
+);
+
+/// The kernels that have tile registers.
+///
+/// Holding one is proof that the CPU has them and that this process may use them.
+pub(crate) struct MatrixKernels<T: 'static> {
+    split: Split<T>,
+    join: Join<T>,
+    multiply: Multiply<T>,
+}
+
+impl<T: Compute> MatrixKernels<T> {
+    /// The parts of `count` cells of up to [`DEPTH`] channels, `from_step` apart: `part` elements from the high ones to the middle ones and to the low ones, [`DEPTH`]
+    /// from cell to cell. Missing channels are zero. Returns the bits of the largest magnitude.
+    ///
+    /// # Panics
+    /// When a slice is too short.
+    pub fn split(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (count, channels): (usize, usize),
+        to: &mut [u16],
+        part: usize,
+    ) -> u32 {
+        let Some(last) = count.checked_sub(1) else { return 0 };
+        assert!((1..=DEPTH).contains(&channels) && last * from_step + channels <= from.len());
+        assert!(count * DEPTH <= part && (PARTS - 1) * part + count * DEPTH <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.split)(from, from_step, (count, channels), to, part) }
+    }
+
+    /// The weights of a tap, `[input channel][output channel]`, from their parts, `[block of input channels][part][side][WEIGHTS_OF_SIDE]`.
+    ///
+    /// # Panics
+    /// When there are fewer weights than elements in `to`.
+    pub fn join(&self, weights: &[u16], sides: usize, to: &mut [T]) {
+        (self.join)(weights, sides, to)
+    }
+
+    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and `sides · SIDE` output channels, over steps `s` and their channels `c`; there are one or two sides. The source has [`POSITIONS_AT_ONCE`] positions from each on.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what is read or written.
+    pub fn multiply(
+        &self,
+        (weights, sides): (&[u16], usize),
+        source: &PartSource,
+        count: usize,
+        start: Start<T>,
+        out: &mut [T],
+        out_stride: usize,
+    ) {
+        let Some(last) = count.checked_sub(1) else { return };
+        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        assert!((1..=2).contains(&sides) && source.steps.iter().all(|step| step.weights + of_step <= weights.len()));
+        assert!(source.reach(count.next_multiple_of(POSITIONS_AT_ONCE)) <= source.data.len());
+        assert!(last * out_stride + sides * SIDE <= out.len());
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= sides * SIDE);
+        }
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.multiply)(weights, sides, source, count, start, out, out_stride) }
+    }
+}
+
+/// Whether this CPU has tile registers for bf16, and this process may use them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) use amx::is_available;
+
+/// The kernels for f32, where there are any.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) fn kernels() -> Option<&'static MatrixKernels<f32>> {
+    static KERNELS: MatrixKernels<f32> = MatrixKernels { split: amx::split, join, multiply: amx::multiply };
+    is_available().then_some(&KERNELS)
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn join(weights: &[u16], sides: usize, to: &mut [f32]) {
+    let (width, part) = (sides * SIDE, sides * WEIGHTS_OF_SIDE);
+    for (block, to) in weights.chunks(PARTS * part).zip(to.chunks_mut(DEPTH * width)) {
+        for (c, row) in to.chunks_mut(width).enumerate() {
+            for (m, to) in row.iter_mut().enumerate() {
+                let at = m / SIDE * WEIGHTS_OF_SIDE + (c / 2 * SIDE + m % SIDE) * 2 + c % 2;
+                // the small ones first: the sum is exact
+                *to = (0..PARTS).rev().map(|p| from_part(block[p * part + at])).sum::<f32>();
+            }
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(super) fn kernels() -> Option<&'static MatrixKernels<f32>> {
+    None
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(super) fn is_available() -> bool {
+    false
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use super::*;
+    use std::arch::asm;
+    use std::arch::x86_64::*;
+    use std::sync::OnceLock;
+
+    pub fn is_available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512bf16")
+                && has_tiles()
+                && is_permitted()
+        })
+    }
+
+    /// CPUID's leaf 7: bf16 products are bit 22 of EDX, tiles bit 24.
+    fn has_tiles() -> bool {
+        let (most, _) = __get_cpuid_max(0);
+        most >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == (1 << 22 | 1 << 24)
+    }
+
+    /// Asks Linux, which keeps tile registers only for processes that did (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)`). Threads inherit the permission; those
+    /// that there are already get it, too.
+    fn is_permitted() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILE_DATA: libc::c_long = 18;
+        // SAFETY: a request that takes two numbers and touches no memory of ours; systems that don't know it return an error.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
+    }
+
+    /// The shapes of the eight tile registers, as `ldtilecfg` reads them: all of sixteen rows of 64 bytes.
+    #[repr(C, align(64))]
+    struct Shapes {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        row_bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+
+    static SHAPES: Shapes = {
+        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+        let mut tile = 0;
+        while tile < 8 {
+            (row_bytes[tile], rows[tile]) = (64, SIDE as u8);
+            tile += 1;
+        }
+        Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    };
+
+    /// # Safety
+    /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with bf16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn split(
+        from: &[f32],
+        from_step: usize,
+        (count, channels): (usize, usize),
+        to: &mut [u16],
+        part: usize,
+    ) -> u32 {
+        let some = |lanes: usize| if lanes >= SIDE { u16::MAX } else { (1u16 << lanes) - 1 };
+        let masks = [some(channels), some(channels.saturating_sub(SIDE))];
+        let magnitude = _mm512_set1_epi32(i32::MAX);
+        let mut most = _mm512_setzero_si512();
+        for i in 0..count {
+            let from = from.as_ptr().wrapping_add(i * from_step);
+            let mut to = to.as_mut_ptr().wrapping_add(i * DEPTH);
+            // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`; bf16 vectors are bits of as many u16.
+            unsafe {
+                let mut rest =
+                    [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
+                for x in rest {
+                    most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
+                }
+                for _ in 0..PARTS {
+                    let high: [__m256i; 2] = rest.map(|x| std::mem::transmute(_mm512_cvtneps_pbh(x)));
+                    let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(high[0]), high[1]);
+                    _mm512_storeu_si512(to.cast(), both);
+                    to = to.wrapping_add(part);
+                    for (x, high) in rest.iter_mut().zip(high) {
+                        let high = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
+                        *x = _mm512_sub_ps(*x, _mm512_castsi512_ps(high));
+                    }
+                }
+            }
+        }
+        _mm512_reduce_max_epu32(most)
+    }
+
+    /// Four tiles of sums: `[position side][channel side][position][channel]`.
+    #[repr(C, align(64))]
+    struct Sums([f32; 4 * SIDE * SIDE]);
+
+    /// # Safety
+    /// As [`MatrixKernels::multiply`] asserts; the CPU has tile registers, and the process may use them.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn multiply(
+        weights: &[u16],
+        sides: usize,
+        source: &PartSource,
+        count: usize,
+        start: Start<f32>,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        let mut sums = Sums([0.0; 4 * SIDE * SIDE]);
+        // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract.
+        unsafe {
+            // The compiler puts nothing in tile registers, so shapes stay what they are until the release, which makes it cheap to switch threads.
+            asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly));
+            for first in (0..count).step_by(POSITIONS_AT_ONCE) {
+                let positions = (count - first).min(POSITIONS_AT_ONCE);
+                let from = source.data.as_ptr().add(source.base + first * source.step);
+                match sides {
+                    2 => four_tiles(from, source, weights, &mut sums),
+                    _ => two_tiles(from, source, weights, &mut sums),
+                }
+                for p in 0..positions {
+                    for side in 0..sides {
+                        let at = (p / SIDE * 2 + side) * SIDE * SIDE + p % SIDE * SIDE;
+                        let sum = _mm512_load_ps(sums.0.as_ptr().add(at));
+                        let to = out.as_mut_ptr().add((first + p) * out_stride + side * SIDE);
+                        let before = match start {
+                            Start::Bias(bias) => _mm512_loadu_ps(bias.as_ptr().add(side * SIDE)),
+                            Start::Add => _mm512_loadu_ps(to),
+                        };
+                        _mm512_storeu_ps(to, _mm512_add_ps(before, sum));
+                    }
+                }
+            }
+            asm!("tilerelease", options(nostack, nomem));
+        }
+    }
+
+    // Registers: sums are in tmm0 to tmm3, positions in tmm4 and tmm5, weights in tmm6 and tmm7. `{x}` and `{y}` point to the two sides of positions.
+
+    macro_rules! load_positions {
+        () => {
+            "tileloadd tmm4, [{x} + {row}]\n tileloadd tmm5, [{y} + {row}]\n"
+        };
+    }
+
+    macro_rules! load_weights {
+        (2, $part:tt) => {
+            concat!(
+                "tileloadd tmm6, [{w} + {line} + 2048*",
+                $part,
+                "]\n tileloadd tmm7, [{w} + {line} + 2048*",
+                $part,
+                " + 1024]\n"
+            )
+        };
+        (1, $part:tt) => {
+            concat!("tileloadd tmm6, [{w} + {line} + 1024*", $part, "]\n")
+        };
+    }
+
+    /// Positions times weights. Two sums a product would wait for each other, so every other product has sums of its own.
+    macro_rules! products {
+        (2, $turn:tt) => {
+            "tdpbf16ps tmm0, tmm4, tmm6\n tdpbf16ps tmm1, tmm4, tmm7\n tdpbf16ps tmm2, tmm5, tmm6\n tdpbf16ps tmm3, tmm5, tmm7\n"
+        };
+        (1, even) => {
+            "tdpbf16ps tmm0, tmm4, tmm6\n tdpbf16ps tmm2, tmm5, tmm6\n"
+        };
+        (1, odd) => {
+            "tdpbf16ps tmm1, tmm4, tmm6\n tdpbf16ps tmm3, tmm5, tmm6\n"
+        };
+    }
+
+    /// The sums of two tile registers of positions by two of channels, or one, over all steps of a source: first the small products, of parts that are
+    /// not both high, then the large ones. Where there are two sums only, the halves of each are added.
+    macro_rules! tiles {
+        ($(#[$doc:meta])* $name:ident, $sides:tt, halves $halves:expr) => {
+            $(#[$doc])*
+            #[inline(always)]
+            unsafe fn $name(from: *const u16, source: &PartSource, weights: &[u16], sums: &mut Sums) {
+                if source.steps.is_empty() {
+                    sums.0.fill(0.0);
+                    return;
+                }
+                let steps = source.steps.as_ptr_range();
+                // SAFETY: this function's contract: tiles are loaded from the source's cells and the weights, and stored in `sums`.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                        "mov {at}, {begin}",
+                        "2:",
+                        "mov {x}, [{at}]",
+                        "mov {w}, [{at} + 8]",
+                        "lea {w}, [{weights} + 2*{w}]",
+                        "lea {x}, [{from} + 2*{x}]",
+                        "lea {y}, [{x} + {side}]",
+                        load_positions!(),
+                        load_weights!($sides, 1), products!($sides, even),
+                        load_weights!($sides, 2), products!($sides, odd),
+                        "add {x}, {part}", "add {y}, {part}",
+                        load_positions!(),
+                        load_weights!($sides, 1), products!($sides, even),
+                        load_weights!($sides, 0), products!($sides, odd),
+                        "add {x}, {part}", "add {y}, {part}",
+                        load_positions!(), products!($sides, even),
+                        "add {at}, 16",
+                        "cmp {at}, {end}",
+                        "jne 2b",
+                        "mov {at}, {begin}",
+                        "3:",
+                        "mov {x}, [{at}]",
+                        "mov {w}, [{at} + 8]",
+                        "lea {w}, [{weights} + 2*{w}]",
+                        "lea {x}, [{from} + 2*{x}]",
+                        "lea {y}, [{x} + {side}]",
+                        load_positions!(),
+                        load_weights!($sides, 0), products!($sides, odd),
+                        "add {at}, 16",
+                        "cmp {at}, {end}",
+                        "jne 3b",
+                        "tilestored [{sums} + {line}], tmm0",
+                        "tilestored [{sums} + {line} + 1024], tmm1",
+                        "tilestored [{sums} + {line} + 2048], tmm2",
+                        "tilestored [{sums} + {line} + 3072], tmm3",
+                        at = out(reg) _, x = out(reg) _, y = out(reg) _, w = out(reg) _,
+                        weights = in(reg) weights.as_ptr(),
+                        begin = in(reg) steps.start, end = in(reg) steps.end,
+                        from = in(reg) from,
+                        side = in(reg) source.step * (2 * SIDE),
+                        row = in(reg) source.step * 2,
+                        part = in(reg) source.part * 2,
+                        line = in(reg) 64usize,
+                        sums = in(reg) sums.0.as_mut_ptr(),
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+                for half in $halves {
+                    let (to, from): (usize, usize) = half;
+                    for i in 0..SIDE * SIDE {
+                        sums.0[to * SIDE * SIDE + i] += sums.0[from * SIDE * SIDE + i];
+                    }
+                }
+            }
+        };
+    }
+
+    tiles! {
+        /// # Safety
+        /// The CPU has tile registers, whose shapes are [`SHAPES`]; from `from` on, the source has two sides of positions; `weights` has two sides for each step.
+        four_tiles, 2, halves []
+    }
+    tiles! {
+        /// # Safety
+        /// As [`four_tiles`], for one side of channels.
+        two_tiles, 1, halves [(0, 1), (2, 3)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn parts_add_up_to_the_number() {
+        let mut bits = 0x1234_5678u32;
+        for _ in 0..100_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // magnitudes of which the low part is no smaller than a part can be
+            let number = f32::from_bits(bits & 0x807f_ffff | (((bits >> 9) & 0x7f) + 64) << 23);
+            let parts = parts_of(number).map(from_part);
+            assert_eq!(parts[2] + parts[1] + parts[0], number);
+            assert!(parts[1].abs() <= parts[0].abs() / 256.0 && parts[2].abs() <= parts[1].abs() / 256.0);
+        }
+        assert_eq!(parts_of(0.0), [0; PARTS]);
+        assert_eq!(parts_of(-1.0).map(from_part), [-1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn regular_numbers_are_far_from_both_ends() {
+        let magnitudes = [0.0, 1e-10, 1.0, 1e15, 1e-30, f32::MIN_POSITIVE / 2.0, 1e30, f32::INFINITY, f32::NAN];
+        let regular = magnitudes.map(|x| is_regular(x.to_bits()));
+        assert_eq!(regular, [true, true, true, true, false, false, false, false, false]);
+    }
+
+    /// The kernels, or none and a line that says so.
+    #[cfg(target_os = "linux")]
+    fn kernels_here(test: &str) -> Option<&'static MatrixKernels<f32>> {
+        let kernels = kernels();
+        if kernels.is_none() {
+            let _ = writeln!(std::io::stderr(), "{test}: skipped, this cpu has no tile registers");
+        }
+        kernels
+    }
+
+    #[cfg(target_os = "linux")]
+    fn numbers(len: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    /// `[step][channel][output channel]` as the kernels read them.
+    #[cfg(target_os = "linux")]
+    fn packed(weights: &[f32], sides: usize) -> Vec<u16> {
+        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let mut packed = vec![0; weights.len() / (DEPTH * sides * SIDE) * of_step];
+        for (i, w) in weights.iter().enumerate() {
+            let (m, c, step) = (i % (sides * SIDE), i / (sides * SIDE) % DEPTH, i / (sides * SIDE * DEPTH));
+            for (p, part) in parts_of(*w).into_iter().enumerate() {
+                let side = step * of_step + (p * sides + m / SIDE) * WEIGHTS_OF_SIDE;
+                packed[side + (c / 2 * SIDE + m % SIDE) * 2 + c % 2] = part;
+            }
+        }
+        packed
+    }
+
+    /// Operands end, or begin, where memory may not be touched; results are compared with sums in f64, and their errors with those of a chain of
+    /// multiply-adds in f32.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn products_are_right_and_stay_inside() {
+        use crate::kernel::guarded::{Guarded, Side};
+        let Some(kernels) = kernels_here("products of matrices") else { return };
+        let counts = [1, SIDE - 1, SIDE, SIDE + 1, 2 * SIDE - 1, 2 * SIDE, 2 * SIDE + 1, 5 * SIDE + 3];
+        let mut errors = [0f64; 2];
+        for (i, count) in counts.into_iter().enumerate() {
+            for (side, sides, steps) in
+                [Side::Before, Side::After].into_iter().flat_map(|s| [(s, 1, 0), (s, 1, 3), (s, 2, 1), (s, 2, 9)])
+            {
+                // taps are a position apart; so many cells that the last tile's are all there
+                let cells = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
+                let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
+                let x = Guarded::new(side, &numbers(cells * channels, i as u32 + 1));
+                let part = cells * DEPTH;
+                let mut parts = Guarded::new(side, &vec![0xffffu16; PARTS * part]);
+                let most = kernels.split(&x, channels, (cells, channels), &mut parts, part);
+                assert_eq!(f32::from_bits(most), x.iter().fold(0f32, |most, x| most.max(x.abs())));
+                for (cell, from) in x.chunks(channels).enumerate() {
+                    for c in 0..DEPTH {
+                        let expected = parts_of(from.get(c).copied().unwrap_or(0.0));
+                        let got: [u16; PARTS] = std::array::from_fn(|p| parts[p * part + cell * DEPTH + c]);
+                        assert_eq!(got, expected, "cell {cell}, channel {c}");
+                    }
+                }
+                let width = sides * SIDE;
+                let w = numbers(steps * DEPTH * width, 77);
+                let weights = Guarded::new(side, &packed(&w, sides));
+                let mut joined = vec![0.0; w.len()];
+                kernels.join(&weights, sides, &mut joined);
+                assert_eq!(joined, w);
+                let bias = Guarded::new(side, &numbers(width, 5));
+                let step_of = |s: usize| MatrixStep { offset: s * DEPTH, weights: s * PARTS * sides * WEIGHTS_OF_SIDE };
+                let list: Vec<MatrixStep> = (0..steps).map(step_of).collect();
+                let source = PartSource { data: &parts, base: 0, step: DEPTH, part, steps: &list };
+                for (stride, add) in [(width, false), (width + 5, true)] {
+                    let before = numbers((count - 1) * stride + width, 6);
+                    let mut out = Guarded::new(side, &before);
+                    let start = if add { Start::Add } else { Start::Bias(&bias) };
+                    kernels.multiply((&weights, sides), &source, count, start, &mut out, stride);
+                    for (at, got) in out.iter().enumerate() {
+                        let (p, m) = (at / stride, at % stride);
+                        if m >= width {
+                            assert_eq!(*got, before[at], "between rows");
+                            continue;
+                        }
+                        let begin = if add { before[at] } else { bias[m] };
+                        let (mut sum, mut all, mut chain) = (begin as f64, begin.abs() as f64, begin);
+                        for (s, c) in (0..steps).flat_map(|s| (0..channels).map(move |c| (s, c))) {
+                            let (a, b) = (x[(p + s) * channels + c], w[(s * DEPTH + c) * width + m]);
+                            sum += a as f64 * b as f64;
+                            all += (a as f64 * b as f64).abs();
+                            chain = a.mul_add(b, chain);
+                        }
+                        let error = (*got as f64 - sum).abs() / all;
+                        assert!(error < 1.5e-7, "{got} for {sum}, {count} positions, {sides} sides, {steps} steps");
+                        errors[0] = errors[0].max(error);
+                        errors[1] = errors[1].max((chain as f64 - sum).abs() / all);
+                    }
+                }
+            }
+        }
+        assert!(errors[0] < errors[1], "errors of {errors:?}: parts are to be no worse than f32");
+        let _ = writeln!(std::io::stderr(), "products of matrices: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
+    }
+}

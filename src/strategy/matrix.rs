@@ -1,0 +1,509 @@
+//! Each phase as a small dense convolution over the shared grid, in products of matrices: positions × input channels by input channels × output channels.
+//!
+//! Per block the input is copied into cells of input channels, in the [`parts`](crate::kernel::MatrixKernels) that tile registers multiply, so that every tap
+//! is one constant offset; strips of sums are stored as those of [`channels`](super::channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
+//! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
+
+use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
+use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use super::sheets::{Filling, Sheets};
+use super::strips::{PanelOfStrip, Run, StripShape, Strips};
+use super::{Operands, Scratch, cost};
+use crate::element::Element;
+use crate::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::geometry::AxisPhases;
+use crate::kernel::{
+    ChannelTile, DEPTH, Dispatch, Isa, Kernels, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE,
+    Source, Start, WEIGHTS_OF_SIDE, is_regular, refill,
+};
+use crate::machine::Machine;
+use crate::spec::{DataFormat, Problem};
+use tract_core::internal::*;
+
+/// Output channels of a panel: two tile registers.
+const WIDTH: usize = 2 * SIDE;
+
+/// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
+const STEPS: usize = 64;
+
+/// The share of L2 that a strip's sums take.
+const SHARE_OF_SUMS: usize = 16;
+
+/// Positions that are transposed at once on their way into parts: they stay in L1.
+const POSITIONS_BY_WAY: usize = 64;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixPlan {
+    /// Output channels of the last panel; the others have 32.
+    pub tail_width: usize,
+    /// Whether positions of the grid are those of the input.
+    pub direct: bool,
+    /// Whether each column shift has a copy of its own, so that rows have no gaps.
+    pub apart: bool,
+    /// Whether runs of positions end where grid rows end, or run over the padding between rows.
+    pub by_row: bool,
+    /// Positions whose sums are made and stored together.
+    pub strip: usize,
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+}
+
+impl MatrixPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<MatrixPlan, String> {
+        if f32::matrix_kernels(isa).is_none() {
+            return Err(format!("{isa} has no tile registers"));
+        }
+        if !matches!(datum_type, DatumType::F32 | DatumType::F16) {
+            return Err(format!("tile registers have no sums in the type that those of {datum_type:?} are made in"));
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let tail_width = tail_width(problem);
+        match layout {
+            None => (),
+            Some(FilterLayout::Parts { width: WIDTH, tail_width: tail }) if *tail == tail_width => (),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        }
+        let axes = axes_of(problem);
+        let plans =
+            [false, true].map(|apart| MatrixPlan::with_sheets(problem, datum_type, axes.clone(), machine, apart));
+        let [together, apart] = plans;
+        Ok(if apart.cost < together.cost { apart } else { together })
+    }
+
+    /// Decides, but for how rows are laid out.
+    fn with_sheets(
+        problem: &Problem,
+        datum_type: DatumType,
+        axes: Vec<AxisPhases>,
+        machine: &Machine,
+        apart: bool,
+    ) -> MatrixPlan {
+        let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+        let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
+        let direct = datum_type == DatumType::F32
+            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        // of L2, a block's parts take at most half
+        let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>() * blocks_of_channels.max(1));
+        let sheets = |rows, columns| Sheets::new(&axes, rows, columns, apart);
+        let (block_rows, block_columns) = if y.grid == 1 && y.output == 1 {
+            let per_column = sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid));
+            (1, (budget / per_column.max(1)).max(256).min(x.grid))
+        } else {
+            let fixed = sheets(1, x.grid).channel_stride;
+            let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
+            ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+        };
+        // even blocks
+        let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
+        let block_columns = x.grid.div_ceil(x.grid.div_ceil(block_columns));
+        let laid_out = sheets(block_rows, block_columns);
+        // a dilation can make the pitch, and with it all that follows, larger than can be counted
+        let flat = (block_rows - 1).saturating_mul(laid_out.pitch).saturating_add(block_columns);
+        let blocks = outer.iter().map(|a| a.grid).product::<usize>()
+            * y.grid.div_ceil(block_rows)
+            * x.grid.div_ceil(block_columns);
+
+        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let steps = taps.saturating_mul(blocks_of_channels);
+        let passes = phases + steps / STEPS;
+        let of_run = |len: usize| {
+            let tiles = len.div_ceil(POSITIONS_AT_ONCE);
+            let products = tiles.saturating_mul(steps).saturating_mul(cost::MULTIPLIED);
+            products.saturating_add(tiles.saturating_mul(passes).saturating_mul(cost::TILES))
+        };
+        let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
+        let rows = (block_rows.saturating_mul(of_run(block_columns)) as f64 * y.share_inside()) as usize;
+        let whole = of_run(flat);
+        let sides = problem.group_out.div_ceil(SIDE);
+        let multiplied = (whole.min(rows) as f64 * outer_share) as usize;
+        let multiplied = (multiplied / 2).saturating_mul(sides);
+        let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
+        let cells = if direct { flat } else { laid_out.channel_stride };
+        let copied = cells.saturating_mul(blocks_of_channels * 2).saturating_mul(cost::PARTED);
+        let weights = steps.saturating_mul(sides);
+        let held = weights.saturating_mul(PARTS * WEIGHTS_OF_SIDE * size_of::<u16>()) <= machine.l2 / 2;
+        let streamed = if held { 0 } else { weights.saturating_mul(cost::STREAMED_PARTS) };
+        let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
+        let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
+        MatrixPlan {
+            tail_width: tail_width(problem),
+            direct,
+            apart,
+            by_row: rows < whole,
+            strip: (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE,
+            block_rows,
+            block_columns,
+            cost: block.saturating_mul((blocks * problem.group * problem.batch) as u64),
+            axes,
+        }
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
+        let cells = sheets.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        let weights = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
+        let of_parts = sheets.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
+        let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
+        let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        let by_way = BYTES_BY_WAY + POSITIONS_BY_WAY * DEPTH * element;
+        [cells, weights, parts, sums, by_way, bytes_of_tasks(problem, &self.axes, blocks)]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+
+    /// (Channel, tap) pairs of the phase that has most.
+    fn weights_of_phase(&self, problem: &Problem) -> usize {
+        let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
+        self.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let prepared = Prepared::new(self, problem, isa, filter, operands)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: 4 * POSITIONS_AT_ONCE,
+            panel: WIDTH,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let filling = task.filling(&prepared.sheets, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        })
+    }
+}
+
+/// Output channels of the last panel.
+fn tail_width(problem: &Problem) -> usize {
+    // as it is for the rest of the channels, with one tile register or two
+    match problem.group_out % WIDTH {
+        1..=SIDE => SIDE,
+        _ => WIDTH,
+    }
+}
+
+/// The filter's elements: in parts, or, where they have none, whole.
+enum Weights<'a, T> {
+    Parts(&'a [u16]),
+    Whole(&'a [T]),
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a MatrixPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    matrix: &'static MatrixKernels<E::Compute>,
+    sheets: Sheets,
+    /// Blocks of input channels.
+    blocks: usize,
+    /// Taps of all phases.
+    taps: usize,
+    /// Over all axes, outermost first. Offsets of taps count cells, weights count taps.
+    phases: Vec<Phase>,
+    panels: Vec<PanelOfStrip>,
+    /// Of the panels of a group.
+    padded: usize,
+    weights: Weights<'a, E::Compute>,
+    /// Padded to panel widths, per group.
+    bias: Vec<E::Compute>,
+    input: &'a [E],
+    strips: Strips<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a MatrixPlan,
+        problem: &'a Problem,
+        isa: Isa,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let kernels = E::Compute::kernels(isa);
+        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+        let (phases, taps) = phases_of(axes, 1, |shifts| if plan.direct { 0 } else { sheets.tap(shifts) });
+        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.tail_width)
+            .enumerate()
+            .map(|(index, (first_channel, width))| PanelOfStrip { index, first_channel, width })
+            .collect();
+        let padded = panels.iter().map(|panel| panel.width).sum();
+        let shape = StripShape { width: WIDTH, positions: POSITIONS_AT_ONCE, most: plan.strip, by_row: plan.by_row };
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
+            sheets,
+            blocks: problem.group_in.div_ceil(DEPTH),
+            taps,
+            phases,
+            panels,
+            padded,
+            weights: match filter.parts() {
+                Some(parts) => Weights::Parts(parts),
+                None => Weights::Whole(filter.data()?),
+            },
+            bias: super::padded_bias(problem, operands.bias, padded),
+            input: operands.input,
+            strips: Strips::new(problem, axes, kernels, shape, operands.tail),
+            strides: super::input_strides(problem, axes.len()),
+        })
+    }
+
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        filling: &Filling,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let pitch = self.sheets.pitch;
+        let channels = task.channels.clone();
+        let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
+        let parts = match self.weights {
+            Weights::Parts(weights) => self.fill_parts(task, g, filling, scratch)?.map(|part| (weights, part)),
+            Weights::Whole(_) => None,
+        };
+        let Scratch { tile, ragged, row, .. } = scratch;
+        if let Some((weights, part)) = parts {
+            let data = scratch.parts.of(PARTS * part * self.blocks)?;
+            let mut steps = vec![];
+            return self.strips.run(task, (g, pitch), panels, (tile, ragged), |run, sums| {
+                self.multiply(g, run, weights, (data, part), &mut steps, sums);
+                Ok(())
+            });
+        }
+        let first = task.n * self.strides.0 + g * self.problem.group_in * self.strides.1;
+        let cell = match self.problem.data_format {
+            DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
+            DataFormat::Nxc => self.problem.group_in,
+        };
+        let data = scratch.block.of(cell * self.sheets.channel_stride)?;
+        match self.problem.data_format {
+            DataFormat::Nxc => self.sheets.fill_cells(self.kernels, filling, &self.input[first..], cell, data),
+            DataFormat::Ncx => {
+                let planes = (&self.input[first..], self.strides.1, self.problem.group_in);
+                self.sheets.fill_transposed(self.kernels, filling, planes, (data, cell), (ragged, tile))?
+            }
+        }
+        self.strips.run(task, (g, pitch), panels, (tile, ragged), |run, sums| {
+            let weights = self.weights_of(g, &run, row)?;
+            self.sum(g, run, weights, (data, cell), sums);
+            Ok(())
+        })
+    }
+
+    /// Copies what a task reads of a group into parts: of each block of channels all cells' high parts, then the middle and the low ones, the number of elements returned from
+    /// one to the next. None where the numbers are not regular.
+    fn fill_parts(
+        &self,
+        task: &Task<E>,
+        g: usize,
+        filling: &Filling,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<Option<usize>> {
+        let (problem, direct) = (self.problem, self.plan.direct);
+        let (image, stride, spatial) = &self.strides;
+        let mut first = task.n * image + g * problem.group_in * stride;
+        let cells = match direct {
+            true => task.rows.len() * task.columns.len(),
+            false => self.sheets.channel_stride,
+        };
+        let part = (cells + POSITIONS_AT_ONCE) * DEPTH;
+        let parts = scratch.parts.of(PARTS * part * self.blocks)?;
+        let in_place = if direct {
+            first += task.offset(spatial);
+            Some(E::as_compute(&self.input[first..]).context("element: computed in another type")?)
+        } else {
+            None
+        };
+        let blocks = parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH));
+        let blocks = blocks.map(|(to, c)| (to, c, DEPTH.min(problem.group_in - c)));
+        let mut most = 0;
+        if problem.data_format == DataFormat::Nxc {
+            let (from, step) = match in_place {
+                Some(from) => (from, spatial[spatial.len() - 1]),
+                None => {
+                    let data = scratch.block.of(problem.group_in * cells)?;
+                    // which must not count as numbers of the input
+                    self.sheets.clear_rest(filling, problem.group_in, data);
+                    self.sheets.fill_cells(self.kernels, filling, &self.input[first..], problem.group_in, data);
+                    (&*data, problem.group_in)
+                }
+            };
+            for (to, c, channels) in blocks {
+                most = most.max(self.matrix.split(&from[c..], step, (cells, channels), to, part));
+            }
+        } else {
+            let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
+            let planes = scratch.block.of(if direct { 0 } else { DEPTH * cells })?;
+            planes.chunks_mut(cells).for_each(|plane| self.sheets.clear_rest(filling, 1, plane));
+            for (to, c, channels) in blocks {
+                let (planes, step) = match in_place {
+                    Some(from) => (&from[c * stride..], *stride),
+                    None => {
+                        for (ci, to) in (c..c + channels).zip(planes.chunks_mut(cells)) {
+                            let from = &self.input[first + ci * stride..];
+                            self.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)?;
+                        }
+                        (&*planes, cells)
+                    }
+                };
+                for at in (0..cells).step_by(POSITIONS_BY_WAY) {
+                    let count = POSITIONS_BY_WAY.min(cells - at);
+                    super::transposed(self.kernels, &planes[at..], step, (count, channels), by_way, DEPTH);
+                    let to = &mut to[at * DEPTH..];
+                    most = most.max(self.matrix.split(by_way, DEPTH, (count, channels), to, part));
+                }
+            }
+        }
+        Ok(is_regular(most).then_some(part))
+    }
+
+    /// The bias of a panel.
+    fn bias_of(&self, g: usize, panel: PanelOfStrip) -> &[E::Compute] {
+        &self.bias[g * self.padded + panel.first_channel..][..panel.width]
+    }
+
+    /// The sums of a run, in products of parts.
+    fn multiply(
+        &self,
+        g: usize,
+        run: Run,
+        weights: &[u16],
+        (data, part): (&[u16], usize),
+        steps: &mut Vec<MatrixStep>,
+        sums: &mut [E::Compute],
+    ) {
+        let (phase, panel) = (&self.phases[run.phase], run.panel);
+        let sides = panel.width / SIDE;
+        let weights = &weights[self.first_step(g, panel, phase.weights, WEIGHTS_OF_SIDE / SIDE * PARTS)..];
+        let base = run.positions.start * DEPTH;
+        let mut start = Start::Bias(self.bias_of(g, panel));
+        // All taps of some channels, whose cells then stay in L1. Passes begin at the same channels and taps wherever a range does, for the same bits.
+        let all = phase.taps.len().max(1);
+        for first in (0..if run.taps.is_empty() { 1 } else { self.blocks }).step_by((STEPS / all).max(1)) {
+            let blocks = first..(first + (STEPS / all).max(1)).min(self.blocks);
+            let mut tap = run.taps.start;
+            loop {
+                let end = run.taps.end.min((tap / STEPS + 1) * STEPS);
+                steps.clear();
+                let of_block = |block: usize| {
+                    let step_of = move |tap: usize| MatrixStep {
+                        offset: phase.taps[tap] * DEPTH + block * PARTS * part,
+                        weights: (tap * self.blocks + block) * PARTS * sides * WEIGHTS_OF_SIDE,
+                    };
+                    (tap..end).map(step_of)
+                };
+                steps.extend(blocks.clone().flat_map(of_block));
+                let source = PartSource { data, base, step: DEPTH, part, steps };
+                self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
+                start = Start::Add;
+                tap = end;
+                if tap >= run.taps.end {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Where the weights of a panel are from a tap on, `per_channel` elements for each output channel and step.
+    fn first_step(&self, g: usize, panel: PanelOfStrip, tap: usize, per_channel: usize) -> usize {
+        let before = (g * self.padded + panel.first_channel) * self.taps;
+        (before + tap * panel.width) * self.blocks * per_channel
+    }
+
+    /// The weights of a phase of a panel, `[tap][input channel][output channel]`.
+    fn weights_of<'w>(&'w self, g: usize, run: &Run, joined: &'w mut Vec<E::Compute>) -> TractResult<&'w [E::Compute]> {
+        let (phase, panel, channels) = (&self.phases[run.phase], run.panel, self.problem.group_in);
+        let len = phase.taps.len() * channels * panel.width;
+        match self.weights {
+            Weights::Whole(weights) => {
+                let before = (g * self.padded + panel.first_channel) * self.taps;
+                Ok(&weights[(before + phase.weights * panel.width) * channels..][..len])
+            }
+            Weights::Parts(weights) => {
+                refill("working memory", joined, len, E::Compute::default())?;
+                let weights = &weights[self.first_step(g, panel, phase.weights, WEIGHTS_OF_SIDE / SIDE * PARTS)..];
+                let of_tap = self.blocks * PARTS * panel.width * DEPTH;
+                for (from, to) in weights.chunks(of_tap).zip(joined.chunks_mut(channels * panel.width)) {
+                    self.matrix.join(from, panel.width / SIDE, to);
+                }
+                Ok(joined)
+            }
+        }
+    }
+
+    /// The sums of a run, in vectors.
+    fn sum(
+        &self,
+        g: usize,
+        run: Run,
+        weights: &[E::Compute],
+        (data, cell): (&[E::Compute], usize),
+        sums: &mut [E::Compute],
+    ) {
+        let (phase, panel, all) = (&self.phases[run.phase], run.panel, self.problem.group_in);
+        let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels == panel.width;
+        let chunk = part_of_chain(all, 1);
+        let mut start = Start::Bias(self.bias_of(g, panel));
+        let taps = if run.taps.is_empty() { 0..1 } else { run.taps };
+        for tap in taps {
+            for from in (0..all).step_by(chunk) {
+                let channels = chunk.min(all - from);
+                let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
+                let offsets: &[usize] = phase.taps.get(tap).map_or(&[], std::slice::from_ref);
+                let offsets = &offsets.iter().map(|tap| tap * cell).collect::<TVec<usize>>();
+                let mut position = run.positions.start;
+                for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
+                    while position + tile.positions <= run.positions.end {
+                        let base = position * cell + from;
+                        let source = Source { data, base, channel_stride: 1, channels, taps: offsets };
+                        let sums = &mut sums[(position - run.positions.start) * WIDTH..];
+                        tile.run(weights, &source, cell, start, sums, WIDTH);
+                        position += tile.positions;
+                    }
+                }
+                start = Start::Add;
+            }
+        }
+    }
+}
