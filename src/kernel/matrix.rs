@@ -228,7 +228,7 @@ mod amx {
         unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
     }
 
-    /// The shapes of the eight tile registers, as `ldtilecfg` reads them: all of sixteen rows of 64 bytes.
+    /// The shapes of the eight tile registers, as `ldtilecfg` reads them: rows of 64 bytes.
     #[repr(C, align(64))]
     struct Shapes {
         palette: u8,
@@ -238,15 +238,16 @@ mod amx {
         rows: [u8; 16],
     }
 
-    static SHAPES: Shapes = {
-        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
-        let mut tile = 0;
-        while tile < 8 {
-            (row_bytes[tile], rows[tile]) = (64, SIDE as u8);
-            tile += 1;
+    impl Shapes {
+        /// Tiles of sums and positions have so many rows.
+        fn new(positions: usize) -> Shapes {
+            let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+            row_bytes[..8].fill(64);
+            rows[..6].fill(positions as u8);
+            rows[6..8].fill(SIDE as u8);
+            Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
         }
-        Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
-    };
+    }
 
     /// # Safety
     /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with bf16.
@@ -304,20 +305,24 @@ mod amx {
         out_stride: usize,
     ) {
         let mut sums = Sums([0.0; 4 * SIDE * SIDE]);
+        // Tiles with as many positions as each other: the fewer rows they have, the less time they take.
+        let rows = count.div_ceil(2 * count.div_ceil(POSITIONS_AT_ONCE));
+        let shapes = Shapes::new(rows);
         // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract.
         unsafe {
             // The compiler puts nothing in tile registers, so shapes stay what they are until the release, which makes it cheap to switch threads.
-            asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly));
-            for first in (0..count).step_by(POSITIONS_AT_ONCE) {
-                let positions = (count - first).min(POSITIONS_AT_ONCE);
+            asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly));
+            for first in (0..count).step_by(2 * rows) {
+                let positions = (count - first).min(2 * rows);
                 let from = source.data.as_ptr().add(source.base + first * source.step);
                 match sides {
-                    2 => four_tiles(from, source, weights, &mut sums),
-                    _ => two_tiles(from, source, weights, &mut sums),
+                    2 => four_tiles(from, rows, source, weights, &mut sums),
+                    _ => two_tiles(from, rows, source, weights, &mut sums),
                 }
                 for p in 0..positions {
                     for side in 0..sides {
-                        let at = (p / SIDE * 2 + side) * SIDE * SIDE + p % SIDE * SIDE;
+                        let at =
+                            ((p >= rows) as usize * 2 + side) * SIDE * SIDE + (p - (p >= rows) as usize * rows) * SIDE;
                         let sum = _mm512_load_ps(sums.0.as_ptr().add(at));
                         let to = out.as_mut_ptr().add((first + p) * out_stride + side * SIDE);
                         let before = match start {
@@ -374,7 +379,7 @@ mod amx {
         ($(#[$doc:meta])* $name:ident, $sides:tt, halves $halves:expr) => {
             $(#[$doc])*
             #[inline(always)]
-            unsafe fn $name(from: *const u16, source: &PartSource, weights: &[u16], sums: &mut Sums) {
+            unsafe fn $name(from: *const u16, rows: usize, source: &PartSource, weights: &[u16], sums: &mut Sums) {
                 if source.steps.is_empty() {
                     sums.0.fill(0.0);
                     return;
@@ -423,7 +428,7 @@ mod amx {
                         weights = in(reg) weights.as_ptr(),
                         begin = in(reg) steps.start, end = in(reg) steps.end,
                         from = in(reg) from,
-                        side = in(reg) source.step * (2 * SIDE),
+                        side = in(reg) source.step * (2 * rows),
                         row = in(reg) source.step * 2,
                         part = in(reg) source.part * 2,
                         line = in(reg) 64usize,
@@ -445,7 +450,7 @@ mod amx {
 
     tiles! {
         /// # Safety
-        /// The CPU has tile registers, whose shapes are [`SHAPES`]; from `from` on, the source has two sides of positions; `weights` has two sides for each step.
+        /// The CPU has tile registers, whose shapes are [`Shapes::new`] of `rows`; from `from` on, the source has twice so many positions; `weights` has two sides for each step.
         four_tiles, 2, halves []
     }
     tiles! {

@@ -311,7 +311,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             })
             .collect::<TractResult<_>>()?;
         let padded: usize = panels.iter().map(|p| p.place.width).sum();
-        let shape = StripShape { width: plan.width, positions: plan.positions, most: plan.strip, by_row: plan.by_row };
+        let shape = StripShape {
+            width: plan.width,
+            positions: plan.positions,
+            most: plan.strip,
+            by_row: plan.by_row,
+            panels_first: false,
+        };
         Ok(Prepared {
             plan,
             problem,

@@ -136,7 +136,12 @@ impl MatrixPlan {
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
         let cells = if direct { flat } else { laid_out.channel_stride };
-        let copied = cells.saturating_mul(blocks_of_channels * 2).saturating_mul(cost::PARTED);
+        let parted = match (direct, x.in_step) {
+            (true, _) => cost::PARTED_IN_PLACE,
+            (false, 1) => cost::PARTED,
+            _ => cost::PARTED_IN_STEPS,
+        };
+        let copied = cells.saturating_mul(blocks_of_channels * 2).saturating_mul(parted);
         let weights = steps.saturating_mul(sides);
         let held = weights.saturating_mul(PARTS * WEIGHTS_OF_SIDE * size_of::<u16>()) <= machine.l2 / 2;
         let streamed = if held { 0 } else { weights.saturating_mul(cost::STREAMED_PARTS) };
@@ -265,7 +270,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|(index, (first_channel, width))| PanelOfStrip { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
-        let shape = StripShape { width: WIDTH, positions: POSITIONS_AT_ONCE, most: plan.strip, by_row: plan.by_row };
+        let shape = StripShape {
+            width: WIDTH,
+            positions: POSITIONS_AT_ONCE,
+            most: plan.strip,
+            by_row: plan.by_row,
+            panels_first: true,
+        };
         Ok(Prepared {
             plan,
             problem,
@@ -355,8 +366,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         } else {
             None
         };
-        let blocks = parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH));
-        let blocks = blocks.map(|(to, c)| (to, c, DEPTH.min(problem.group_in - c)));
         let mut most = 0;
         if problem.data_format == DataFormat::Nxc {
             let (from, step) = match in_place {
@@ -369,14 +378,16 @@ impl<'a, E: Element> Prepared<'a, E> {
                     (&*data, problem.group_in)
                 }
             };
-            for (to, c, channels) in blocks {
+            for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
+                let channels = DEPTH.min(problem.group_in - c);
                 most = most.max(self.matrix.split(&from[c..], step, (cells, channels), to, part));
             }
         } else {
             let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
             let planes = scratch.block.of(if direct { 0 } else { DEPTH * cells })?;
             planes.chunks_mut(cells).for_each(|plane| self.sheets.clear_rest(filling, 1, plane));
-            for (to, c, channels) in blocks {
+            for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
+                let channels = DEPTH.min(problem.group_in - c);
                 let (planes, step) = match in_place {
                     Some(from) => (&from[c * stride..], *stride),
                     None => {

@@ -23,6 +23,8 @@ pub(super) struct StripShape {
     pub most: usize,
     /// Whether runs of positions end where grid rows end, or run over the padding between them.
     pub by_row: bool,
+    /// Whether all panels pass over a strip before the next one, or a panel over all strips before the next panel.
+    pub panels_first: bool,
 }
 
 impl StripShape {
@@ -120,8 +122,13 @@ impl<'a, E: Element> Strips<'a, E> {
         let strips = self.shape.strips(task.rows.len(), task.columns.len(), pitch);
         let phase_stride = self.phase_stride();
         let mut starts = vec![];
-        for panel in panels {
-            for strip in &strips {
+        let panels: TVec<PanelOfStrip> = panels.collect();
+        let (outer, inner) =
+            if self.shape.panels_first { (strips.len(), panels.len()) } else { (panels.len(), strips.len()) };
+        for i in 0..outer {
+            for j in 0..inner {
+                let (panel, strip) =
+                    if self.shape.panels_first { (panels[j], &strips[i]) } else { (panels[i], &strips[j]) };
                 let by_row = self.shape.by_row.then(|| flat_runs(strip.clone(), pitch, task.columns.len()));
                 let runs: Vec<Range<usize>> = match by_row {
                     Some(runs) => runs.map(|run| strip.start + run.at..strip.start + run.at + run.len).collect(),
