@@ -58,6 +58,15 @@
 //! nothing else; where one of these differs, results may be rounded otherwise. [`explain`](explain()) prints it, and the knobs
 //! narrow it.
 //!
+//! # Numbers
+//!
+//! Sums of f16 and f32 are made in f32, those of f64 in f64, integers in integers. Where a CPU has tile registers (AMX, on Linux), dense layers in
+//! f16 and f32 are multiplied there: each number as the exact sum of three numbers of 8 significant bits, of whose nine products six are made, and all added in
+//! f32. What is left out is at most what rounding each product to f32 changes, and long sums end up closer to the true ones than a chain of f32
+//! multiply-adds does. Blocks of data with infinity, NaN or magnitudes above `2^50`, blocks and filters whose largest magnitude is below `2^-40`, and filters with
+//! either are not multiplied so; in the others, a product below `2^-102` may lose bits and one below `2^-126` counts as zero. `TRACT_DECONV_ISA=avx512` keeps to
+//! vectors. Linux is asked for the tile registers once a process, when the first plan is made.
+//!
 //! NaN and infinity pass through sums as IEEE 754 has it. Padding is multiplied as zeros, so a weight that is not finite may
 //! make NaN of more cells of its own output channel.
 //!
