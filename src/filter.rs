@@ -1,7 +1,7 @@
 //! Filters as strategies read them.
 
 use crate::element::{Compute, Element, dispatch_element};
-use crate::kernel::{self, DEPTH, PARTS, SIDE, WEIGHTS_OF_SIDE};
+use crate::kernel::{self, DEPTH, PARTS, SIDE, WEIGHTS_OF_SIDE, is_regular};
 use crate::spec::{DeconvSpec, Direction};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
@@ -63,6 +63,8 @@ pub enum FilterLayout {
 pub struct PackedFilter {
     layout: FilterLayout,
     data: Arc<Tensor>,
+    /// Whether tile registers can multiply it, as far as it was looked at: for the layout that they read.
+    regular: bool,
 }
 
 impl PackedFilter {
@@ -97,7 +99,15 @@ impl PackedFilter {
                 Arc::new(in_parts(spec, *width, *tail_width, whole)?)
             }
         };
-        Ok(PackedFilter { layout: layout.clone(), data })
+        let regular = match (layout, data.try_as_plain_ram()?.as_slice::<f32>()) {
+            (FilterLayout::Chunks { .. }, Ok(data)) => {
+                is_regular(data.iter().fold(0, |most, w| most.max(w.abs().to_bits())))
+            }
+            // or else it would have been left whole
+            (FilterLayout::Parts { .. }, Err(_)) => true,
+            _ => false,
+        };
+        Ok(PackedFilter { layout: layout.clone(), data, regular })
     }
 
     /// The layout it is packed in.
@@ -113,6 +123,11 @@ impl PackedFilter {
     /// The parts of the elements of a filter for tile registers, if they have any: see [`FilterLayout::Parts`].
     pub(crate) fn parts(&self) -> Option<&[u16]> {
         self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
+    }
+
+    /// Whether tile registers can multiply it, in the layouts that they read.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.regular
     }
 
     /// The elements in the layout's order.

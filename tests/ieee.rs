@@ -48,6 +48,8 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
         transposed((3, 18, 1), &[16], 8, &[21]),
         transposed((2, 17, 1), &[2, 3, 2], 2, &[3, 4, 3]),
         forward(transposed((6, 34, 2), &[3, 3], 1, &[8, 17])),
+        // more positions than filters in parts are for
+        forward(transposed((3, 18, 1), &[2, 2], 1, &[15, 19])),
         forward(transposed((4, 4, 4), &[3], 2, &[40])),
     ]
 }

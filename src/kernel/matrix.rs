@@ -28,15 +28,15 @@ pub(crate) fn parts_of(number: f32) -> [u16; PARTS] {
     let mut rest = number;
     std::array::from_fn(|_| {
         let bits = rest.to_bits();
-        // ties to even
-        let part = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+        // ties away from zero
+        let part = ((bits + 0x8000) >> 16) as u16;
         rest -= from_part(part);
         part
     })
 }
 
 /// The number that a part stands for.
-pub(crate) fn from_part(part: u16) -> f32 {
+fn from_part(part: u16) -> f32 {
     f32::from_bits((part as u32) << 16)
 }
 
@@ -86,6 +86,7 @@ pub(crate) const POSITIONS_AT_ONCE: usize = 2 * SIDE;
 
 type Split<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], part: usize) -> u32;
 type Join<T> = fn(weights: &[u16], sides: usize, to: &mut [T]);
+type SplitWeights<T> = unsafe fn(from: &[T], sides: usize, to: &mut [u16]);
 type Multiply<T> = unsafe fn(
     weights: &[u16],
     sides: usize,
@@ -101,6 +102,7 @@ type Multiply<T> = unsafe fn(
 /// Holding one is proof that the CPU has them and that this process may use them.
 pub(crate) struct MatrixKernels<T: 'static> {
     split: Split<T>,
+    split_weights: SplitWeights<T>,
     join: Join<T>,
     multiply: Multiply<T>,
 }
@@ -124,6 +126,18 @@ impl<T: Compute> MatrixKernels<T> {
         assert!(count * DEPTH <= part && (PARTS - 1) * part + count * DEPTH <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.split)(from, from_step, (count, channels), to, part) }
+    }
+
+    /// The parts of the weights of a step, `[input channel][output channel]` for up to [`DEPTH`] input channels, as `[part][side][WEIGHTS_OF_SIDE]`. Missing
+    /// channels are zero.
+    ///
+    /// # Panics
+    /// When a slice is too short, or there are more channels.
+    pub fn split_weights(&self, from: &[T], sides: usize, to: &mut [u16]) {
+        assert!((1..=2).contains(&sides) && from.len().is_multiple_of(sides * SIDE));
+        assert!(from.len() <= DEPTH * sides * SIDE && PARTS * sides * WEIGHTS_OF_SIDE <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.split_weights)(from, sides, to) }
     }
 
     /// The weights of a tap, `[input channel][output channel]`, from their parts, `[block of input channels][part][side][WEIGHTS_OF_SIDE]`.
@@ -167,7 +181,8 @@ pub(super) use amx::is_available;
 /// The kernels for f32, where there are any.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(super) fn kernels() -> Option<&'static MatrixKernels<f32>> {
-    static KERNELS: MatrixKernels<f32> = MatrixKernels { split: amx::split, join, multiply: amx::multiply };
+    static KERNELS: MatrixKernels<f32> =
+        MatrixKernels { split: amx::split, split_weights: amx::split_weights, join, multiply: amx::multiply };
     is_available().then_some(&KERNELS)
 }
 
@@ -205,11 +220,7 @@ mod amx {
     pub fn is_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
         *AVAILABLE.get_or_init(|| {
-            is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512bf16")
-                && has_tiles()
-                && is_permitted()
+            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_tiles() && is_permitted()
         })
     }
 
@@ -250,8 +261,8 @@ mod amx {
     }
 
     /// # Safety
-    /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with bf16.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with words.
+    #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn split(
         from: &[f32],
         from_step: usize,
@@ -262,30 +273,68 @@ mod amx {
         let some = |lanes: usize| if lanes >= SIDE { u16::MAX } else { (1u16 << lanes) - 1 };
         let masks = [some(channels), some(channels.saturating_sub(SIDE))];
         let magnitude = _mm512_set1_epi32(i32::MAX);
+        let odd: [u16; DEPTH] = std::array::from_fn(|i| 2 * i as u16 + 1);
+        // SAFETY: a vector of numbers.
+        let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
         let mut most = _mm512_setzero_si512();
         for i in 0..count {
             let from = from.as_ptr().wrapping_add(i * from_step);
             let mut to = to.as_mut_ptr().wrapping_add(i * DEPTH);
-            // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`; bf16 vectors are bits of as many u16.
+            // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`.
             unsafe {
-                let mut rest =
+                let rest =
                     [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
                 for x in rest {
                     most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
                 }
-                for _ in 0..PARTS {
-                    let high: [__m256i; 2] = rest.map(|x| std::mem::transmute(_mm512_cvtneps_pbh(x)));
-                    let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(high[0]), high[1]);
-                    _mm512_storeu_si512(to.cast(), both);
+                for [low, high] in halves_of(rest) {
+                    // the upper half of every lane, of one vector and then of the other
+                    _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
                     to = to.wrapping_add(part);
-                    for (x, high) in rest.iter_mut().zip(high) {
-                        let high = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
-                        *x = _mm512_sub_ps(*x, _mm512_castsi512_ps(high));
-                    }
                 }
             }
         }
         _mm512_reduce_max_epu32(most)
+    }
+
+    /// # Safety
+    /// As [`MatrixKernels::split_weights`] asserts; the CPU has AVX-512 with words.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn split_weights(from: &[f32], sides: usize, to: &mut [u16]) {
+        let (width, channels) = (sides * SIDE, from.len() / (sides * SIDE));
+        let load = |c: usize, m: usize| match c < channels {
+            // SAFETY: a vector of a channel that is there.
+            true => unsafe { _mm512_loadu_ps(from.as_ptr().add(c * width + m)) },
+            false => _mm512_setzero_ps(),
+        };
+        for pair in 0..DEPTH / 2 {
+            for side in 0..sides {
+                let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
+                for (part, [low, high]) in halves_of(rest).into_iter().enumerate() {
+                    let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
+                    let at = (part * sides + side) * WEIGHTS_OF_SIDE + pair * 2 * SIDE;
+                    // SAFETY: a pair of channels of one part and side, which `to` holds.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), both) };
+                }
+            }
+        }
+    }
+
+    /// The parts of two vectors of numbers, in the upper half of each lane.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn halves_of(numbers: [__m512; 2]) -> [[__m512i; 2]; PARTS] {
+        let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32 as i32));
+        let mut rest = numbers;
+        std::array::from_fn(|part| {
+            if part + 1 == PARTS {
+                // no more bits than a part has
+                return rest.map(|x| _mm512_castps_si512(x));
+            }
+            let nearest = rest.map(|x| _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), upper));
+            rest = std::array::from_fn(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(nearest[i])));
+            nearest
+        })
     }
 
     /// Four tiles of sums: `[position side][channel side][position][channel]`.
@@ -552,10 +601,19 @@ mod tests {
                 }
                 let width = sides * SIDE;
                 let w = numbers(steps * DEPTH * width, 77);
-                let weights = Guarded::new(side, &packed(&w, sides));
-                let mut joined = vec![0.0; w.len()];
-                kernels.join(&weights, sides, &mut joined);
-                assert_eq!(joined, w);
+                let expected = packed(&w, sides);
+                let mut weights = Guarded::new(side, &vec![0xffffu16; expected.len()]);
+                for (s, to) in weights.chunks_mut(PARTS * sides * WEIGHTS_OF_SIDE).enumerate() {
+                    // the source's missing channels have no products
+                    let from = &w[s * DEPTH * width..(s * DEPTH + channels) * width];
+                    kernels.split_weights(&Guarded::new(side, from), sides, to);
+                    let whole: Vec<f32> =
+                        from.iter().copied().chain(std::iter::repeat(0.0)).take(DEPTH * width).collect();
+                    assert_eq!(to, packed(&whole, sides));
+                    let mut joined = vec![0.0; whole.len()];
+                    kernels.join(to, sides, &mut joined);
+                    assert_eq!(joined, whole);
+                }
                 let bias = Guarded::new(side, &numbers(width, 5));
                 let step_of = |s: usize| MatrixStep { offset: s * DEPTH, weights: s * PARTS * sides * WEIGHTS_OF_SIDE };
                 let list: Vec<MatrixStep> = (0..steps).map(step_of).collect();

@@ -14,6 +14,8 @@ pub(crate) struct Scratch<T> {
     pub ragged: Aligned<T>,
     /// Parts of a block of input, for tile registers.
     pub parts: Aligned<u16>,
+    /// Parts of weights.
+    pub weights: Aligned<u16>,
     /// A row on its way to the output.
     pub row: Vec<T>,
 }

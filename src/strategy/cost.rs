@@ -28,8 +28,11 @@ pub(super) const PARTED_IN_PLACE: usize = 26;
 pub(super) const PARTED: usize = 36;
 pub(super) const PARTED_IN_STEPS: usize = 60;
 
-/// Loading the weights of a step for 16 output channels, once a block, where they are not in L2.
-pub(super) const STREAMED_PARTS: usize = 250;
+/// Loading the parts of the weights of a step for 16 output channels, once a block.
+pub(super) const STREAMED_PARTS: usize = 200;
+
+/// Loading such weights and making parts of them, once a strip.
+pub(super) const PARTED_WEIGHTS: usize = 300;
 
 /// Transposing and storing a vector of sums of the strategy with lanes of channels.
 pub(super) const TRANSPOSED: usize = 14;

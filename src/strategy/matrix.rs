@@ -7,7 +7,7 @@
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, Sheets};
-use super::strips::{PanelOfStrip, Run, StripShape, Strips};
+use super::strips::{PanelOfStrip, Part, Run, StripShape, Strips};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -18,13 +18,17 @@ use crate::kernel::{
 };
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// Output channels of a panel: two tile registers.
 const WIDTH: usize = 2 * SIDE;
 
 /// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
-const STEPS: usize = 64;
+const STEPS: usize = 40;
+
+/// Positions of a block up to which filters are kept in parts: making those anew for each strip took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196, 1.0 to 1.05 above.
+const FEW_POSITIONS: usize = 256;
 
 /// The share of L2 that a strip's sums take.
 const SHARE_OF_SUMS: usize = 16;
@@ -37,6 +41,10 @@ const POSITIONS_BY_WAY: usize = 64;
 pub struct MatrixPlan {
     /// Output channels of the last panel; the others have 32.
     pub tail_width: usize,
+    /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each strip.
+    pub parted: bool,
+    /// Input channels, of which a filter that is not in parts has all in one chunk.
+    pub chunk: usize,
     /// Whether positions of the grid are those of the input.
     pub direct: bool,
     /// Whether each column shift has a copy of its own, so that rows have no gaps.
@@ -72,15 +80,19 @@ impl MatrixPlan {
         if let Some(reason) = too_many_phases(problem) {
             return Err(reason);
         }
-        let tail_width = tail_width(problem);
-        match layout {
-            None => (),
-            Some(FilterLayout::Parts { width: WIDTH, tail_width: tail }) if *tail == tail_width => (),
+        let parted = match layout {
+            None => None,
+            Some(FilterLayout::Parts { width: WIDTH, tail_width: tail }) if *tail == tail_width(problem) => Some(true),
+            Some(FilterLayout::Chunks { width: WIDTH, tail_width: tail, chunk })
+                if (*tail, *chunk) == (tail_width(problem), problem.group_in) =>
+            {
+                Some(false)
+            }
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        }
+        };
         let axes = axes_of(problem);
-        let plans =
-            [false, true].map(|apart| MatrixPlan::with_sheets(problem, datum_type, axes.clone(), machine, apart));
+        let plans = [false, true]
+            .map(|apart| MatrixPlan::with_sheets(problem, datum_type, axes.clone(), machine, parted, apart));
         let [together, apart] = plans;
         Ok(if apart.cost < together.cost { apart } else { together })
     }
@@ -91,6 +103,7 @@ impl MatrixPlan {
         datum_type: DatumType,
         axes: Vec<AxisPhases>,
         machine: &Machine,
+        parted: Option<bool>,
         apart: bool,
     ) -> MatrixPlan {
         let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
@@ -136,23 +149,26 @@ impl MatrixPlan {
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
         let cells = if direct { flat } else { laid_out.channel_stride };
-        let parted = match (direct, x.in_step) {
+        let copying = match (direct, x.in_step) {
             (true, _) => cost::PARTED_IN_PLACE,
             (false, 1) => cost::PARTED,
             _ => cost::PARTED_IN_STEPS,
         };
-        let copied = cells.saturating_mul(blocks_of_channels * 2).saturating_mul(parted);
-        let weights = steps.saturating_mul(sides);
-        let held = weights.saturating_mul(PARTS * WEIGHTS_OF_SIDE * size_of::<u16>()) <= machine.l2 / 2;
-        let streamed = if held { 0 } else { weights.saturating_mul(cost::STREAMED_PARTS) };
-        let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
+        let copied = cells.saturating_mul(blocks_of_channels * 2).saturating_mul(copying);
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
+        let strip = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
+        let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
+        let per_side = if parted { cost::STREAMED_PARTS } else { flat.div_ceil(strip) * cost::PARTED_WEIGHTS };
+        let streamed = steps.saturating_mul(sides).saturating_mul(per_side);
+        let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
         MatrixPlan {
             tail_width: tail_width(problem),
+            parted,
+            chunk: problem.group_in,
             direct,
             apart,
             by_row: rows < whole,
-            strip: (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE,
+            strip,
             block_rows,
             block_columns,
             cost: block.saturating_mul((blocks * problem.group * problem.batch) as u64),
@@ -166,7 +182,8 @@ impl MatrixPlan {
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
         // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
         let cells = sheets.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
-        let weights = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
+        let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
+        let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
         let of_parts = sheets.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
         let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
         let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
@@ -185,7 +202,10 @@ impl MatrixPlan {
 
     /// The layout of the filter.
     pub fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width }
+        match self.parted {
+            true => FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width },
+            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.tail_width, chunk: self.chunk },
+        }
     }
 
     /// Writes the whole output.
@@ -222,9 +242,11 @@ fn tail_width(problem: &Problem) -> usize {
     }
 }
 
-/// The filter's elements: in parts, or, where they have none, whole.
+/// The filter's elements.
+#[derive(Clone, Copy)]
 enum Weights<'a, T> {
-    Parts(&'a [u16]),
+    /// In parts that can be multiplied.
+    Parted(&'a [u16]),
     Whole(&'a [T]),
 }
 
@@ -245,6 +267,8 @@ struct Prepared<'a, E: Element> {
     /// Of the panels of a group.
     padded: usize,
     weights: Weights<'a, E::Compute>,
+    /// Whether tile registers can multiply them.
+    regular: bool,
     /// Padded to panel widths, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
@@ -289,9 +313,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels,
             padded,
             weights: match filter.parts() {
-                Some(parts) => Weights::Parts(parts),
+                Some(parts) => Weights::Parted(parts),
                 None => Weights::Whole(filter.data()?),
             },
+            regular: filter.is_regular(),
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
             strips: Strips::new(problem, axes, kernels, shape, operands.tail),
@@ -309,16 +334,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch = self.sheets.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
-        let parts = match self.weights {
-            Weights::Parts(weights) => self.fill_parts(task, g, filling, scratch)?.map(|part| (weights, part)),
-            Weights::Whole(_) => None,
-        };
-        let Scratch { tile, ragged, row, .. } = scratch;
-        if let Some((weights, part)) = parts {
-            let data = scratch.parts.of(PARTS * part * self.blocks)?;
+        let part = if self.regular { self.fill_parts(task, g, filling, scratch)? } else { None };
+        let Scratch { tile, ragged, parts, weights, block, row } = scratch;
+        if let Some(part) = part {
+            let data = parts.of(PARTS * part * self.blocks)?;
+            let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;
             let mut steps = vec![];
-            return self.strips.run(task, (g, pitch), panels, (tile, ragged), |run, sums| {
-                self.multiply(g, run, weights, (data, part), &mut steps, sums);
+            return self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+                self.multiply(g, &of, (data, part), (weights, &mut steps), sums);
                 Ok(())
             });
         }
@@ -327,7 +350,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
-        let data = scratch.block.of(cell * self.sheets.channel_stride)?;
+        let data = block.of(cell * self.sheets.channel_stride)?;
         match self.problem.data_format {
             DataFormat::Nxc => self.sheets.fill_cells(self.kernels, filling, &self.input[first..], cell, data),
             DataFormat::Ncx => {
@@ -335,9 +358,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 self.sheets.fill_transposed(self.kernels, filling, planes, (data, cell), (ragged, tile))?
             }
         }
-        self.strips.run(task, (g, pitch), panels, (tile, ragged), |run, sums| {
-            let weights = self.weights_of(g, &run, row)?;
-            self.sum(g, run, weights, (data, cell), sums);
+        self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+            let weights = self.whole_weights(g, &of, row)?;
+            of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));
             Ok(())
         })
     }
@@ -414,71 +437,91 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
-    /// The sums of a run, in products of parts.
-    fn multiply(
-        &self,
+    /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
+    fn before(&self, g: usize, of: &Part) -> usize {
+        (g * self.padded + of.panel.first_channel) * self.taps + self.phases[of.phase].weights * of.panel.width
+    }
+
+    /// The weights of a phase of a panel, `[tap][input channel][output channel]`, made of their parts where those are what there is.
+    fn whole_weights<'w>(
+        &'w self,
         g: usize,
-        run: Run,
-        weights: &[u16],
-        (data, part): (&[u16], usize),
-        steps: &mut Vec<MatrixStep>,
-        sums: &mut [E::Compute],
-    ) {
-        let (phase, panel) = (&self.phases[run.phase], run.panel);
-        let sides = panel.width / SIDE;
-        let weights = &weights[self.first_step(g, panel, phase.weights, WEIGHTS_OF_SIDE / SIDE * PARTS)..];
-        let base = run.positions.start * DEPTH;
-        let mut start = Start::Bias(self.bias_of(g, panel));
-        // All taps of some channels, whose cells then stay in L1. Passes begin at the same channels and taps wherever a range does, for the same bits.
-        let all = phase.taps.len().max(1);
-        for first in (0..if run.taps.is_empty() { 1 } else { self.blocks }).step_by((STEPS / all).max(1)) {
-            let blocks = first..(first + (STEPS / all).max(1)).min(self.blocks);
-            let mut tap = run.taps.start;
-            loop {
-                let end = run.taps.end.min((tap / STEPS + 1) * STEPS);
-                steps.clear();
-                let of_block = |block: usize| {
-                    let step_of = move |tap: usize| MatrixStep {
-                        offset: phase.taps[tap] * DEPTH + block * PARTS * part,
-                        weights: (tap * self.blocks + block) * PARTS * sides * WEIGHTS_OF_SIDE,
-                    };
-                    (tap..end).map(step_of)
-                };
-                steps.extend(blocks.clone().flat_map(of_block));
-                let source = PartSource { data, base, step: DEPTH, part, steps };
-                self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
-                start = Start::Add;
-                tap = end;
-                if tap >= run.taps.end {
-                    break;
+        of: &Part,
+        joined: &'w mut Vec<E::Compute>,
+    ) -> TractResult<&'w [E::Compute]> {
+        let of_tap = self.problem.group_in * of.panel.width;
+        let len = self.phases[of.phase].taps.len() * of_tap;
+        match self.weights {
+            Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
+            Weights::Parted(parts) => {
+                refill("working memory", joined, len, E::Compute::default())?;
+                let of_channel = self.blocks * PARTS * DEPTH;
+                let parts = parts[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
+                for (from, to) in parts.zip(joined.chunks_mut(of_tap)) {
+                    self.matrix.join(from, of.panel.width / SIDE, to);
                 }
+                Ok(joined)
             }
         }
     }
 
-    /// Where the weights of a panel are from a tap on, `per_channel` elements for each output channel and step.
-    fn first_step(&self, g: usize, panel: PanelOfStrip, tap: usize, per_channel: usize) -> usize {
-        let before = (g * self.padded + panel.first_channel) * self.taps;
-        (before + tap * panel.width) * self.blocks * per_channel
-    }
-
-    /// The weights of a phase of a panel, `[tap][input channel][output channel]`.
-    fn weights_of<'w>(&'w self, g: usize, run: &Run, joined: &'w mut Vec<E::Compute>) -> TractResult<&'w [E::Compute]> {
-        let (phase, panel, channels) = (&self.phases[run.phase], run.panel, self.problem.group_in);
-        let len = phase.taps.len() * channels * panel.width;
-        match self.weights {
-            Weights::Whole(weights) => {
-                let before = (g * self.padded + panel.first_channel) * self.taps;
-                Ok(&weights[(before + phase.weights * panel.width) * channels..][..len])
-            }
-            Weights::Parts(weights) => {
-                refill("working memory", joined, len, E::Compute::default())?;
-                let weights = &weights[self.first_step(g, panel, phase.weights, WEIGHTS_OF_SIDE / SIDE * PARTS)..];
-                let of_tap = self.blocks * PARTS * panel.width * DEPTH;
-                for (from, to) in weights.chunks(of_tap).zip(joined.chunks_mut(channels * panel.width)) {
-                    self.matrix.join(from, panel.width / SIDE, to);
+    /// The sums of a phase, in products of parts.
+    fn multiply(
+        &self,
+        g: usize,
+        of: &Part,
+        (data, part): (&[u16], usize),
+        (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
+        sums: &mut [E::Compute],
+    ) {
+        let (phase, panel, channels) = (&self.phases[of.phase], of.panel, self.problem.group_in);
+        let sides = panel.width / SIDE;
+        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let mut start = Start::Bias(self.bias_of(g, panel));
+        // All taps of some channels, whose cells then stay in L1. Passes begin at the same channels and taps wherever a range does, for the same bits.
+        let at_once = (STEPS / phase.taps.len().max(1)).max(1);
+        for first in (0..self.blocks).step_by(at_once) {
+            let blocks = first..(first + at_once).min(self.blocks);
+            for tap in (0..phase.taps.len().max(1)).step_by(STEPS) {
+                let pass = tap..tap + STEPS;
+                let inside = |run: &Run| run.taps.start.max(pass.start)..run.taps.end.min(pass.end);
+                let read = of.runs.iter().map(inside).filter(|taps| !taps.is_empty());
+                let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
+                // parts of the weights, and the steps among them from a tap and a block to the next
+                let (weights, (of_tap, of_block), from) = match self.weights {
+                    Weights::Parted(parts) => {
+                        let weights = &parts[self.before(g, of) * self.blocks * PARTS * DEPTH..];
+                        (weights, (self.blocks, 1), (0, 0))
+                    }
+                    Weights::Whole(weights) => {
+                        let weights = &weights[self.before(g, of) * channels..];
+                        let places = blocks.clone().cartesian_product(read.clone());
+                        for ((block, tap), to) in places.zip(parted.chunks_mut(of_step)) {
+                            let c = block * DEPTH..channels.min((block + 1) * DEPTH);
+                            let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
+                            self.matrix.split_weights(&weights[begin..end], sides, to);
+                        }
+                        (&*parted, (1, read.len()), (read.start, blocks.start))
+                    }
+                };
+                for run in of.runs {
+                    let taps = inside(run);
+                    if taps.is_empty() && matches!(start, Start::Add) {
+                        continue;
+                    }
+                    steps.clear();
+                    for block in blocks.clone() {
+                        steps.extend(taps.clone().map(|tap| MatrixStep {
+                            offset: phase.taps[tap] * DEPTH + block * PARTS * part,
+                            weights: ((tap - from.0) * of_tap + (block - from.1) * of_block) * of_step,
+                        }));
+                    }
+                    let base = run.positions.start * DEPTH;
+                    let source = PartSource { data, base, step: DEPTH, part, steps };
+                    let sums = &mut sums[run.at..];
+                    self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
                 }
-                Ok(joined)
+                start = Start::Add;
             }
         }
     }
@@ -487,27 +530,26 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        run: Run,
-        weights: &[E::Compute],
-        (data, cell): (&[E::Compute], usize),
+        of: &Part,
+        run: &Run,
+        (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],
     ) {
-        let (phase, panel, all) = (&self.phases[run.phase], run.panel, self.problem.group_in);
+        let (phase, panel, all) = (&self.phases[of.phase], of.panel, self.problem.group_in);
         let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels == panel.width;
         let chunk = part_of_chain(all, 1);
         let mut start = Start::Bias(self.bias_of(g, panel));
-        let taps = if run.taps.is_empty() { 0..1 } else { run.taps };
+        let taps = if run.taps.is_empty() { 0..1 } else { run.taps.clone() };
         for tap in taps {
             for from in (0..all).step_by(chunk) {
                 let channels = chunk.min(all - from);
                 let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
-                let offsets: &[usize] = phase.taps.get(tap).map_or(&[], std::slice::from_ref);
-                let offsets = &offsets.iter().map(|tap| tap * cell).collect::<TVec<usize>>();
+                let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * cell);
                 let mut position = run.positions.start;
                 for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
                     while position + tile.positions <= run.positions.end {
                         let base = position * cell + from;
-                        let source = Source { data, base, channel_stride: 1, channels, taps: offsets };
+                        let source = Source { data, base, channel_stride: 1, channels, taps: offset.as_slice() };
                         let sums = &mut sums[(position - run.positions.start) * WIDTH..];
                         tile.run(weights, &source, cell, start, sums, WIDTH);
                         position += tile.positions;

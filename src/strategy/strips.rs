@@ -57,15 +57,22 @@ pub(super) struct PanelOfStrip {
     pub width: usize,
 }
 
-/// What is summed at once: a phase of a panel, over a run of positions.
-pub(super) struct Run {
+/// What is summed at once: a phase of a panel, over a strip.
+pub(super) struct Part<'r> {
     pub panel: PanelOfStrip,
     /// Over all axes, outermost first.
     pub phase: usize,
+    pub runs: &'r [Run],
+}
+
+/// Positions that follow each other.
+pub(super) struct Run {
     /// Those of the phase's taps that read input somewhere on the run.
     pub taps: Range<usize>,
     /// Flat positions of the block.
     pub positions: Range<usize>,
+    /// Where its sums begin among those of the strip's phase.
+    pub at: usize,
 }
 
 /// Everything that tasks share.
@@ -103,8 +110,8 @@ impl<'a, E: Element> Strips<'a, E> {
         (self.shape.most + self.kernels.lanes) * self.shape.width
     }
 
-    /// Makes the sums of some panels of group `g` over all positions of a task, `pitch` apart where rows begin, and stores them. `sum` writes those of a run,
-    /// a panel's width for each position, [`StripShape::width`] apart; `tile` and `ragged` are working memory.
+    /// Makes the sums of some panels of group `g` over all positions of a task, `pitch` apart where rows begin, and stores them. `sum` writes those of the runs
+    /// of a phase, a panel's width for each position, [`StripShape::width`] apart; `tile` and `ragged` are working memory.
     ///
     /// # Errors
     /// When the memory can't be had, and those of `sum`.
@@ -114,14 +121,14 @@ impl<'a, E: Element> Strips<'a, E> {
         (g, pitch): (usize, usize),
         panels: impl Iterator<Item = PanelOfStrip>,
         (tile, ragged): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
-        mut sum: impl FnMut(Run, &mut [E::Compute]) -> TractResult<()>,
+        mut sum: impl FnMut(Part, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let columns = x.out_step;
         let per_outer = y.out_step * columns;
         let strips = self.shape.strips(task.rows.len(), task.columns.len(), pitch);
         let phase_stride = self.phase_stride();
-        let mut starts = vec![];
+        let (mut starts, mut runs) = (vec![], vec![]);
         let panels: TVec<PanelOfStrip> = panels.collect();
         let (outer, inner) =
             if self.shape.panels_first { (strips.len(), panels.len()) } else { (panels.len(), strips.len()) };
@@ -130,7 +137,7 @@ impl<'a, E: Element> Strips<'a, E> {
                 let (panel, strip) =
                     if self.shape.panels_first { (panels[j], &strips[i]) } else { (panels[i], &strips[j]) };
                 let by_row = self.shape.by_row.then(|| flat_runs(strip.clone(), pitch, task.columns.len()));
-                let runs: Vec<Range<usize>> = match by_row {
+                let positions: Vec<Range<usize>> = match by_row {
                     Some(runs) => runs.map(|run| strip.start + run.at..strip.start + run.at + run.len).collect(),
                     None => vec![strip.clone()],
                 };
@@ -139,13 +146,15 @@ impl<'a, E: Element> Strips<'a, E> {
                         let sums = tile.of(columns * phase_stride)?;
                         for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
                             let phase = task.pieces.outer_phases[o] * per_outer + ry * columns + rx;
-                            for run in &runs {
+                            runs.clear();
+                            runs.extend(positions.iter().map(|run| {
                                 let rows = run.start / pitch..run.end.div_ceil(pitch);
                                 let rows = task.rows.start + rows.start..task.rows.start + rows.end;
                                 let taps = self.taps_inside(phase, &task.outer, rows);
-                                let sums = &mut sums[(run.start - strip.start) * self.shape.width..];
-                                sum(Run { panel, phase, taps, positions: run.clone() }, sums)?;
-                            }
+                                let at = (run.start - strip.start) * self.shape.width;
+                                Run { taps, positions: run.clone(), at }
+                            }));
+                            sum(Part { panel, phase, runs: &runs }, sums)?;
                         }
                         self.tail.0.apply(sums);
                         let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
