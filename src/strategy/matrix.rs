@@ -27,7 +27,8 @@ const WIDTH: usize = 2 * SIDE;
 /// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
 const STEPS: usize = 40;
 
-/// Positions of a block up to which filters are kept in parts: making those anew for each strip took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196, 1.0 to 1.05 above.
+/// Positions of a block up to which filters are kept in parts: making those anew for each strip took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196,
+/// 1.0 to 1.05 above.
 const FEW_POSITIONS: usize = 256;
 
 /// The share of L2 that a strip's sums take.
@@ -111,7 +112,7 @@ impl MatrixPlan {
         let direct = datum_type == DatumType::F32
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         // of L2, a block's parts take at most half
-        let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>() * blocks_of_channels.max(1));
+        let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
         let sheets = |rows, columns| Sheets::new(&axes, rows, columns, apart);
         let (block_rows, block_columns) = if y.grid == 1 && y.output == 1 {
             let per_column = sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid));
@@ -158,7 +159,8 @@ impl MatrixPlan {
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let strip = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
         let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
-        let per_side = if parted { cost::STREAMED_PARTS } else { flat.div_ceil(strip) * cost::PARTED_WEIGHTS };
+        let per_side =
+            if parted { cost::STREAMED_PARTS } else { flat.div_ceil(strip).saturating_mul(cost::PARTED_WEIGHTS) };
         let streamed = steps.saturating_mul(sides).saturating_mul(per_side);
         let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
         MatrixPlan {
