@@ -73,6 +73,11 @@ impl Strategy {
         }
     }
 
+    /// Whether this CPU has what it needs: tile registers, for products of matrices.
+    pub fn is_available(self) -> bool {
+        self != Strategy::Matrix || Isa::Amx.is_available()
+    }
+
     /// The strategy of a name.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ fn legal_specs() {
     for strategy in Strategy::ALL {
         let count = reached.borrow().iter().filter(|reached| **reached == strategy).count();
         eprintln!("fuzz: legal: {strategy} ran {count} times");
-        assert!(count >= 20, "{strategy} ran only {count} times");
+        assert!(count >= 20 || !strategy.is_available(), "{strategy} ran only {count} times");
     }
 }
 

@@ -107,7 +107,7 @@ fn fenced<T: Send>(side: Side, job: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn legal_specs_stay_inside() {
     let mut ran = [0; Strategy::ALL.len()];
-    for seed in 0..500 {
+    for seed in 0..1000 {
         let side = if seed % 2 == 0 { Side::After } else { Side::Before };
         // from a seed that the smoke of the fuzz targets does not use
         let (outcome, strategies) = fenced(side, || legal(&Random(1 << 32 | seed).bytes(96)));
@@ -116,7 +116,7 @@ fn legal_specs_stay_inside() {
     }
     for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
         let _ = writeln!(std::io::stderr(), "guard pages: {strategy} ran {ran} times");
-        assert!(ran >= 20, "{strategy} ran only {ran} times");
+        assert!(ran >= 20 || !strategy.is_available(), "{strategy} ran only {ran} times");
     }
 }
 

@@ -143,7 +143,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
     for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Reference) {
         let count = compared[strategy as usize];
         let _ = writeln!(std::io::stderr(), "threads: {strategy} compared {count} times");
-        ensure!(count > 0, "{strategy} was never worth threads");
+        ensure!(count > 0 || !strategy.is_available(), "{strategy} was never worth threads");
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
-use super::strips::{PanelOfStrip, Part, Run, StripShape, Strips};
+use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, Strips};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -379,8 +379,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let channels = task.channels.clone();
         let panels = self.panels.iter().map(|p| p.place).filter(|p| channels.contains(&p.first_channel));
-        self.strips.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |part, sums| {
-            part.runs.iter().for_each(|run| self.sum(g, &part, run, &source, step, &mut sums[run.at..]));
+        self.strips.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |of, sums| {
+            of.runs.iter().for_each(|run| self.sum(g, &of, run, &source, step, &mut sums[run.at..]));
             Ok(())
         })
     }
@@ -389,14 +389,14 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        part: &Part,
+        of: &PhaseOfStrip,
         Run { taps, positions: run, .. }: &Run,
         source: &Source<E::Compute>,
         step: usize,
         sums: &mut [E::Compute],
     ) {
-        let PanelOfStrip { index, first_channel, width } = part.panel;
-        let (plan, phase, panel) = (self.plan, &self.phases[part.phase], &self.panels[index]);
+        let PanelOfStrip { index, first_channel, width } = of.panel;
+        let (plan, phase, panel) = (self.plan, &self.phases[of.phase], &self.panels[index]);
         let bias = g * (self.bias.len() / self.problem.group) + first_channel;
         let mut start = Start::Bias(&self.bias[bias..bias + width]);
         let weights = &self.weights[g * self.group_weights + panel.weights + phase.weights * width..];

@@ -7,7 +7,7 @@
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, Sheets};
-use super::strips::{PanelOfStrip, Part, Run, StripShape, Strips};
+use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, Strips};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -440,7 +440,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
-    fn before(&self, g: usize, of: &Part) -> usize {
+    fn before(&self, g: usize, of: &PhaseOfStrip) -> usize {
         (g * self.padded + of.panel.first_channel) * self.taps + self.phases[of.phase].weights * of.panel.width
     }
 
@@ -448,7 +448,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn whole_weights<'w>(
         &'w self,
         g: usize,
-        of: &Part,
+        of: &PhaseOfStrip,
         joined: &'w mut Vec<E::Compute>,
     ) -> TractResult<&'w [E::Compute]> {
         let of_tap = self.problem.group_in * of.panel.width;
@@ -471,7 +471,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn multiply(
         &self,
         g: usize,
-        of: &Part,
+        of: &PhaseOfStrip,
         (data, part): (&[u16], usize),
         (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
@@ -532,7 +532,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        of: &Part,
+        of: &PhaseOfStrip,
         run: &Run,
         (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],

@@ -58,7 +58,7 @@ pub(super) struct PanelOfStrip {
 }
 
 /// What is summed at once: a phase of a panel, over a strip.
-pub(super) struct Part<'r> {
+pub(super) struct PhaseOfStrip<'r> {
     pub panel: PanelOfStrip,
     /// Over all axes, outermost first.
     pub phase: usize,
@@ -121,7 +121,7 @@ impl<'a, E: Element> Strips<'a, E> {
         (g, pitch): (usize, usize),
         panels: impl Iterator<Item = PanelOfStrip>,
         (tile, ragged): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
-        mut sum: impl FnMut(Part, &mut [E::Compute]) -> TractResult<()>,
+        mut sum: impl FnMut(PhaseOfStrip, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let columns = x.out_step;
@@ -154,7 +154,7 @@ impl<'a, E: Element> Strips<'a, E> {
                                 let at = (run.start - strip.start) * self.shape.width;
                                 Run { taps, positions: run.clone(), at }
                             }));
-                            sum(Part { panel, phase, runs: &runs }, sums)?;
+                            sum(PhaseOfStrip { panel, phase, runs: &runs }, sums)?;
                         }
                         self.tail.0.apply(sums);
                         let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
