@@ -1,7 +1,7 @@
 //! Filters as strategies read them.
 
 use crate::element::{Compute, Element, dispatch_element};
-use crate::kernel::{self, DEPTH, PARTS, SIDE, WEIGHTS_OF_SIDE, is_regular};
+use crate::kernel::{self, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
 use crate::spec::{DeconvSpec, Direction};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
@@ -43,8 +43,8 @@ pub enum FilterLayout {
         width: usize,
     },
     /// For tile registers, `[group][panel of output channels][tap, phase by phase][block of input channels][part of a number][side of output channels][pair of input
-    /// channels][output channel][input channel of the pair]`, channels missing in the last panel or block zero. A filter with numbers that have no parts to multiply
-    /// is left `[group][panel of output channels][phase][tap of the phase][input channel][channel of the panel]`.
+    /// channels][output channel][input channel of the pair]`, channels missing in the last panel or block zero. A filter with numbers that have no parts to multiply,
+    /// and any where the CPU has no tile registers, is left `[group][panel of output channels][phase][tap of the phase][input channel][channel of the panel]`.
     Parts {
         /// Output channels of a panel.
         width: usize,
@@ -63,7 +63,7 @@ pub enum FilterLayout {
 pub struct PackedFilter {
     layout: FilterLayout,
     data: Arc<Tensor>,
-    /// Whether tile registers can multiply it, as far as it was looked at: for the layout that they read.
+    /// Whether tile registers can multiply it: looked at for the layouts that they read, where the CPU has any.
     regular: bool,
 }
 
@@ -96,17 +96,12 @@ impl PackedFilter {
             }
             FilterLayout::Parts { width, tail_width } => {
                 let whole = phases(spec, *width, *tail_width, spec.group_in(), plain)?;
-                Arc::new(in_parts(spec, *width, *tail_width, whole)?)
+                let regular = is_regular(&whole)?;
+                let data = if regular { in_parts(spec, *width, *tail_width, &whole)? } else { whole };
+                return Ok(PackedFilter { layout: layout.clone(), data: Arc::new(data), regular });
             }
         };
-        let regular = match (layout, data.try_as_plain_ram()?.as_slice::<f32>()) {
-            (FilterLayout::Chunks { .. }, Ok(data)) => {
-                is_regular(data.iter().fold(0, |most, w| most.max(w.abs().to_bits())))
-            }
-            // or else it would have been left whole
-            (FilterLayout::Parts { .. }, Err(_)) => true,
-            _ => false,
-        };
+        let regular = matches!(layout, FilterLayout::Chunks { .. }) && is_regular(&data)?;
         Ok(PackedFilter { layout: layout.clone(), data, regular })
     }
 
@@ -201,39 +196,33 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize
     Ok(tensor)
 }
 
-/// The parts of a filter for tile registers, where it has any; `whole` is the filter with all input channels in one chunk.
-fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: Tensor) -> TractResult<Tensor> {
+/// Whether tile registers can multiply a filter, where the CPU has any.
+fn is_regular(filter: &Tensor) -> TractResult<bool> {
+    let ram = filter.try_as_plain_ram()?;
+    let here = f32::matrix_kernels(Isa::Amx).is_some();
+    Ok(here
+        && ram.as_slice::<f32>().is_ok_and(|f| kernel::is_regular(f.iter().fold(0, |m, w| m.max(w.abs().to_bits())))))
+}
+
+/// The parts of a regular filter for tile registers; `whole` is the filter with all input channels in one chunk.
+fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) -> TractResult<Tensor> {
+    let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
-    let mut values = ram.as_slice::<f32>().context("filter: only sums in f32 are made of parts")?;
-    if !kernel::is_regular(values.iter().map(|w| w.abs().to_bits()).max().unwrap_or(0)) {
-        return Ok(whole);
-    }
+    let mut values = ram.as_slice::<f32>()?;
     let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
-    let blocks = channels.div_ceil(DEPTH);
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
-    let shape = [spec.group, taps, blocks, PARTS, sides, WEIGHTS_OF_SIDE];
+    let shape = [spec.group, taps, channels.div_ceil(DEPTH), PARTS, sides, WEIGHTS_OF_SIDE];
     let mut tensor = kernel::uninitialized_tensor("packed filter", u16::datum_type(), &shape)?;
     let mut ram = tensor.try_as_plain_ram_mut()?;
     let mut packed = ram.as_slice_mut::<u16>()?;
     for width in (0..spec.group).flat_map(|_| &panels) {
-        for _ in 0..taps {
-            // `[input channel][channel of the panel]`
-            let (tap, rest) = values.split_at(channels * width);
-            values = rest;
-            for block in tap.chunks(DEPTH * width) {
-                let (to, rest) = std::mem::take(&mut packed).split_at_mut(PARTS * width * DEPTH);
-                packed = rest;
-                for (pair, m) in (0..DEPTH / 2).cartesian_product(0..*width) {
-                    for c in 0..2 {
-                        let parts = block.get((2 * pair + c) * width + m).map_or([0; PARTS], |w| kernel::parts_of(*w));
-                        let at = m / SIDE * WEIGHTS_OF_SIDE + (pair * SIDE + m % SIDE) * 2 + c;
-                        for (part, value) in parts.into_iter().enumerate() {
-                            to[part * width * DEPTH + at] = value;
-                        }
-                    }
-                }
-            }
+        let (panel, rest) = values.split_at(taps * channels * width);
+        values = rest;
+        for step in panel.chunks(channels * width).flat_map(|tap| tap.chunks(DEPTH * width)) {
+            let (to, rest) = std::mem::take(&mut packed).split_at_mut(PARTS * width * DEPTH);
+            packed = rest;
+            kernels.split_weights(step, width / SIDE, to);
         }
     }
     Ok(tensor)

@@ -24,7 +24,8 @@ pub(crate) const PARTS: usize = 3;
 pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
 
 /// The parts of a [regular](is_regular) number, high to low, each the nearest to what is left. Their sum is the number, but for what is smaller than `2^-133`.
-pub(crate) fn parts_of(number: f32) -> [u16; PARTS] {
+#[cfg(test)]
+fn parts_of(number: f32) -> [u16; PARTS] {
     let mut rest = number;
     std::array::from_fn(|_| {
         let bits = rest.to_bits();
@@ -148,7 +149,8 @@ impl<T: Compute> MatrixKernels<T> {
         (self.join)(weights, sides, to)
     }
 
-    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and `sides · SIDE` output channels, over steps `s` and their channels `c`; there are one or two sides. The source has [`POSITIONS_AT_ONCE`] positions from each on.
+    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and `sides · SIDE` output channels, over steps `s` and their
+    /// channels `c`; there are one or two sides. The source has whole tiles of positions, [`POSITIONS_AT_ONCE`].
     ///
     /// # Panics
     /// When a slice is shorter than what is read or written.

@@ -23,7 +23,7 @@ pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;
 pub(crate) use matrix::{
-    DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular, parts_of,
+    DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular,
 };
 pub(crate) use padded::{Rows, SplitRows};
 pub(crate) use plane::PlaneTaps;

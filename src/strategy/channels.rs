@@ -6,7 +6,7 @@
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
-use super::sheets::{Filling, Sheets};
+use super::sheets::{Filling, GridBlocks, Sheets};
 use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, Strips};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
@@ -87,7 +87,7 @@ impl ChannelsPlan {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
         }
         let axes = axes_of(problem);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
         let phases: usize = axes.iter().map(|a| a.out_step).product();
@@ -102,28 +102,15 @@ impl ChannelsPlan {
         let direct = in_place && !transposed;
         // of L2, a block's input takes at most half
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
-        let sheets = |rows, columns| Sheets::new(&axes, rows, columns, false);
-        let (block_rows, block_columns) = if y.grid == 1 && y.output == 1 {
-            let per_column = if direct { 1 } else { sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid)) };
-            (1, (budget / per_column.max(1)).max(256).min(x.grid))
-        } else if direct {
-            ((budget / x.grid).clamp(1, y.grid), x.grid)
+        let block = if !direct {
+            GridBlocks::within(&axes, false, budget)
+        } else if y.grid == 1 && y.output == 1 {
+            (1, budget.max(256).min(x.grid))
         } else {
-            let fixed = sheets(1, x.grid).channel_stride;
-            let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
-            ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+            ((budget / x.grid).clamp(1, y.grid), x.grid)
         };
-        // even blocks
-        let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
-        let block_columns = x.grid.div_ceil(x.grid.div_ceil(block_columns));
-        let laid_out = sheets(block_rows, block_columns);
-        let pitch = if direct { x.grid } else { laid_out.pitch };
-        // a dilation can make the pitch, and with it all that follows, larger than can be counted
-        let flat = (block_rows - 1).saturating_mul(pitch).saturating_add(block_columns);
-        let (outer, [y_axis, _]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
-        let blocks = outer.iter().map(|a| a.grid).product::<usize>()
-            * y.grid.div_ceil(block_rows)
-            * x.grid.div_ceil(block_columns);
+        let blocks = GridBlocks::even(&axes, block, false, direct);
+        let flat = blocks.positions;
         let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
         // all taps of some channels, or, where channels are side by side, as many of them as can be: tiles then read longer runs
         let chunk = match forced {
@@ -139,10 +126,12 @@ impl ChannelsPlan {
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
-            false => (laid_out.elements(problem.group_in) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1)),
+            false => {
+                (blocks.sheets.elements(problem.group_in) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1))
+            }
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
-        let row_share = y_axis.share_inside();
+        let row_share = y.share_inside();
 
         let most = if transposed { MOST_CELLS } else { MOST_POSITIONS };
         let mut best: Option<ChannelsPlan> = None;
@@ -159,11 +148,11 @@ impl ChannelsPlan {
                 let last = run_cost(len, positions, tail_width / lanes, &tiles, lanes * element);
                 (panels - 1).saturating_mul(run_cost(len, positions, nv, &tiles, lanes * element)).saturating_add(last)
             };
-            let rows = (block_rows.saturating_mul(run_cost(block_columns)) as f64 * row_share) as usize;
+            let rows = (blocks.rows.saturating_mul(run_cost(blocks.columns)) as f64 * row_share) as usize;
             let whole = run_cost(flat);
             let multiplied = (whole.min(rows).saturating_mul(depth) as f64 * outer_share) as usize;
             let block = multiplied.saturating_add(summed).saturating_add(stored).saturating_add(copied) as u64;
-            let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
+            let cost = block.saturating_mul((blocks.count * problem.group * problem.batch) as u64);
             let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(ChannelsPlan {
@@ -176,8 +165,8 @@ impl ChannelsPlan {
                     transposed,
                     by_row: rows < whole,
                     strip: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
-                    block_rows,
-                    block_columns,
+                    block_rows: blocks.rows,
+                    block_columns: blocks.columns,
                     cost,
                     axes: axes.clone(),
                 });

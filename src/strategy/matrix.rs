@@ -6,7 +6,7 @@
 
 use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
-use super::sheets::{Filling, Sheets};
+use super::sheets::{Filling, GridBlocks, Sheets};
 use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, Strips};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
@@ -107,30 +107,14 @@ impl MatrixPlan {
         parted: Option<bool>,
         apart: bool,
     ) -> MatrixPlan {
-        let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
         let direct = datum_type == DatumType::F32
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         // of L2, a block's parts take at most half
         let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
-        let sheets = |rows, columns| Sheets::new(&axes, rows, columns, apart);
-        let (block_rows, block_columns) = if y.grid == 1 && y.output == 1 {
-            let per_column = sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid));
-            (1, (budget / per_column.max(1)).max(256).min(x.grid))
-        } else {
-            let fixed = sheets(1, x.grid).channel_stride;
-            let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
-            ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
-        };
-        // even blocks
-        let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
-        let block_columns = x.grid.div_ceil(x.grid.div_ceil(block_columns));
-        let laid_out = sheets(block_rows, block_columns);
-        // a dilation can make the pitch, and with it all that follows, larger than can be counted
-        let flat = (block_rows - 1).saturating_mul(laid_out.pitch).saturating_add(block_columns);
-        let blocks = outer.iter().map(|a| a.grid).product::<usize>()
-            * y.grid.div_ceil(block_rows)
-            * x.grid.div_ceil(block_columns);
+        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, direct);
+        let flat = blocks.positions;
 
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let phases: usize = axes.iter().map(|a| a.out_step).product();
@@ -142,14 +126,14 @@ impl MatrixPlan {
             products.saturating_add(tiles.saturating_mul(passes).saturating_mul(cost::TILES))
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
-        let rows = (block_rows.saturating_mul(of_run(block_columns)) as f64 * y.share_inside()) as usize;
+        let rows = (blocks.rows.saturating_mul(of_run(blocks.columns)) as f64 * y.share_inside()) as usize;
         let whole = of_run(flat);
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = (whole.min(rows) as f64 * outer_share) as usize;
         let multiplied = (multiplied / 2).saturating_mul(sides);
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
-        let cells = if direct { flat } else { laid_out.channel_stride };
+        let cells = if direct { flat } else { blocks.sheets.channel_stride };
         let copying = match (direct, x.in_step) {
             (true, _) => cost::PARTED_IN_PLACE,
             (false, 1) => cost::PARTED,
@@ -171,9 +155,9 @@ impl MatrixPlan {
             apart,
             by_row: rows < whole,
             strip,
-            block_rows,
-            block_columns,
-            cost: block.saturating_mul((blocks * problem.group * problem.batch) as u64),
+            block_rows: blocks.rows,
+            block_columns: blocks.columns,
+            cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
             axes,
         }
     }

@@ -5,7 +5,7 @@
 
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::shapes::Shapes;
-use super::sheets::{Filling, Sheets};
+use super::sheets::{Filling, GridBlocks, Sheets};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -172,29 +172,19 @@ impl PhasesPlan {
             if in_place && !apart {
                 continue;
             }
-            let sheets = |rows, columns| Sheets::new(&axes, rows, columns, apart);
             // a block's sheets, all channels, take at most half of L2: the weights stream through the rest
             let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
-            let (block_rows, block_columns) = if in_place {
-                (y.grid.min((budget / x.grid).max(1)), x.grid)
-            } else if y.grid == 1 && y.output == 1 {
-                let per_column = sheets(1, 64.min(x.grid)).channel_stride.div_ceil(64.min(x.grid)).max(1);
-                (1, (budget / per_column).max(256).min(x.grid))
-            } else {
-                let fixed = sheets(1, x.grid).channel_stride;
-                let per_row = sheets(2, x.grid).channel_stride.saturating_sub(fixed).max(1);
-                ((1 + budget.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+            let block = match in_place {
+                true => (y.grid.min((budget / x.grid).max(1)), x.grid),
+                false => GridBlocks::within(&axes, apart, budget),
             };
-            // even blocks
-            let block_rows = y.grid.div_ceil(y.grid.div_ceil(block_rows));
-            let block_columns = x.grid.div_ceil(x.grid.div_ceil(block_columns));
-            let laid_out = sheets(block_rows, block_columns);
-            let pitch = if in_place { x.grid } else { laid_out.pitch };
-            // a dilation can make the pitch, and with it all that follows, larger than can be counted
-            let flat = (block_rows - 1).saturating_mul(pitch).saturating_add(block_columns);
-            let blocks = axes[..axes.len() - 2].iter().map(|a| a.grid).product::<usize>()
-                * y.grid.div_ceil(block_rows)
-                * x.grid.div_ceil(block_columns);
+            let GridBlocks {
+                rows: block_rows,
+                columns: block_columns,
+                positions: flat,
+                count: blocks,
+                sheets: laid_out,
+            } = GridBlocks::even(&axes, block, apart, in_place);
             let copied = match in_place {
                 true => 0,
                 false => {

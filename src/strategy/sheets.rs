@@ -451,6 +451,54 @@ impl Sheets {
     }
 }
 
+/// How a grid of rows and columns is cut into blocks.
+pub(crate) struct GridBlocks {
+    /// Grid rows of a block.
+    pub rows: usize,
+    /// Grid columns of a block.
+    pub columns: usize,
+    /// Positions of a block, the padding between its rows included.
+    pub positions: usize,
+    /// Blocks, over all outer positions.
+    pub count: usize,
+    /// The sheets of a block.
+    pub sheets: Sheets,
+}
+
+impl GridBlocks {
+    /// Rows and columns of blocks of which a channel's sheets have at most so many cells, where that is possible. A single row is cut, several are not.
+    pub fn within(axes: &[AxisPhases], apart: bool, cells: usize) -> (usize, usize) {
+        let [.., y, x] = axes else { unreachable!("axes end in rows and columns") };
+        let size = |rows, columns| Sheets::new(axes, rows, columns, apart).channel_stride;
+        if y.grid == 1 && y.output == 1 {
+            let some = 64.min(x.grid);
+            let per_column = size(1, some).div_ceil(some).max(1);
+            return (1, (cells / per_column).max(256).min(x.grid));
+        }
+        let fixed = size(1, x.grid);
+        let per_row = size(2, x.grid).saturating_sub(fixed).max(1);
+        ((1 + cells.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+    }
+
+    /// As many blocks as of so many rows and columns, all about as large. Positions of blocks that are read in place have the input's rows.
+    pub fn even(axes: &[AxisPhases], (rows, columns): (usize, usize), apart: bool, in_place: bool) -> GridBlocks {
+        let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
+        let rows = y.grid.div_ceil(y.grid.div_ceil(rows));
+        let columns = x.grid.div_ceil(x.grid.div_ceil(columns));
+        let sheets = Sheets::new(axes, rows, columns, apart);
+        let pitch = if in_place { x.grid } else { sheets.pitch };
+        let outer: usize = outer.iter().map(|a| a.grid).product();
+        GridBlocks {
+            rows,
+            columns,
+            // a dilation can make the pitch larger than can be counted
+            positions: (rows - 1).saturating_mul(pitch).saturating_add(columns),
+            count: outer * y.grid.div_ceil(rows) * x.grid.div_ceil(columns),
+            sheets,
+        }
+    }
+}
+
 /// What of the input goes where in the sheets of a block: the same for every channel.
 pub(crate) struct Filling {
     /// One a sheet.
