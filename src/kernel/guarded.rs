@@ -359,11 +359,13 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             for count in [1, lanes - 1, lanes] {
                 let starts: Vec<usize> = (0..len).map(|i| i * stride).collect();
                 let from = Guarded::new(side, &values::<T>((len - 1) * stride + lanes, 1));
-                for first in [0, 3] {
+                for (first, streamed) in
+                    [0, 3].iter().flat_map(|first| [false, true].map(|streamed| (*first, streamed)))
+                {
                     let row = || Guarded::new(side, &vec![T::of(99); first + len]);
                     let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
                     let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
-                    kernels.cells_to_rows(&from, &starts, &mut slices, first);
+                    kernels.cells_to_rows(&from, &starts, &mut slices, first, streamed);
                     for (j, row) in to.iter().enumerate() {
                         assert!(row[..first].iter().all(|kept| *kept == T::of(99)));
                         assert!((0..len).all(|i| row[first + i] == from[i * stride + j]));
@@ -387,10 +389,12 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         }
     }
     for (count, size) in [1, 2, 5].iter().flat_map(|n| [1, lanes - 1, lanes, lanes + 1, 3 * lanes].map(|s| (*n, s))) {
-        for (from_step, to_step) in [(size, size + 2), (size + 3, size)] {
+        for (from_step, to_step, streamed) in
+            [(size, size + 2, false), (size + 3, size, false), (size, size, true), (size, 2 * size, true)]
+        {
             let from = Guarded::new(side, &values::<T>((count - 1) * from_step + size, 1));
             let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + size]);
-            kernels.placed_cells(&from, from_step, (count, size), &mut to, to_step);
+            kernels.placed_cells(&from, from_step, (count, size), &mut to, to_step, streamed);
             for (at, got) in to.iter().enumerate() {
                 let (i, j) = (at / to_step, at % to_step);
                 assert_eq!(*got, if j < size { from[i * from_step + j] } else { T::of(99) });

@@ -19,7 +19,9 @@ use crate::tail::Activation;
 use std::cell::RefCell;
 
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
-type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize);
+type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
+type PlacedCells<T> =
+    unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
 type SumOfCells<T> = unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
@@ -47,7 +49,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub channel_tiles: &'static [ChannelTile<T>],
     cells_to_rows: CellsToRows<T>,
     rows_to_cells: RowsToCells<T>,
-    placed_cells: RowsToCells<T>,
+    placed_cells: PlacedCells<T>,
     rows_to_placed_cells: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
     /// For two, four, eight and sixteen rows.
     interleave: [Interleave<T>; 4],
@@ -78,16 +80,17 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[j][first + i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows.
+    /// `to[j][first + i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows. With `streamed`, they are written past
+    /// the caches as far as vectors are aligned.
     ///
     /// # Panics
     /// When a slice is shorter than what is read or written.
-    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize) {
+    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| start + self.lanes <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { (self.cells_to_rows)(from, starts, to, first) }
+        unsafe { (self.cells_to_rows)(from, starts, to, first, streamed) }
     }
 
     /// `to[r·to_step + c] = from[c·from_step + r]`. Columns behind the last, up to a whole vector, get anything.
@@ -111,7 +114,8 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
     }
 
-    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements, which do not overlap. What is between cells stays.
+    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements, which do not overlap. What is between cells stays. With
+    /// `streamed`, they are written past the caches where they are aligned vectors.
     ///
     /// # Panics
     /// When a slice is too short, or a step shorter than a cell.
@@ -122,12 +126,13 @@ impl<T: Compute> Kernels<T> {
         (count, size): (usize, usize),
         to: &mut [T],
         to_step: usize,
+        streamed: bool,
     ) {
         let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return };
         assert!(size <= from_step && size <= to_step);
         assert!(last * from_step + size <= from.len() && last * to_step + size <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step) }
+        unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step, streamed) }
     }
 
     /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts as there are lanes. What is between cells stays.
@@ -345,9 +350,15 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn cells_to_rows(from: &[$lane], starts: &[usize], to: &mut [&mut [$lane]], first: usize) {
+            unsafe fn cells_to_rows(
+                from: &[$lane],
+                starts: &[usize],
+                to: &mut [&mut [$lane]],
+                first: usize,
+                streamed: bool,
+            ) {
                 // SAFETY: entered through `Kernels::cells_to_rows` only, which checks.
-                unsafe { squares::cells_to_rows::<$vector, LANES>(from, starts, to, first) }
+                unsafe { squares::cells_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
             }
 
             $(#[$feature])*
@@ -369,9 +380,10 @@ macro_rules! kernels {
                 size: (usize, usize),
                 to: &mut [$lane],
                 to_step: usize,
+                streamed: bool,
             ) {
                 // SAFETY: entered through `Kernels::placed_cells` only, which checks.
-                unsafe { squares::placed_cells::<$vector>(from, from_step, size, to, to_step) }
+                unsafe { squares::placed_cells::<$vector>(from, from_step, size, to, to_step, streamed) }
             }
 
             $(#[$feature])*

@@ -2,7 +2,8 @@
 
 use super::vector::{Vector, covering, interleave};
 
-/// `to[j][first + i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped.
+/// `to[j][first + i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped. With `streamed`, rows whose
+/// vectors are aligned alike are written past the caches.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set; there are at least `LANES` starts, from each of which `from` holds `LANES` elements; each of the rows, at
@@ -13,20 +14,59 @@ pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     starts: &[usize],
     to: &mut [&mut [V::Lane]],
     first: usize,
+    streamed: bool,
 ) {
-    for at in covering(starts.len(), LANES) {
-        // SAFETY: squares end where the starts do; the rest is this function's contract.
+    let ahead = to.first().map_or(0, |row| before_aligned::<V>(&row[first..]));
+    let streamed = streamed && V::STREAMS && to.iter().all(|row| before_aligned::<V>(&row[first..]) == ahead);
+    let (mut next, last) = (0, starts.len() - LANES);
+    while next < starts.len() {
+        let at = next.min(last);
+        // SAFETY: squares end where the starts do; streamed are those that begin whole vectors behind the first aligned element. The rest is this function's contract.
         unsafe {
             // the interleaving of as many runs as a run is long is their transpose
             let columns: [V; LANES] =
                 interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
-            let at = first + at;
-            match <&mut [&mut [V::Lane]; LANES]>::try_from(&mut *to) {
-                // a number that the compiler knows: the columns stay in registers
-                Ok(to) => to.iter_mut().zip(columns).for_each(|(row, column)| column.store(row.as_mut_ptr().add(at))),
-                Err(_) => to.iter_mut().zip(columns).for_each(|(row, column)| column.store(row.as_mut_ptr().add(at))),
+            if streamed && at >= ahead && (at - ahead).is_multiple_of(LANES) {
+                store_square::<V, LANES, true>(columns, to, first + at);
+            } else {
+                store_square::<V, LANES, false>(columns, to, first + at);
             }
         }
+        next += if streamed && next == 0 && ahead > 0 { ahead } else { LANES };
+    }
+    if streamed {
+        // SAFETY: the CPU has the instruction set.
+        unsafe { V::after_streams() };
+    }
+}
+
+/// Elements before the first one that is at a multiple of a vector's size.
+#[inline(always)]
+fn before_aligned<V: Vector>(row: &[V::Lane]) -> usize {
+    (row.as_ptr().addr() / size_of::<V::Lane>()).wrapping_neg() % V::LANES
+}
+
+/// Writes a vector to each of the rows that are there, from element `at` on.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; each row holds a vector from there on, and those that are streamed are aligned.
+#[inline(always)]
+unsafe fn store_square<V: Vector, const LANES: usize, const STREAMED: bool>(
+    columns: [V; LANES],
+    to: &mut [&mut [V::Lane]],
+    at: usize,
+) {
+    let store = |(row, column): (&mut &mut [V::Lane], V)| {
+        // SAFETY: this function's contract.
+        unsafe {
+            let to = row.as_mut_ptr().add(at);
+            if STREAMED { column.stream(to) } else { column.store(to) }
+        }
+    };
+    match <&mut [&mut [V::Lane]; LANES]>::try_from(&mut *to) {
+        // a number that the compiler knows: the columns stay in registers
+        Ok(to) => to.iter_mut().zip(columns).for_each(store),
+        Err(_) => to.iter_mut().zip(columns).for_each(store),
     }
 }
 
@@ -111,7 +151,8 @@ pub(super) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
     }
 }
 
-/// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements. What is between cells stays.
+/// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements. What is between cells stays. With `streamed`, cells of whole aligned
+/// vectors are written past the caches.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set; `from` and `to` hold the cells.
@@ -122,7 +163,20 @@ pub(super) unsafe fn placed_cells<V: Vector>(
     (count, size): (usize, usize),
     to: &mut [V::Lane],
     to_step: usize,
+    streamed: bool,
 ) {
+    let whole = [before_aligned::<V>(to), to_step % V::LANES, size % V::LANES] == [0; 3];
+    if streamed && V::STREAMS && whole {
+        // SAFETY: whole vectors of cells, by this function's contract, aligned by the condition.
+        unsafe {
+            for i in 0..count {
+                let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
+                (0..size).step_by(V::LANES).for_each(|at| V::load(from.add(at)).stream(to.add(at)));
+            }
+            V::after_streams();
+        }
+        return;
+    }
     if size < V::LANES && !V::MASKS {
         for (to, from) in to.chunks_mut(to_step).zip(from.chunks(from_step)).take(count) {
             to.iter_mut().zip(from).take(size).for_each(|(to, from)| *to = *from);

@@ -37,6 +37,18 @@ pub(super) trait Vector: Copy {
     }
     /// Writes `LANES` elements.
     unsafe fn store(self, to: *mut Self::Lane);
+    /// Whether there are stores past the caches.
+    const STREAMS: bool = false;
+    /// Writes `LANES` elements at a multiple of a vector's size, past the caches where there is a way. Nothing but such stores may touch them before
+    /// [`Vector::after_streams`].
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut Self::Lane) {
+        // SAFETY: the caller gives a pointer to `LANES` writable elements.
+        unsafe { self.store(to) }
+    }
+    /// Ends a series of such stores.
+    #[inline(always)]
+    unsafe fn after_streams() {}
     /// Writes the first `count` elements, fewer than `LANES`.
     #[inline(always)]
     unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
@@ -169,7 +181,7 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
@@ -196,6 +208,22 @@ macro_rules! register {
                 // SAFETY: the trait's contract, `LANES` elements are writable; the unaligned form is used.
                 unsafe { $store(to, self.0) }
             }
+
+            $(
+            const STREAMS: bool = true;
+
+            #[inline(always)]
+            unsafe fn stream(self, to: *mut $lane) {
+                // SAFETY: the trait's contract, `LANES` elements are writable, and aligned as a vector is.
+                unsafe { $stream(to, self.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn after_streams() {
+                // SAFETY: all CPUs with such registers have this instruction, which touches no memory.
+                unsafe { _mm_sfence() }
+            }
+            )?
 
             $(
             const MASKS: bool = true;
@@ -270,6 +298,7 @@ mod x86 {
             [_mm512_permutex2var_ps(x, even, y), _mm512_permutex2var_ps(x, odd, y)]
         },
         |v, lanes| _mm512_permutexvar_ps(_mm512_loadu_si512(lanes.cast()), v),
+        streamed _mm512_stream_ps,
         masked _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps, __mmask16
     );
     register!(
@@ -286,6 +315,7 @@ mod x86 {
             [_mm512_permutex2var_pd(x, even, y), _mm512_permutex2var_pd(x, odd, y)]
         },
         |v, lanes| _mm512_permutexvar_pd(_mm512_cvtepu32_epi64(_mm256_loadu_si256(lanes.cast())), v),
+        streamed _mm512_stream_pd,
         masked _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, __mmask8
     );
     register!(
@@ -301,7 +331,8 @@ mod x86 {
             let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
             [even, odd].map(|halves| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves))))
         },
-        |v, lanes| _mm256_permutevar8x32_ps(v, _mm256_loadu_si256(lanes.cast()))
+        |v, lanes| _mm256_permutevar8x32_ps(v, _mm256_loadu_si256(lanes.cast())),
+        streamed _mm256_stream_ps
     );
     register!(
         /// Four f64 of AVX.
@@ -317,7 +348,8 @@ mod x86 {
             let first = _mm256_slli_epi64::<1>(_mm256_cvtepu32_epi64(_mm_loadu_si128(lanes.cast())));
             let second = _mm256_slli_epi64::<32>(_mm256_add_epi64(first, _mm256_set1_epi64x(1)));
             _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(v), _mm256_or_si256(first, second)))
-        }
+        },
+        streamed _mm256_stream_pd
     );
 }
 #[cfg(target_arch = "x86_64")]
