@@ -4,9 +4,9 @@
 //! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
 //! transposed squares on its way in and on its way out, a vector of channels at a time.
 
-use super::phases::{axes_of, too_many_phases, weights_of};
 use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
 use super::shapes::Shapes;
+use super::taps::{axes_of, taps_before, too_many_phases};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
@@ -272,7 +272,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             plan,
             problem,
             kernels,
-            weights_of: weights_of(axes),
+            weights_of: taps_before(axes),
             weights: filter.data::<E::Compute>()?,
             bias,
             operands,

@@ -3,11 +3,12 @@
 //! Where [`phases`](super::phases) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
 //! streams positions, strip by strip.
 
-use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
+use super::phases::part_of_chain;
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
-use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, Strips};
+use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
+use super::taps::{TapTable, axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -15,6 +16,7 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{ChannelTile, Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
+use std::sync::OnceLock;
 use tract_core::internal::*;
 
 /// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
@@ -63,6 +65,7 @@ pub struct ChannelsPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    table: OnceLock<StripTable>,
 }
 
 impl ChannelsPlan {
@@ -169,6 +172,7 @@ impl ChannelsPlan {
                     block_columns: blocks.columns,
                     cost,
                     axes: axes.clone(),
+                    table: OnceLock::new(),
                 });
             }
         }
@@ -215,7 +219,7 @@ impl ChannelsPlan {
         let cut = Cut::for_threads(problem, &self.axes, &block);
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             let copied = !self.direct;
-            let filling = copied.then(|| task.filling(&prepared.sheets, &prepared.strides.2)).transpose()?;
+            let filling = copied.then(|| task.filling(&prepared.taps.sheets, &prepared.strides.2)).transpose()?;
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, filling.as_ref(), scratch))
         })
     }
@@ -251,11 +255,9 @@ struct Prepared<'a, E: Element> {
     plan: &'a ChannelsPlan,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    sheets: Sheets,
+    taps: &'a TapTable,
     /// Channels side by side in a cell of the sheets.
     cell: usize,
-    /// Over all axes, outermost first.
-    phases: Vec<Phase>,
     panels: Vec<Panel<E::Compute>>,
     weights: &'a [E::Compute],
     group_weights: usize,
@@ -276,21 +278,30 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
         let cell = match problem.data_format {
             // an odd number of vectors: cells a power of two apart would fight for the same cache sets
             DataFormat::Ncx if plan.transposed => (problem.group_in.div_ceil(kernels.lanes) | 1) * kernels.lanes,
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
         };
-        let offset = |shifts: &[i64]| if plan.direct { 0 } else { cell * sheets.tap(shifts) };
-        let (phases, depth) = phases_of(axes, problem.group_in, offset);
+        let shape = StripShape {
+            width: plan.width,
+            positions: plan.positions,
+            most: plan.strip,
+            by_row: plan.by_row,
+            panels_first: false,
+        };
+        let table = plan.table.get_or_init(|| {
+            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
+            let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in);
+            StripTable::new(problem, axes, &shape, kernels.lanes, taps)
+        });
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
             .enumerate()
             .map(|(index, (first_channel, width))| {
                 let weights = at;
-                at += width * depth;
+                at += width * table.taps.weights;
                 let nv = width / kernels.lanes;
                 let mut tiles: Vec<_> =
                     kernels.channel_tiles.iter().filter(|t| t.nv == nv && t.positions <= plan.positions).collect();
@@ -300,26 +311,18 @@ impl<'a, E: Element> Prepared<'a, E> {
             })
             .collect::<TractResult<_>>()?;
         let padded: usize = panels.iter().map(|p| p.place.width).sum();
-        let shape = StripShape {
-            width: plan.width,
-            positions: plan.positions,
-            most: plan.strip,
-            by_row: plan.by_row,
-            panels_first: false,
-        };
         Ok(Prepared {
             plan,
             problem,
             kernels,
-            sheets,
+            taps: &table.taps,
             cell,
-            phases,
             panels,
             weights: filter.data::<E::Compute>()?,
             group_weights: at,
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            strips: Strips::new(problem, axes, kernels, shape, operands.tail),
+            strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
             strides: super::input_strides(problem, axes.len()),
         })
     }
@@ -336,28 +339,28 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
         let spatial = &self.strides.2;
         let (source, pitch, step) = if let Some(filling) = filling {
-            let stride = self.sheets.channel_stride;
+            let stride = self.taps.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
             match problem.data_format {
                 DataFormat::Nxc => {
-                    self.sheets.fill_cells(self.kernels, filling, &self.input[first..], self.cell, data);
+                    self.taps.sheets.fill_cells(self.kernels, filling, &self.input[first..], self.cell, data);
                 }
                 DataFormat::Ncx if self.cell == 1 => {
                     let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
                         let from = &self.input[first + ci * self.strides.1..];
-                        self.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
+                        self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
                     };
                     data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
                 }
                 DataFormat::Ncx => {
                     let planes = (&self.input[first..], self.strides.1, problem.group_in);
                     let working = (&mut scratch.ragged, &mut scratch.tile);
-                    self.sheets.fill_transposed(self.kernels, filling, planes, (&mut *data, self.cell), working)?
+                    self.taps.sheets.fill_transposed(self.kernels, filling, planes, (&mut *data, self.cell), working)?
                 }
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
             let source = Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..] };
-            (source, self.sheets.pitch, self.cell)
+            (source, self.taps.sheets.pitch, self.cell)
         } else {
             let data = E::as_compute(self.input).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
@@ -385,7 +388,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         sums: &mut [E::Compute],
     ) {
         let PanelOfStrip { index, first_channel, width } = of.panel;
-        let (plan, phase, panel) = (self.plan, &self.phases[of.phase], &self.panels[index]);
+        let (plan, phase, panel) = (self.plan, &self.taps.phases[of.phase], &self.panels[index]);
         let bias = g * (self.bias.len() / self.problem.group) + first_channel;
         let mut start = Start::Bias(&self.bias[bias..bias + width]);
         let weights = &self.weights[g * self.group_weights + panel.weights + phase.weights * width..];

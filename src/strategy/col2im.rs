@@ -3,8 +3,8 @@
 //! The products of a few input rows, one per (output channel, tap), live in a ring that stays in L2, so that there is no column buffer of
 //! the input's size. Nothing is shifted before the product, so the input is read in place.
 
-use super::phases::axes_of;
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
+use super::taps::{axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -51,7 +51,7 @@ impl Col2imPlan {
         if problem.axes.len() != 2 {
             return Err(format!("{} spatial axes, not two", problem.axes.len()));
         }
-        if let Some(reason) = super::phases::too_many_phases(problem) {
+        if let Some(reason) = too_many_phases(problem) {
             return Err(reason);
         }
         let forced = match layout {

@@ -4,10 +4,10 @@
 //! vectors run over row ends ([`Kernels::sum_of_plane`]); else the phases of a row are summed over positions that follow each other and
 //! interleaved in registers ([`Kernels::sum_of_taps`]).
 
-use super::phases::{axes_of, too_many_phases};
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
+use super::taps::{axes_of, taps_before, too_many_phases};
 use super::window::{WindowTaps, reads_in_place};
 use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
 use crate::element::{Compute, Element};
@@ -259,7 +259,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let sheets = sheets_of(axes, &plan.laid_out, plan.block_rows, plan.way == Way::Runs);
         let steps = steps(axes, &plan.laid_out);
-        let weights_of = super::phases::weights_of(axes);
+        let weights_of = taps_before(axes);
         let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
             let first = weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
             picked

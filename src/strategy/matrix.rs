@@ -4,10 +4,11 @@
 //! is one constant offset; strips of sums are stored as those of [`channels`](super::channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
 //! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
 
-use super::phases::{Phase, axes_of, part_of_chain, phases_of, too_many_phases};
+use super::phases::part_of_chain;
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, GridBlocks, Sheets};
-use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, Strips};
+use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
+use super::taps::{TapTable, axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -18,6 +19,7 @@ use crate::kernel::{
 };
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
+use std::sync::OnceLock;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -61,6 +63,7 @@ pub struct MatrixPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    table: OnceLock<StripTable>,
 }
 
 impl MatrixPlan {
@@ -159,6 +162,7 @@ impl MatrixPlan {
             block_columns: blocks.columns,
             cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
             axes,
+            table: OnceLock::new(),
         }
     }
 
@@ -213,7 +217,7 @@ impl MatrixPlan {
         };
         let cut = Cut::for_threads(problem, &self.axes, &block);
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            let filling = task.filling(&prepared.sheets, &prepared.strides.2)?;
+            let filling = task.filling(&prepared.taps.sheets, &prepared.strides.2)?;
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
         })
     }
@@ -242,13 +246,10 @@ struct Prepared<'a, E: Element> {
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     matrix: &'static MatrixKernels<E::Compute>,
-    sheets: Sheets,
+    /// Offsets count cells, weights count taps.
+    taps: &'a TapTable,
     /// Blocks of input channels.
     blocks: usize,
-    /// Taps of all phases.
-    taps: usize,
-    /// Over all axes, outermost first. Offsets of taps count cells, weights count taps.
-    phases: Vec<Phase>,
     panels: Vec<PanelOfStrip>,
     /// Of the panels of a group.
     padded: usize,
@@ -273,8 +274,6 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let kernels = E::Compute::kernels(isa);
-        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-        let (phases, taps) = phases_of(axes, 1, |shifts| if plan.direct { 0 } else { sheets.tap(shifts) });
         let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.tail_width)
             .enumerate()
             .map(|(index, (first_channel, width))| PanelOfStrip { index, first_channel, width })
@@ -287,15 +286,17 @@ impl<'a, E: Element> Prepared<'a, E> {
             by_row: plan.by_row,
             panels_first: true,
         };
+        let table = plan.table.get_or_init(|| {
+            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, plan.direct, 1, 1))
+        });
         Ok(Prepared {
             plan,
             problem,
             kernels,
             matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
-            sheets,
+            taps: &table.taps,
             blocks: problem.group_in.div_ceil(DEPTH),
-            taps,
-            phases,
             panels,
             padded,
             weights: match filter.parts() {
@@ -305,7 +306,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             regular: filter.is_regular(),
             bias: super::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            strips: Strips::new(problem, axes, kernels, shape, operands.tail),
+            strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
             strides: super::input_strides(problem, axes.len()),
         })
     }
@@ -317,7 +318,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         filling: &Filling,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
-        let pitch = self.sheets.pitch;
+        let pitch = self.taps.sheets.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
         let part = if self.regular { self.fill_parts(task, g, filling, scratch)? } else { None };
@@ -336,12 +337,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
-        let data = block.of(cell * self.sheets.channel_stride)?;
+        let data = block.of(cell * self.taps.sheets.channel_stride)?;
         match self.problem.data_format {
-            DataFormat::Nxc => self.sheets.fill_cells(self.kernels, filling, &self.input[first..], cell, data),
+            DataFormat::Nxc => self.taps.sheets.fill_cells(self.kernels, filling, &self.input[first..], cell, data),
             DataFormat::Ncx => {
                 let planes = (&self.input[first..], self.strides.1, self.problem.group_in);
-                self.sheets.fill_transposed(self.kernels, filling, planes, (data, cell), (ragged, tile))?
+                self.taps.sheets.fill_transposed(self.kernels, filling, planes, (data, cell), (ragged, tile))?
             }
         }
         self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
@@ -365,7 +366,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut first = task.n * image + g * problem.group_in * stride;
         let cells = match direct {
             true => task.rows.len() * task.columns.len(),
-            false => self.sheets.channel_stride,
+            false => self.taps.sheets.channel_stride,
         };
         let part = (cells + POSITIONS_AT_ONCE) * DEPTH;
         let parts = scratch.parts.of(PARTS * part * self.blocks)?;
@@ -382,8 +383,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 None => {
                     let data = scratch.block.of(problem.group_in * cells)?;
                     // which must not count as numbers of the input
-                    self.sheets.clear_rest(filling, problem.group_in, data);
-                    self.sheets.fill_cells(self.kernels, filling, &self.input[first..], problem.group_in, data);
+                    self.taps.sheets.clear_rest(filling, problem.group_in, data);
+                    self.taps.sheets.fill_cells(self.kernels, filling, &self.input[first..], problem.group_in, data);
                     (&*data, problem.group_in)
                 }
             };
@@ -394,7 +395,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         } else {
             let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
             let planes = scratch.block.of(if direct { 0 } else { DEPTH * cells })?;
-            planes.chunks_mut(cells).for_each(|plane| self.sheets.clear_rest(filling, 1, plane));
+            planes.chunks_mut(cells).for_each(|plane| self.taps.sheets.clear_rest(filling, 1, plane));
             for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
                 let channels = DEPTH.min(problem.group_in - c);
                 let (planes, step) = match in_place {
@@ -402,7 +403,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     None => {
                         for (ci, to) in (c..c + channels).zip(planes.chunks_mut(cells)) {
                             let from = &self.input[first + ci * stride..];
-                            self.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)?;
+                            self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)?;
                         }
                         (&*planes, cells)
                     }
@@ -425,7 +426,8 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
     fn before(&self, g: usize, of: &PhaseOfStrip) -> usize {
-        (g * self.padded + of.panel.first_channel) * self.taps + self.phases[of.phase].weights * of.panel.width
+        (g * self.padded + of.panel.first_channel) * self.taps.weights
+            + self.taps.phases[of.phase].weights * of.panel.width
     }
 
     /// The weights of a phase of a panel, `[tap][input channel][output channel]`, made of their parts where those are what there is.
@@ -436,7 +438,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         joined: &'w mut Vec<E::Compute>,
     ) -> TractResult<&'w [E::Compute]> {
         let of_tap = self.problem.group_in * of.panel.width;
-        let len = self.phases[of.phase].taps.len() * of_tap;
+        let len = self.taps.phases[of.phase].taps.len() * of_tap;
         match self.weights {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
             Weights::Parted(parts) => {
@@ -460,7 +462,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
     ) {
-        let (phase, panel, channels) = (&self.phases[of.phase], of.panel, self.problem.group_in);
+        let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let sides = panel.width / SIDE;
         let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
         let mut start = Start::Bias(self.bias_of(g, panel));
@@ -521,7 +523,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],
     ) {
-        let (phase, panel, all) = (&self.phases[of.phase], of.panel, self.problem.group_in);
+        let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels == panel.width;
         let chunk = part_of_chain(all, 1);
         let mut start = Start::Bias(self.bias_of(g, panel));

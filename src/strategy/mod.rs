@@ -17,6 +17,7 @@ mod shapes;
 mod sharing;
 mod sheets;
 mod strips;
+mod taps;
 mod window;
 
 use crate::element::{Compute, Element};

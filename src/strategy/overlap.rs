@@ -5,9 +5,10 @@
 //! the input, however the output is cut.
 
 use super::channels::MOST_POSITIONS;
-use super::phases::{axes_of, part_of_chain, too_many_phases};
+use super::phases::part_of_chain;
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
+use super::taps::{axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};

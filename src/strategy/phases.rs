@@ -6,15 +6,17 @@
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
+use super::taps::{TapTable, axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::geometry::{self, AxisPhases};
+use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
 use std::ops::Range;
+use std::sync::OnceLock;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -39,13 +41,6 @@ pub(super) fn part_of_chain(depth: usize, taps: usize) -> usize {
 /// From so many pairs on, tiles that write rows themselves make a sum in two chains where they can, tap by tap in turns (one chain of 32 was measured at 1.7
 /// times onnxruntime's error).
 const FEWEST_IN_HALVES: usize = 32;
-
-/// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
-const MOST_PHASES: usize = 4096;
-
-/// Above this many taps, the same: a kernel may be no more than a shape in a model file when it is planned for, and planning
-/// looks at each tap some hundred times.
-const MOST_TAPS: usize = 1 << 16;
 
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
@@ -87,45 +82,7 @@ pub struct PhasesPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-}
-
-/// All spatial axes, at least two: a missing row axis is one cell.
-pub(super) fn axes_of(problem: &Problem) -> Vec<AxisPhases> {
-    let missing = 2usize.saturating_sub(problem.axes.len());
-    std::iter::repeat_with(AxisPhases::unit)
-        .take(missing)
-        .chain(problem.axes.iter().map(|a| AxisPhases::new(a, problem.direction)))
-        .collect()
-}
-
-/// How many taps come before those of each phase, in the order that filters are packed in (residues of all axes, outermost first);
-/// one more entry has their total.
-pub(super) fn weights_of(axes: &[AxisPhases]) -> Vec<usize> {
-    let taps = |(axis, residue): (&AxisPhases, usize)| {
-        axis.phases.iter().find(|p| p.residue == residue).map_or(0, |p| p.taps.len())
-    };
-    let counts = axes
-        .iter()
-        .map(|a| 0..a.out_step)
-        .multi_cartesian_product()
-        .map(|residues| axes.iter().zip(residues).map(taps).product::<usize>());
-    std::iter::once(0)
-        .chain(counts.scan(0, |sum, n| {
-            *sum += n;
-            Some(*sum)
-        }))
-        .collect()
-}
-
-/// Why a problem's phases and their taps can't be enumerated, if they can't.
-pub(super) fn too_many_phases(problem: &Problem) -> Option<String> {
-    let taps = problem.axes.iter().fold(1usize, |n, a| n.saturating_mul(a.kernel));
-    if taps > MOST_TAPS {
-        return Some(format!("{taps} taps are too many to enumerate"));
-    }
-    let compact = problem.axes.iter().all(|a| AxisPhases::is_compact(a, problem.direction));
-    let phases = problem.axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.stride)).unwrap_or(usize::MAX);
-    (!compact || phases > MOST_PHASES).then(|| format!("{phases} phases are too many to enumerate"))
+    taps: OnceLock<TapTable>,
 }
 
 impl PhasesPlan {
@@ -242,6 +199,7 @@ impl PhasesPlan {
                         block_columns,
                         cost,
                         axes: axes.clone(),
+                        taps: OnceLock::new(),
                     });
                 }
             }
@@ -289,7 +247,7 @@ impl PhasesPlan {
         let cut = Cut::for_threads(problem, &self.axes, &block);
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
             let copied = !self.direct;
-            let filling = copied.then(|| task.filling(&prepared.sheets, &prepared.strides.2)).transpose()?;
+            let filling = copied.then(|| task.filling(&prepared.taps.sheets, &prepared.strides.2)).transpose()?;
             let groups = task.groups.clone();
             groups.clone().step_by(self.bundle).try_for_each(|g| {
                 let bundle = g..groups.end.min(g + self.bundle);
@@ -304,38 +262,12 @@ fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> u
     (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
 }
 
-/// One phase of a row of outputs: which taps, and where its weights are.
-pub(super) struct Phase {
-    /// Offsets of the taps in a channel's sheets.
-    pub taps: Vec<usize>,
-    /// Where its weights begin in a panel, in units of the panel's height.
-    pub weights: usize,
-}
-
-/// Every phase, those of the last axis innermost, and the (channel, tap) pairs of them all. `offset` gives that of a tap by its shifts.
-pub(super) fn phases_of(axes: &[AxisPhases], channels: usize, offset: impl Fn(&[i64]) -> usize) -> (Vec<Phase>, usize) {
-    let weights_of = weights_of(axes);
-    let phase_of = |picked: &[&geometry::Phase]| Phase {
-        taps: picked
-            .iter()
-            .map(|p| p.taps.iter().map(|t| t.shift))
-            .multi_cartesian_product()
-            .map(|shifts| offset(&shifts))
-            .collect(),
-        weights: channels * weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
-    };
-    let phases = axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
-    (phases, weights_of.last().map_or(0, |end| end * channels))
-}
-
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a PhasesPlan,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    sheets: Sheets,
-    /// Over all axes, outermost first.
-    phases: Vec<Phase>,
+    taps: &'a TapTable,
     /// Phases of an output row.
     columns: usize,
     /// Phases of an outer cell.
@@ -378,16 +310,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-        let offset = |shifts: &[i64]| if plan.direct { 0 } else { sheets.tap(shifts) };
-        let (all, depth) = phases_of(axes, problem.group_in, offset);
+        let taps = plan.taps.get_or_init(|| {
+            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+            TapTable::new(axes, sheets, plan.direct, 1, problem.group_in)
+        });
         let columns = axes[axes.len() - 1].out_step;
         let per_outer = axes[axes.len() - 2].out_step * columns;
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
             .map(|(first_channel, height)| {
                 let weights = at;
-                at += height * depth;
+                at += height * taps.weights;
                 let find = |nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing");
                 let find_row = |nv| {
                     let of_phases = kernels.row_tiles(columns).iter();
@@ -408,8 +341,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             plan,
             problem,
             kernels,
-            sheets,
-            phases: all,
+            taps,
             columns,
             per_outer,
             panels,
@@ -439,9 +371,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch;
         let block = &mut scratch.block;
         let mut source = if let Some(filling) = filling {
-            pitch = self.sheets.pitch;
+            pitch = self.taps.sheets.pitch;
             // squares that are transposed may run over a plane's last row
-            let stride = self.sheets.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
+            let stride =
+                self.taps.sheets.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
             // tiles may run past the last position: what they read there is never stored, but must exist
             let data = block.of(inputs * stride + tile_positions)?;
             let source = &self.input[first..];
@@ -449,12 +382,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                 DataFormat::Ncx => {
                     for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
                         let source = &source[channel * self.strides.1..];
-                        self.sheets.fill(self.kernels, filling, source, plane, &mut scratch.ragged)?;
+                        self.taps.sheets.fill(self.kernels, filling, source, plane, &mut scratch.ragged)?;
                     }
                 }
                 DataFormat::Nxc => {
                     let to = (&mut data[..inputs * stride], stride);
-                    self.sheets.fill_planes(self.kernels, filling, source, inputs, to, &mut scratch.ragged)?;
+                    self.taps.sheets.fill_planes(self.kernels, filling, source, inputs, to, &mut scratch.ragged)?;
                 }
             }
             Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[] }
@@ -539,7 +472,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let cells = x.cells(&(from..from + count));
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
-            for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
+            for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
                 let cell = (task.rows.start + row) * y.out_step + ry;
                 if cell >= task.pieces.rows.end {
                     break;
@@ -596,7 +529,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
-            for (ry, phases) in self.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
+            for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
                 for (g, at) in groups.clone().cartesian_product((0..stride).step_by(tile_positions)) {
                     let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
                     let bias = g * (self.bias.len() / problem.group) + panel.first_channel;

@@ -4,6 +4,7 @@
 
 use super::Aligned;
 use super::pieces::{CELLS_BY_WAY, CellRun, Task, flat_runs, unflatten};
+use super::taps::TapTable;
 use crate::element::Element;
 use crate::geometry::AxisPhases;
 use crate::kernel::Kernels;
@@ -28,6 +29,11 @@ pub(super) struct StripShape {
 }
 
 impl StripShape {
+    /// Elements of the sums of a phase: squares that are transposed may run over a strip's last position.
+    fn phase_stride(&self, lanes: usize) -> usize {
+        (self.most + lanes) * self.width
+    }
+
     /// The flat positions of a block of rows and columns, in parts.
     fn strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
         if !self.by_row {
@@ -43,6 +49,27 @@ impl StripShape {
         }
         let groups = super::blocks_of(rows, (self.most / pitch).max(1)).into_iter();
         groups.map(|rows| rows.start * pitch..(rows.end - 1) * pitch + columns).collect()
+    }
+}
+
+/// What a plan lists at its first run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StripTable {
+    pub taps: TapTable,
+    /// For each cell of a row of a strip, where its sums are: the phases interleave. Channels-last cells need none.
+    cells: Vec<usize>,
+}
+
+impl StripTable {
+    /// `axes` are all spatial axes, outermost first; `lanes` are those of the vectors that store the strips.
+    pub fn new(problem: &Problem, axes: &[AxisPhases], shape: &StripShape, lanes: usize, taps: TapTable) -> StripTable {
+        let (columns, stride) = (axes[axes.len() - 1].out_step, shape.phase_stride(lanes));
+        let phases_of = |at: usize| (0..columns).map(move |phase| phase * stride + at * shape.width);
+        let cells = match problem.data_format {
+            DataFormat::Ncx => (0..shape.most + lanes).flat_map(phases_of).collect(),
+            DataFormat::Nxc => vec![],
+        };
+        StripTable { taps, cells }
     }
 }
 
@@ -81,8 +108,7 @@ pub(super) struct Strips<'a, E: Element> {
     axes: &'a [AxisPhases],
     kernels: &'static Kernels<E::Compute>,
     shape: StripShape,
-    /// For each cell of a row of a strip, where its sums are: the phases interleave.
-    cells: Vec<usize>,
+    table: &'a StripTable,
     /// What is applied to all sums at once, then what is applied where they are stored.
     tail: (Everywhere<'a, E>, Tail<'a, E>),
 }
@@ -94,20 +120,10 @@ impl<'a, E: Element> Strips<'a, E> {
         axes: &'a [AxisPhases],
         kernels: &'static Kernels<E::Compute>,
         shape: StripShape,
+        table: &'a StripTable,
         tail: Tail<'a, E>,
     ) -> Strips<'a, E> {
-        let mut strips = Strips { problem, axes, kernels, shape, cells: vec![], tail: tail.split() };
-        if problem.data_format == DataFormat::Ncx {
-            let (columns, stride) = (axes[axes.len() - 1].out_step, strips.phase_stride());
-            let phases_of = |at: usize| (0..columns).map(move |phase| phase * stride + at * shape.width);
-            strips.cells = (0..shape.most + kernels.lanes).flat_map(phases_of).collect();
-        }
-        strips
-    }
-
-    /// Elements of the sums of a phase: squares that are transposed may run over a strip's last position.
-    fn phase_stride(&self) -> usize {
-        (self.shape.most + self.kernels.lanes) * self.shape.width
+        Strips { problem, axes, kernels, shape, table, tail: tail.split() }
     }
 
     /// Makes the sums of some panels of group `g` over all positions of a task, `pitch` apart where rows begin, and stores them. `sum` writes those of the runs
@@ -127,7 +143,7 @@ impl<'a, E: Element> Strips<'a, E> {
         let columns = x.out_step;
         let per_outer = y.out_step * columns;
         let strips = self.shape.strips(task.rows.len(), task.columns.len(), pitch);
-        let phase_stride = self.phase_stride();
+        let phase_stride = self.shape.phase_stride(self.kernels.lanes);
         let (mut starts, mut runs) = (vec![], vec![]);
         let panels: TVec<PanelOfStrip> = panels.collect();
         let (outer, inner) =
@@ -238,7 +254,7 @@ impl<'a, E: Element> Strips<'a, E> {
                 Some(last) if last.cells.end == cell => last.cells.end += count,
                 _ => runs.push(CellRun { cells: cell..cell + count, first: starts.len() }),
             }
-            starts.extend_from_slice(&self.cells[run.at * x.out_step..][..count]);
+            starts.extend_from_slice(&self.table.cells[run.at * x.out_step..][..count]);
         }
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
