@@ -23,10 +23,8 @@ pub(super) const MULTIPLIED: usize = 1150;
 /// What such tiles of sums cost besides, once a pass.
 pub(super) const TILES: usize = 700;
 
-/// Copying a vector of input channels into parts, by way of squares: from where the input is, from padded rows, and from those of every other column.
-pub(super) const PARTED_IN_PLACE: usize = 26;
-pub(super) const PARTED: usize = 36;
-pub(super) const PARTED_IN_STEPS: usize = 60;
+/// Making parts of a vector of input channels of a cell.
+pub(super) const PARTED: usize = 15;
 
 /// Loading the parts of the weights of a step for 16 output channels, once a block.
 pub(super) const STREAMED_PARTS: usize = 200;

@@ -6,7 +6,7 @@
 
 use super::phases::part_of_chain;
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
-use super::sheets::{Filling, GridBlocks, Sheets};
+use super::sheets::{Filling, GridBlocks, Landing, Sheets};
 use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
 use super::taps::{TapTable, axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
@@ -48,8 +48,6 @@ pub struct MatrixPlan {
     pub parted: bool,
     /// Input channels, of which a filter that is not in parts has all in one chunk.
     pub chunk: usize,
-    /// Whether positions of the grid are those of the input.
-    pub direct: bool,
     /// Whether each column shift has a copy of its own, so that rows have no gaps.
     pub apart: bool,
     /// Whether runs of positions end where grid rows end, or run over the padding between rows.
@@ -95,8 +93,7 @@ impl MatrixPlan {
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let axes = axes_of(problem);
-        let plans = [false, true]
-            .map(|apart| MatrixPlan::with_sheets(problem, datum_type, axes.clone(), machine, parted, apart));
+        let plans = [false, true].map(|apart| MatrixPlan::with_sheets(problem, axes.clone(), machine, parted, apart));
         let [together, apart] = plans;
         Ok(if apart.cost < together.cost { apart } else { together })
     }
@@ -104,7 +101,6 @@ impl MatrixPlan {
     /// Decides, but for how rows are laid out.
     fn with_sheets(
         problem: &Problem,
-        datum_type: DatumType,
         axes: Vec<AxisPhases>,
         machine: &Machine,
         parted: Option<bool>,
@@ -112,11 +108,9 @@ impl MatrixPlan {
     ) -> MatrixPlan {
         let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
-        let direct = datum_type == DatumType::F32
-            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         // of L2, a block's parts take at most half
         let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
-        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, direct);
+        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, false);
         let flat = blocks.positions;
 
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -136,13 +130,12 @@ impl MatrixPlan {
         let multiplied = (multiplied / 2).saturating_mul(sides);
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
-        let cells = if direct { flat } else { blocks.sheets.channel_stride };
-        let copying = match (direct, x.in_step) {
-            (true, _) => cost::PARTED_IN_PLACE,
-            (false, 1) => cost::PARTED,
-            _ => cost::PARTED_IN_STEPS,
+        let by_squares = match problem.data_format {
+            DataFormat::Ncx => blocks.sheets.positions_read().saturating_mul(cost::INTO_CELLS),
+            DataFormat::Nxc => 0,
         };
-        let copied = cells.saturating_mul(blocks_of_channels * 2).saturating_mul(copying);
+        let copied = blocks.sheets.channel_stride.saturating_mul(cost::PARTED).saturating_add(by_squares);
+        let copied = copied.saturating_mul(blocks_of_channels * 2);
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let strip = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
         let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
@@ -154,7 +147,6 @@ impl MatrixPlan {
             tail_width: tail_width(problem),
             parted,
             chunk: problem.group_in,
-            direct,
             apart,
             by_row: rows < whole,
             strip,
@@ -242,7 +234,6 @@ enum Weights<'a, T> {
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a MatrixPlan,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     matrix: &'static MatrixKernels<E::Compute>,
@@ -288,10 +279,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let table = plan.table.get_or_init(|| {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, plan.direct, 1, 1))
+            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1))
         });
         Ok(Prepared {
-            plan,
             problem,
             kernels,
             matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
@@ -361,58 +351,54 @@ impl<'a, E: Element> Prepared<'a, E> {
         filling: &Filling,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<Option<usize>> {
-        let (problem, direct) = (self.problem, self.plan.direct);
+        let (problem, kernels) = (self.problem, self.kernels);
         let (image, stride, spatial) = &self.strides;
-        let mut first = task.n * image + g * problem.group_in * stride;
-        let cells = match direct {
-            true => task.rows.len() * task.columns.len(),
-            false => self.taps.sheets.channel_stride,
-        };
-        let part = (cells + POSITIONS_AT_ONCE) * DEPTH;
+        let first = task.n * image + g * problem.group_in * stride;
+        let part = (self.taps.sheets.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
         let parts = scratch.parts.of(PARTS * part * self.blocks)?;
-        let in_place = if direct {
-            first += task.offset(spatial);
-            Some(E::as_compute(&self.input[first..]).context("element: computed in another type")?)
-        } else {
-            None
-        };
+        let input = E::as_compute(self.input);
+        // channels-last cells can be read where they are
+        let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
+        let at_once = if in_place && input.is_some() { usize::MAX } else { POSITIONS_BY_WAY };
+        let landings = self.taps.sheets.landings(filling, at_once);
+        let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
+        let wide = scratch.tile.of(POSITIONS_BY_WAY * DEPTH)?;
         let mut most = 0;
-        if problem.data_format == DataFormat::Nxc {
-            let (from, step) = match in_place {
-                Some(from) => (from, spatial[spatial.len() - 1]),
-                None => {
-                    let data = scratch.block.of(problem.group_in * cells)?;
-                    // which must not count as numbers of the input
-                    self.taps.sheets.clear_rest(filling, problem.group_in, data);
-                    self.taps.sheets.fill_cells(self.kernels, filling, &self.input[first..], problem.group_in, data);
-                    (&*data, problem.group_in)
-                }
-            };
-            for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
-                let channels = DEPTH.min(problem.group_in - c);
-                most = most.max(self.matrix.split(&from[c..], step, (cells, channels), to, part));
+        for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
+            let channels = DEPTH.min(problem.group_in - c);
+            for cells in &landings.outside {
+                to.chunks_mut(part).for_each(|to| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
             }
-        } else {
-            let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
-            let planes = scratch.block.of(if direct { 0 } else { DEPTH * cells })?;
-            planes.chunks_mut(cells).for_each(|plane| self.taps.sheets.clear_rest(filling, 1, plane));
-            for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
-                let channels = DEPTH.min(problem.group_in - c);
-                let (planes, step) = match in_place {
-                    Some(from) => (&from[c * stride..], *stride),
-                    None => {
-                        for (ci, to) in (c..c + channels).zip(planes.chunks_mut(cells)) {
-                            let from = &self.input[first + ci * stride..];
-                            self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)?;
+            for ((base, cells), (run, landed)) in landings.planes.iter().cartesian_product(&landings.runs) {
+                let at = first + base + c * stride + run.start * column;
+                let (from, step) = match (in_place, input) {
+                    (true, Some(input)) => (&input[at..], column),
+                    (true, None) => {
+                        for (cell, to) in self.input[at..].chunks(column).zip(by_way.chunks_mut(DEPTH)).take(run.len())
+                        {
+                            E::widen_slice(&cell[..channels], &mut to[..channels]);
                         }
-                        (&*planes, cells)
+                        (&*by_way, DEPTH)
+                    }
+                    (false, input) => {
+                        let (planes, step) = match input {
+                            Some(input) => (&input[at..], *stride),
+                            None => {
+                                for (c, to) in wide.chunks_mut(POSITIONS_BY_WAY).take(channels).enumerate() {
+                                    let from = &self.input[at + c * stride..][..run.len()];
+                                    E::widen_slice(from, &mut to[..run.len()]);
+                                }
+                                (&*wide, POSITIONS_BY_WAY)
+                            }
+                        };
+                        super::transposed(kernels, planes, step, (run.len(), channels), by_way, DEPTH);
+                        (&*by_way, DEPTH)
                     }
                 };
-                for at in (0..cells).step_by(POSITIONS_BY_WAY) {
-                    let count = POSITIONS_BY_WAY.min(cells - at);
-                    super::transposed(self.kernels, &planes[at..], step, (count, channels), by_way, DEPTH);
-                    let to = &mut to[at * DEPTH..];
-                    most = most.max(self.matrix.split(by_way, DEPTH, (count, channels), to, part));
+                for Landing { to: cell, from: position, step: every, count } in &landings.all[landed.clone()] {
+                    let to = &mut to[(cells + cell) * DEPTH..];
+                    let cells = (*count, channels);
+                    most = most.max(self.matrix.split(&from[position * step..], every * step, cells, to, part));
                 }
             }
         }

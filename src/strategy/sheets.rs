@@ -5,9 +5,12 @@
 //! have a sheet of their own. In the flat index `row·pitch + column` of a sheet, the same position of another tap is then a
 //! constant away, and a register tile may run over row ends.
 
+mod landings;
+
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::{Aligned, Kernels, Rows, SplitRows, reserved};
+pub(crate) use landings::Landing;
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::*;
@@ -137,6 +140,13 @@ impl Sheets {
             rows.saturating_sub(1).saturating_mul(self.columns.input).saturating_add(self.columns.span(self.pitch));
         let parts = (self.channel_stride / self.sheet.max(1)).saturating_mul(size_of::<Part>());
         self.elements(channels).saturating_add(widened).saturating_mul(element).saturating_add(parts)
+    }
+
+    /// Positions of the input that are between the first and the last that a block needs, of all planes of rows and columns.
+    pub fn positions_read(&self) -> usize {
+        let planes: usize = self.outer.iter().map(|axis| axis.firsts.len()).product();
+        let rows = self.rows.span(self.sheet / self.pitch);
+        planes.saturating_mul(rows).saturating_mul(self.columns.span(self.pitch))
     }
 
     /// The offset of a tap: one shift per axis.
@@ -289,16 +299,6 @@ impl Sheets {
             let copy = |from: &[E], to: &mut [_]| copy(kernels, from, stride, depth, to);
             self.fill_stepped(filling, part, &source[first..], depth, sheet, copy);
         }
-    }
-
-    /// Writes zeros to what the filling of cells of `depth` elements leaves as it was: rows that the block does not have, and what is between the last sheet and the next
-    /// channel.
-    pub fn clear_rest<T: Compute>(&self, filling: &Filling, depth: usize, to: &mut [T]) {
-        let (sheets, rest) = to.split_at_mut(filling.parts.len() * self.sheet * depth);
-        for sheet in sheets.chunks_mut((self.sheet * depth).max(1)) {
-            sheet[filling.count * self.pitch * depth..].fill(T::ZERO);
-        }
-        rest.fill(T::ZERO);
     }
 
     /// Writes the sheets of some channels of channels-first input, `stride` elements apart from the first in `source`, as cells of `cell` elements, whole vectors. `planes` and
