@@ -82,8 +82,8 @@
 //! Working memory is kept by each thread from run to run, as large as the largest layer needed it; outputs are the tensors that tract
 //! gets. With the first one of 128 KiB or more, glibc is made to keep freed blocks up to 32 MiB each, and 64 MiB at the end of
 //! its heap, as it does by itself once a program has freed a block that large: the next run does not wait for fresh pages. With
-//! the first output of 32 MiB or more, it is made to take all blocks from its heap (`mallopt`, for the whole process), and to
-//! keep at the heap's end what is free there, up to twice the largest output and 1 GiB. That is not done where the environment
+//! the first output of 16 MiB or more, it is made to take all blocks from its heap (`mallopt`, for the whole process), and to
+//! keep at the heap's end what is free there, up to four times the largest output and 1 GiB. That is not done where the environment
 //! has `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_MAX_`, `MALLOC_MMAP_THRESHOLD_` or tunables of glibc's `malloc`, and changes nothing
 //! for programs with another allocator. Threads other than the first have heaps of 64 MiB each, and fresh pages for what is larger.
 //!

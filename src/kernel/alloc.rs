@@ -1,11 +1,13 @@
 //! Memory whose size a model decides: where it can't be had, there is an error and no abort.
 
 use crate::element::Compute;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-use std::ffi::OsString;
 use std::sync::Once;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::{
+    alloc::Layout,
+    ffi::OsString,
+    sync::{LazyLock, Mutex, PoisonError},
+};
 use tract_core::internal::*;
 
 /// Outputs from this size on ask for huge pages. glibc maps such blocks one by one, fresh at every run, if it is not told otherwise, and first touching the
@@ -20,6 +22,9 @@ const TRIED_FROM: usize = 128 << 10;
 /// when it is freed; what it cuts off before a cache line does not, and the next tensor would not fit (2.1 times slower on 2 MB, Zen 4).
 const PAGE: usize = 4096;
 
+/// Blocks that are tried, at most, until one is aligned. Each takes a microsecond and no memory.
+const ATTEMPTS: usize = 16;
+
 /// The alignment that blocks have by themselves, with nothing cut off, and that without which vectors would lie across cache lines.
 const OF_BLOCKS: usize = 16;
 const LINE: usize = 64;
@@ -29,9 +34,16 @@ const LINE: usize = 64;
 /// a U-Net at 256 × 256 took 177 ms for 162 (a Xeon).
 const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
-/// The largest output that glibc is made to keep a place for beyond what it learns (layers of 42 to 134 MB took 0.62 to 0.79 of the time on a Xeon, where the
+/// Tensors from this size on have places of their own; smaller ones find one among the others'.
+const PLACED_FROM: usize = 4 << 20;
+
+/// The smallest and the largest output that glibc is made to keep a place for beyond what it learns (layers of 42 to 134 MB took 0.62 to 0.79 of the time on a Xeon, where the
 /// system clears 7 GB/s).
-const KEPT_TO: usize = 512 << 20;
+const KEPT_FROM: usize = 16 << 20;
+const KEPT_TO: usize = 256 << 20;
+
+/// How many outputs there is room for at the heap's end before it is given back: what is tried for counts, too, though it is never touched.
+const ROOM_FOR: usize = 4;
 
 /// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
 ///
@@ -45,7 +57,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     if bytes >= TRIED_FROM {
         static LEARNT: Once = Once::new();
         LEARNT.call_once(learn_to_keep);
-        if bytes >= LEARNT_FROM {
+        if bytes >= KEPT_FROM {
             keep_room_for(bytes);
         }
         // with what is cut off
@@ -56,6 +68,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     // the packing of filters; any bit pattern is a valid value of the number types that reach this.
     let mut tensor = unsafe {
         match bytes {
+            PLACED_FROM.. => tensor_at_a_place(dt, shape, bytes)?,
             TRIED_FROM.. => aligned_tensor(dt, shape)?,
             _ => Tensor::uninitialized_dt(dt, shape)?,
         }
@@ -84,6 +97,57 @@ unsafe fn aligned_tensor(dt: DatumType, shape: &[usize]) -> TractResult<Tensor> 
     }
 }
 
+/// As [`aligned_tensor`], for blocks so large that nothing else in the process fits where they were. A cut at a page leaves something before it, to which the block is
+/// joined again when it is freed, and from where the next tensor would then begin: not aligned, and too short for another cut, so that each run would take fresh
+/// memory. So a place is made for the first tensor of each size, and where no free block is aligned; what is not is held until one is found.
+///
+/// # Safety
+/// As [`Tensor::uninitialized_aligned_dt`].
+unsafe fn tensor_at_a_place(dt: DatumType, shape: &[usize], bytes: usize) -> TractResult<Tensor> {
+    let mut held: TVec<Tensor> = tvec![];
+    for attempt in 0..ATTEMPTS {
+        if let 0 | 2 = attempt {
+            make_place(bytes, attempt == 0);
+        }
+        // SAFETY: this function's contract.
+        let tensor = unsafe { Tensor::uninitialized_aligned_dt(dt, shape, OF_BLOCKS)? };
+        if tensor.as_bytes().as_ptr().addr().is_multiple_of(LINE) {
+            return Ok(tensor);
+        }
+        held.push(tensor);
+    }
+    // SAFETY: this function's contract.
+    unsafe { Tensor::uninitialized_aligned_dt(dt, shape, PAGE) }
+}
+
+/// Leaves a free block that begins at a page: one that is larger is made shorter, so that it ends there, and never freed, so that nothing is joined to the front of
+/// what follows. That takes up to two pages, of which one is ever touched, for a limited number of places. `only` where the size has none yet.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn make_place(bytes: usize, only: bool) {
+    const MOST: usize = 64;
+    /// A block's header lies before it, its first half within the block before.
+    const HEADER: usize = 16;
+    /// The sizes that there are places for.
+    static PLACES: Mutex<Vec<usize>> = Mutex::new(vec![]);
+    let Ok(layout) = Layout::from_size_align(bytes.saturating_add(3 * PAGE), OF_BLOCKS) else { return };
+    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+    if places.len() == MOST || only && places.contains(&bytes) {
+        return;
+    }
+    places.push(bytes);
+    // SAFETY: the layout is not of size zero; the block is made shorter with the layout that it has, to a size that is not zero either, and leaked.
+    unsafe {
+        let block = std::alloc::alloc(layout);
+        if !block.is_null() {
+            let to_page = PAGE + block.addr().wrapping_neg() % PAGE;
+            std::hint::black_box(std::alloc::realloc(block, layout, to_page - HEADER / 2));
+        }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn make_place(_bytes: usize, _only: bool) {}
+
 /// Shows glibc a large block. Not by way of Rust's allocator, which may be another one, or count.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn learn_to_keep() {
@@ -92,8 +156,8 @@ fn learn_to_keep() {
     unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_FROM))) }
 }
 
-/// Makes glibc take blocks beyond those that it learns from out of its heap, too, and keep twice an output's size free at its end: by its own rule for smaller
-/// blocks. Where the environment tells glibc what to do, that stays. Threads other than the first have heaps of 64 MiB, beyond which blocks are mapped as before.
+/// Makes glibc take blocks beyond those that it learns from out of its heap, too, and keep several times an output's size free at its end, as it does by
+/// itself for smaller blocks. Where the environment tells glibc what to do, that stays. Threads other than the first have heaps of 64 MiB, beyond which blocks are mapped as before.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn keep_room_for(bytes: usize) {
     static KEPT: Mutex<usize> = Mutex::new(0);
@@ -112,7 +176,7 @@ fn keep_room_for(bytes: usize) {
     *kept = bytes;
     // SAFETY: two numbers that steer the allocator, which may be set at any time and from any thread; the larger is 2^30.
     unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * bytes as libc::c_int);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, (ROOM_FOR * bytes) as libc::c_int);
         libc::mallopt(libc::M_MMAP_MAX, 0);
     }
 }
