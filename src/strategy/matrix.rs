@@ -170,7 +170,7 @@ impl MatrixPlan {
         let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
         let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        let by_way = BYTES_BY_WAY + POSITIONS_BY_WAY * DEPTH * element;
+        let by_way = BYTES_BY_WAY + 2 * POSITIONS_BY_WAY * DEPTH * element;
         [cells, weights, parts, sums, by_way, bytes_of_tasks(problem, &self.axes, blocks)]
             .into_iter()
             .fold(0, usize::saturating_add)
