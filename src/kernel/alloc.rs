@@ -4,7 +4,6 @@ use crate::element::Compute;
 use std::sync::Once;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use std::{
-    alloc::Layout,
     ffi::OsString,
     sync::{LazyLock, Mutex, PoisonError},
 };
@@ -23,6 +22,7 @@ const TRIED_FROM: usize = 128 << 10;
 const PAGE: usize = 4096;
 
 /// Blocks that are tried, at most, until one is aligned. Each takes a microsecond and no memory.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ATTEMPTS: usize = 16;
 
 /// The alignment that blocks have by themselves, with nothing cut off, and that without which vectors would lie across cache lines.
@@ -68,7 +68,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     // the packing of filters; any bit pattern is a valid value of the number types that reach this.
     let mut tensor = unsafe {
         match bytes {
-            PLACED_FROM.. => tensor_at_a_place(dt, shape, bytes)?,
+            PLACED_FROM..=KEPT_TO => tensor_at_a_place(dt, shape, bytes)?,
             TRIED_FROM.. => aligned_tensor(dt, shape)?,
             _ => Tensor::uninitialized_dt(dt, shape)?,
         }
@@ -99,25 +99,46 @@ unsafe fn aligned_tensor(dt: DatumType, shape: &[usize]) -> TractResult<Tensor> 
 
 /// As [`aligned_tensor`], for blocks so large that nothing else in the process fits where they were. A cut at a page leaves something before it, to which the block is
 /// joined again when it is freed, and from where the next tensor would then begin: not aligned, and too short for another cut, so that each run would take fresh
-/// memory. So a place is made for the first tensor of each size, and where no free block is aligned; what is not is held until one is found.
+/// memory. So a place is made for the first tensor of each size, and where no free block is aligned; those that are not are held while the tensor is allocated.
 ///
 /// # Safety
 /// As [`Tensor::uninitialized_aligned_dt`].
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 unsafe fn tensor_at_a_place(dt: DatumType, shape: &[usize], bytes: usize) -> TractResult<Tensor> {
-    let mut held: TVec<Tensor> = tvec![];
+    let mut held: TVec<*mut libc::c_void> = tvec![];
     for attempt in 0..ATTEMPTS {
         if let 0 | 2 = attempt {
             make_place(bytes, attempt == 0);
         }
-        // SAFETY: this function's contract.
-        let tensor = unsafe { Tensor::uninitialized_aligned_dt(dt, shape, OF_BLOCKS)? };
-        if tensor.as_bytes().as_ptr().addr().is_multiple_of(LINE) {
-            return Ok(tensor);
+        // SAFETY: what is freed was just allocated. Not by way of Rust's allocator, which may be another one, or count.
+        let block = std::hint::black_box(unsafe { libc::malloc(bytes) });
+        if block.is_null() {
+            break;
         }
-        held.push(tensor);
+        if block.addr().is_multiple_of(LINE) {
+            // SAFETY: as above. The tensor's block is this one then.
+            unsafe { libc::free(block) };
+            break;
+        }
+        held.push(block);
     }
     // SAFETY: this function's contract.
-    unsafe { Tensor::uninitialized_aligned_dt(dt, shape, PAGE) }
+    let tensor = unsafe { Tensor::uninitialized_aligned_dt(dt, shape, OF_BLOCKS) };
+    // SAFETY: each was allocated above.
+    held.into_iter().for_each(|block| unsafe { libc::free(block) });
+    let tensor = tensor?;
+    if tensor.as_bytes().as_ptr().addr().is_multiple_of(LINE) {
+        return Ok(tensor);
+    }
+    drop(tensor);
+    // SAFETY: this function's contract.
+    unsafe { aligned_tensor(dt, shape) }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+unsafe fn tensor_at_a_place(dt: DatumType, shape: &[usize], _bytes: usize) -> TractResult<Tensor> {
+    // SAFETY: this function's contract.
+    unsafe { aligned_tensor(dt, shape) }
 }
 
 /// Leaves a free block that begins at a page: one that is larger is made shorter, so that it ends there, and never freed, so that nothing is joined to the front of
@@ -127,26 +148,26 @@ fn make_place(bytes: usize, only: bool) {
     const MOST: usize = 64;
     /// A block's header lies before it, its first half within the block before.
     const HEADER: usize = 16;
-    /// The sizes that there are places for.
-    static PLACES: Mutex<Vec<usize>> = Mutex::new(vec![]);
-    let Ok(layout) = Layout::from_size_align(bytes.saturating_add(3 * PAGE), OF_BLOCKS) else { return };
+    /// The sizes that there are places for, and what is before each.
+    static PLACES: Mutex<Vec<(usize, usize)>> = Mutex::new(vec![]);
     let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    if places.len() == MOST || only && places.contains(&bytes) {
+    if places.len() == MOST || only && places.iter().any(|place| place.0 == bytes) {
         return;
     }
-    places.push(bytes);
-    // SAFETY: the layout is not of size zero; the block is made shorter with the layout that it has, to a size that is not zero either, and leaked.
+    // SAFETY: the block is made shorter, or stays as it is and is freed.
     unsafe {
-        let block = std::alloc::alloc(layout);
-        if !block.is_null() {
-            let to_page = PAGE + block.addr().wrapping_neg() % PAGE;
-            std::hint::black_box(std::alloc::realloc(block, layout, to_page - HEADER / 2));
+        let block = libc::malloc(bytes.saturating_add(3 * PAGE));
+        if block.is_null() {
+            return;
         }
+        let to_page = PAGE + block.addr().wrapping_neg() % PAGE;
+        let before = libc::realloc(block, to_page - HEADER / 2);
+        if before.is_null() {
+            return libc::free(block);
+        }
+        places.push((bytes, before.expose_provenance()));
     }
 }
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn make_place(_bytes: usize, _only: bool) {}
 
 /// Shows glibc a large block. Not by way of Rust's allocator, which may be another one, or count.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
