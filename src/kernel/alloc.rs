@@ -34,10 +34,7 @@ const LINE: usize = 64;
 /// a U-Net at 256 × 256 took 177 ms for 162 (a Xeon).
 const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
-/// Tensors from this size on have places of their own; smaller ones find one among the others'.
-const PLACED_FROM: usize = 4 << 20;
-
-/// The smallest and the largest output that glibc is made to keep a place for beyond what it learns (layers of 42 to 134 MB took 0.62 to 0.79 of the time on a Xeon, where the
+/// The smallest and the largest output that has a place of its own, and that glibc is made to keep beyond what it learns (layers of 42 to 134 MB took 0.62 to 0.79 of the time on a Xeon, where the
 /// system clears 7 GB/s).
 const KEPT_FROM: usize = 16 << 20;
 const KEPT_TO: usize = 256 << 20;
@@ -68,7 +65,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     // the packing of filters; any bit pattern is a valid value of the number types that reach this.
     let mut tensor = unsafe {
         match bytes {
-            PLACED_FROM..=KEPT_TO => tensor_at_a_place(dt, shape, bytes)?,
+            KEPT_FROM..=KEPT_TO => tensor_at_a_place(dt, shape, bytes)?,
             TRIED_FROM.. => aligned_tensor(dt, shape)?,
             _ => Tensor::uninitialized_dt(dt, shape)?,
         }
@@ -108,6 +105,9 @@ unsafe fn tensor_at_a_place(dt: DatumType, shape: &[usize], bytes: usize) -> Tra
     let mut held: TVec<*mut libc::c_void> = tvec![];
     for attempt in 0..ATTEMPTS {
         if let 0 | 2 = attempt {
+            // where what did not fit was, there may be room for a place: pages that are there already
+            // SAFETY: each was allocated below.
+            held.drain(..).for_each(|block| unsafe { libc::free(block) });
             make_place(bytes, attempt == 0);
         }
         // SAFETY: what is freed was just allocated. Not by way of Rust's allocator, which may be another one, or count.

@@ -65,6 +65,7 @@ pub struct ChannelsPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    /// Listed at the first run of a small problem; of a large one, each run has its own.
     table: OnceLock<StripTable>,
 }
 
@@ -208,7 +209,8 @@ impl ChannelsPlan {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -276,6 +278,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
+        own: &'a mut Option<StripTable>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let cell = match problem.data_format {
@@ -291,11 +294,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             by_row: plan.by_row,
             panels_first: false,
         };
-        let table = plan.table.get_or_init(|| {
+        let list = || {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
             let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in);
             StripTable::new(problem, axes, &shape, kernels.lanes, taps)
-        });
+        };
+        let table = if plan.cost < cost::LISTED_ONCE { plan.table.get_or_init(list) } else { own.insert(list()) };
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
             .enumerate()

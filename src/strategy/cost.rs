@@ -7,6 +7,10 @@
 
 use crate::spec::DataFormat;
 
+/// The estimated cost, some 50 us, below which a plan keeps what it lists of its taps from run to run. Above, that takes less than a fiftieth of the time, and small blocks that
+/// stay between large ones keep outputs from taking the place of earlier ones (a HiFi-GAN took 60 MB more).
+pub(super) const LISTED_ONCE: u64 = 1 << 18;
+
 /// What a block of a group costs where weights are the scalars, whatever its size.
 pub(super) const BLOCK: usize = 300;
 

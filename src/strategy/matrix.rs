@@ -61,6 +61,7 @@ pub struct MatrixPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    /// Listed at the first run of a small problem; of a large one, each run has its own.
     table: OnceLock<StripTable>,
 }
 
@@ -199,7 +200,8 @@ impl MatrixPlan {
         operands: &Operands<E>,
         output: &mut [E],
     ) -> TractResult<()> {
-        let prepared = Prepared::new(self, problem, isa, filter, operands)?;
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, isa, filter, operands, &mut own)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -262,6 +264,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         isa: Isa,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
+        own: &'a mut Option<StripTable>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let kernels = E::Compute::kernels(isa);
@@ -277,10 +280,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             by_row: plan.by_row,
             panels_first: true,
         };
-        let table = plan.table.get_or_init(|| {
+        let list = || {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
             StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1))
-        });
+        };
+        let table = if plan.cost < cost::LISTED_ONCE { plan.table.get_or_init(list) } else { own.insert(list()) };
         Ok(Prepared {
             problem,
             kernels,

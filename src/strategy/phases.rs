@@ -82,6 +82,7 @@ pub struct PhasesPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
+    /// Listed at the first run of a small problem; of a large one, each run has its own.
     taps: OnceLock<TapTable>,
 }
 
@@ -235,7 +236,8 @@ impl PhasesPlan {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -308,12 +310,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
+        own: &'a mut Option<TapTable>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let taps = plan.taps.get_or_init(|| {
+        let list = || {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
             TapTable::new(axes, sheets, plan.direct, 1, problem.group_in)
-        });
+        };
+        let taps = if plan.cost < cost::LISTED_ONCE { plan.taps.get_or_init(list) } else { own.insert(list()) };
         let columns = axes[axes.len() - 1].out_step;
         let per_outer = axes[axes.len() - 2].out_step * columns;
         let mut at = 0;

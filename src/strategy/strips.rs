@@ -52,7 +52,7 @@ impl StripShape {
     }
 }
 
-/// What a plan lists at its first run.
+/// What strips need to know of taps and cells, whatever the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StripTable {
     pub taps: TapTable,

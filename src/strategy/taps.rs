@@ -60,7 +60,7 @@ pub(super) struct Phase {
     pub weights: usize,
 }
 
-/// The taps of all phases, which a plan lists at its first run.
+/// The taps of all phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TapTable {
     /// How a block's input is laid out.
