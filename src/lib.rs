@@ -85,7 +85,7 @@
 //! the first output of 16 MiB or more, it is made to take all blocks from its heap (`mallopt`, for the whole process), and to
 //! keep at the heap's end what is free there, up to four times the largest output and 1 GiB. That is not done where the environment
 //! has `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_MAX_`, `MALLOC_MMAP_THRESHOLD_` or tunables of glibc's `malloc`, and changes nothing
-//! for programs with another allocator. Threads other than the first have heaps of 64 MiB each, and fresh pages for what is larger.
+//! for what another allocator allocates. Threads other than the first have heaps of 64 MiB each, and fresh pages for what is larger.
 //!
 //! # Other doors
 //!

@@ -32,14 +32,16 @@ const LINE: usize = 64;
 /// Nearly the largest block (32 MiB with its header) that glibc learns from: what it keeps then begins at blocks of that size, and at 64 MiB in all. Until
 /// it has met one, a model of many smaller outputs gives the end of the heap back to the system at every run and gets it as fresh pages in the next:
 /// a U-Net at 256 × 256 took 177 ms for 162 (a Xeon).
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
-/// The smallest and the largest output that has a place of its own, and that glibc is made to keep beyond what it learns (layers of 42 to 134 MB took 0.62 to 0.79 of the time on a Xeon, where the
-/// system clears 7 GB/s).
+/// The smallest and the largest output that has a place of its own, and that glibc is made to keep beyond what it learns (layers of 42 to 134 MB took 0.62 to
+/// 0.79 of the time on a Xeon, where the system clears 7 GB/s).
 const KEPT_FROM: usize = 16 << 20;
 const KEPT_TO: usize = 256 << 20;
 
 /// How many outputs there is room for at the heap's end before it is given back: what is tried for counts, too, though it is never touched.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ROOM_FOR: usize = 4;
 
 /// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
@@ -178,7 +180,8 @@ fn learn_to_keep() {
 }
 
 /// Makes glibc take blocks beyond those that it learns from out of its heap, too, and keep several times an output's size free at its end, as it does by
-/// itself for smaller blocks. Where the environment tells glibc what to do, that stays. Threads other than the first have heaps of 64 MiB, beyond which blocks are mapped as before.
+/// itself for smaller blocks. Where the environment tells glibc what to do, that stays. Threads other than the first have heaps of 64 MiB, beyond which
+/// blocks are mapped as before.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn keep_room_for(bytes: usize) {
     static KEPT: Mutex<usize> = Mutex::new(0);

@@ -8,7 +8,7 @@ use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
 use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
-use super::taps::{TapTable, axes_of, too_many_phases};
+use super::taps::{Listed, TapTable, axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -16,7 +16,6 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{ChannelTile, Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
-use std::sync::OnceLock;
 use tract_core::internal::*;
 
 /// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
@@ -65,8 +64,7 @@ pub struct ChannelsPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-    /// Listed at the first run of a small problem; of a large one, each run has its own.
-    table: OnceLock<StripTable>,
+    table: Listed<StripTable>,
 }
 
 impl ChannelsPlan {
@@ -173,7 +171,7 @@ impl ChannelsPlan {
                     block_columns: blocks.columns,
                     cost,
                     axes: axes.clone(),
-                    table: OnceLock::new(),
+                    table: Listed::new(),
                 });
             }
         }
@@ -299,7 +297,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in);
             StripTable::new(problem, axes, &shape, kernels.lanes, taps)
         };
-        let table = if plan.cost < cost::LISTED_ONCE { plan.table.get_or_init(list) } else { own.insert(list()) };
+        let table = plan.table.get(plan.cost, own, list);
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
             .enumerate()

@@ -8,7 +8,7 @@ use super::phases::part_of_chain;
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, GridBlocks, Landing, Sheets};
 use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
-use super::taps::{TapTable, axes_of, too_many_phases};
+use super::taps::{Listed, TapTable, axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -19,7 +19,6 @@ use crate::kernel::{
 };
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
-use std::sync::OnceLock;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -61,8 +60,7 @@ pub struct MatrixPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-    /// Listed at the first run of a small problem; of a large one, each run has its own.
-    table: OnceLock<StripTable>,
+    table: Listed<StripTable>,
 }
 
 impl MatrixPlan {
@@ -155,7 +153,7 @@ impl MatrixPlan {
             block_columns: blocks.columns,
             cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
             axes,
-            table: OnceLock::new(),
+            table: Listed::new(),
         }
     }
 
@@ -284,7 +282,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
             StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1))
         };
-        let table = if plan.cost < cost::LISTED_ONCE { plan.table.get_or_init(list) } else { own.insert(list()) };
+        let table = plan.table.get(plan.cost, own, list);
         Ok(Prepared {
             problem,
             kernels,

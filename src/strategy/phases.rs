@@ -6,7 +6,7 @@
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
-use super::taps::{TapTable, axes_of, too_many_phases};
+use super::taps::{Listed, TapTable, axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -16,7 +16,6 @@ use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
 use std::ops::Range;
-use std::sync::OnceLock;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -82,8 +81,7 @@ pub struct PhasesPlan {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-    /// Listed at the first run of a small problem; of a large one, each run has its own.
-    taps: OnceLock<TapTable>,
+    taps: Listed<TapTable>,
 }
 
 impl PhasesPlan {
@@ -200,7 +198,7 @@ impl PhasesPlan {
                         block_columns,
                         cost,
                         axes: axes.clone(),
-                        taps: OnceLock::new(),
+                        taps: Listed::new(),
                     });
                 }
             }
@@ -317,7 +315,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
             TapTable::new(axes, sheets, plan.direct, 1, problem.group_in)
         };
-        let taps = if plan.cost < cost::LISTED_ONCE { plan.taps.get_or_init(list) } else { own.insert(list()) };
+        let taps = plan.taps.get(plan.cost, own, list);
         let columns = axes[axes.len() - 1].out_step;
         let per_outer = axes[axes.len() - 2].out_step * columns;
         let mut at = 0;

@@ -1,8 +1,10 @@
 //! The taps of each phase: how many there are, and where they are in a block's input and in the filter.
 
+use super::cost;
 use super::sheets::Sheets;
 use crate::geometry::{self, AxisPhases};
 use crate::spec::Problem;
+use std::sync::OnceLock;
 use tract_core::internal::tract_itertools::Itertools;
 
 /// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
@@ -87,5 +89,21 @@ impl TapTable {
         };
         let phases = axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
         TapTable { phases, weights: before.last().map_or(0, |end| end * channels), sheets }
+    }
+}
+
+/// What a plan lists at the first run of a small problem, and each run of a large one anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed<T>(OnceLock<T>);
+
+impl<T> Listed<T> {
+    /// Nothing yet.
+    pub fn new() -> Listed<T> {
+        Listed(OnceLock::new())
+    }
+
+    /// The list of a plan of so much estimated cost, `own` being where a run keeps its own.
+    pub fn get<'a>(&'a self, cost: u64, own: &'a mut Option<T>, list: impl FnOnce() -> T) -> &'a T {
+        if cost < cost::LISTED_ONCE { self.0.get_or_init(list) } else { own.insert(list()) }
     }
 }
