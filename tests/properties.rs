@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::oracle::{Answer, Expected, answer};
+use common::oracle::{Answer, Expected, answer, tolerance};
 use common::random::Random;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -417,6 +417,66 @@ fn large() {
 #[test]
 fn large_forward() {
     property("large_forward", Direction::Forward, &[DatumType::F32], LARGE, &[]);
+}
+
+/// Outputs of 34 MB, which strips write past the caches: planes whose rows are aligned, rows that are not, and planes that are not aligned alike; channels that are
+/// whole vectors, and others.
+#[test]
+fn outputs_past_the_caches() -> TractResult<()> {
+    let mut ran = BTreeMap::new();
+    let layouts = [DataFormat::Ncx, DataFormat::Nxc];
+    for ((size, channels), data_format) in
+        [((184, 184), 64), ((184, 182), 64), ((183, 185), 64), ((190, 188), 60)].into_iter().cartesian_product(layouts)
+    {
+        let spec = DeconvSpec {
+            direction: Direction::Transposed,
+            data_format,
+            filter_format: FilterFormat::Iox,
+            in_channels: 6,
+            out_channels: channels,
+            group: 1,
+            kernel: tvec!(2; 2),
+            strides: tvec!(2; 2),
+            dilations: tvec!(1; 2),
+            padding: Padding::Explicit { begin: tvec!(0; 2), end: tvec!(0; 2) },
+            output_padding: tvec!(0; 2),
+        };
+        let input = data_format.shape(1, 6, [size.0, size.1]);
+        let mut random = Random(7);
+        let x = random.tensor(DatumType::F32, &input);
+        let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
+        let by = |strategy, isa| -> TractResult<Option<Tensor>> {
+            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
+            Ok(Some(plan.run(&spec, &x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
+        };
+        // the definition takes a minute; nothing there writes past the caches
+        let want = by(Algorithm::Phases, Isa::Portable)?.context("phases takes everything")?;
+        let want = want.try_as_plain_ram()?.as_slice::<f32>()?;
+        ensure!(size_of_val(want) > 32 << 20, "an output of {} elements is small", want.len());
+        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        for (strategy, isa) in
+            [Algorithm::Matrix, Algorithm::Channels, Algorithm::Phases].into_iter().cartesian_product(isas)
+        {
+            let Some(got) = by(strategy, isa)? else { continue };
+            let got = got.try_as_plain_ram()?.as_slice::<f32>()?;
+            // both may be off, on sums of six products of numbers up to one
+            let off = |(got, want): (&f32, &f32)| {
+                f64::from(got - want).abs() > 2.0 * tolerance(DatumType::F32, 6, 6.0, f64::from(*want))
+            };
+            let wrong = got.iter().zip(want).position(off);
+            ensure!(
+                wrong.is_none() && got.len() == want.len(),
+                "{strategy} on {isa}, {size:?} {data_format:?}: {wrong:?}"
+            );
+            *ran.entry(strategy as usize).or_insert(0) += 1;
+        }
+    }
+    for strategy in [Algorithm::Matrix, Algorithm::Channels, Algorithm::Phases].into_iter().filter(|s| s.is_available())
+    {
+        ensure!(ran.contains_key(&(strategy as usize)), "{strategy} declined every layer");
+    }
+    Ok(())
 }
 
 /// Depthwise layers of one phase, whose cases random specs seldom hit: every size around a vector and every reach past the edges.
