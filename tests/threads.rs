@@ -9,6 +9,7 @@ use std::io::Write;
 use std::sync::Barrier;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
+use tract_deconv::Step;
 use tract_deconv::filter::PackedFilter;
 use tract_deconv::kernel::Isa;
 use tract_deconv::plan::{Plan, PlanOptions, Strategy};
@@ -100,6 +101,9 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
         (spec(Transposed, (36, 34, 2), &[2, 2], 2), 2, vec![31, 33]),
         (spec(Forward, (24, 33, 1), &[3, 3], 1), 1, vec![30, 29]),
         (spec(Transposed, (130, 2, 1), &[64], 16), 1, vec![301]),
+        // threads share the channels, of whole panels and a ragged one
+        (spec(Transposed, (900, 300, 1), &[4, 4], 2), 1, vec![3, 3]),
+        (spec(Transposed, (500, 170, 1), &[3, 3, 3], 2), 1, vec![2, 3, 2]),
     ]
 }
 
@@ -117,6 +121,9 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                 let x = random.tensor(dt, &input);
                 let w = random.tensor(dt, &spec.filter_shape()).into_arc_tensor();
                 let bias = random.tensor(dt, &[spec.out_channels]);
+                // a step that depends on the channel, and one that depends on the cell
+                let slopes = random.tensor(f32, &[spec.out_channels]).into_arc_tensor();
+                let tail = [Step::PRelu(slopes), Step::Add];
                 for strategy in Strategy::ALL {
                     let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
                     let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
@@ -129,7 +136,8 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                         continue;
                     }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-                    let run = || plan.run(&spec, &x, &packed, Some(&bias));
+                    let residual = random.tensor(dt, &plan.problem.output_shape());
+                    let run = || plan.run_with_tail(&spec, &x, &packed, Some(&bias), &tail, &[&residual]);
                     let alone = multithread_tract_scope(Executor::SingleThread, run)?;
                     for (who, executor) in &executors {
                         let y = multithread_tract_scope(executor.clone(), run)?;

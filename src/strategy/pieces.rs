@@ -5,7 +5,7 @@ use super::{Scratch, even_blocks};
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Kernels, refill, reserved};
-use crate::spec::{DataFormat, Problem};
+use crate::spec::{Axis, DataFormat, Problem};
 use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -22,6 +22,13 @@ pub(super) const BYTES_BY_WAY: usize = CELLS_BY_WAY * 16 * size_of::<f64>();
 /// (0.77 to 0.95 of the time on 42 to 134 MB; from 8 MB on nothing either way).
 const STREAMED_FROM: usize = 32 << 20;
 
+/// Weights to each output cell (NXC) from which on threads had rather share the channels of cells, which are then written one by one, than the positions of a
+/// small grid, where each reads all weights.
+const WEIGHTS_TO_A_CELL: usize = 4;
+
+/// Positions of a block that two threads had rather share than leave to one where neither channels nor groups can be shared.
+const LEAST_POSITIONS: usize = 16;
+
 /// Rows that register tiles write at once, at most.
 pub(super) const MOST_ROWS: usize = 16;
 
@@ -34,7 +41,7 @@ pub(crate) struct Cut {
     pub columns: Vec<Range<usize>>,
     /// Groups of each part; a single part in NXC.
     pub groups: Vec<Range<usize>>,
-    /// Output channels (of one group) of each part; a single part in NXC, and wherever a part has several groups.
+    /// Output channels (of one group) of each part; a single part wherever a part has several groups.
     pub channels: Vec<Range<usize>>,
 }
 
@@ -68,17 +75,28 @@ impl Cut {
         let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
+            let over_axes = |size: fn(&Axis) -> usize| problem.axes.iter().map(size).fold(1, usize::saturating_mul);
+            let weights = problem.group_in.saturating_mul(over_axes(|axis| axis.kernel));
+            let cells = problem.batch.saturating_mul(over_axes(|axis| axis.output));
+            let shares_channels = groups.iter().all(|g| g.len() == 1)
+                && (problem.data_format == DataFormat::Ncx || weights / WEIGHTS_TO_A_CELL >= cells);
+            // smaller blocks than pay otherwise, where a thread would have none; where channels aren't shared, as small as can be
+            let least = match (shares_channels, y.grid) {
+                (true, 1) => block.least,
+                (true, _) => block.least / 2,
+                (false, _) => LEAST_POSITIONS.min(block.least / 2),
+            };
+            let fit = |positions: usize| match y.grid {
+                1 => shared(x.grid / positions),
+                rows => shared(rows / positions.div_ceil(x.grid).max(1)),
+            };
+            let blocks = wanted.min(fit(block.least)).max(needed.min(fit(least)));
             if y.grid > 1 {
-                // smaller blocks than pay otherwise, where a thread would have none
-                let fit = |positions: usize| shared(y.grid / positions.div_ceil(x.grid).max(1));
-                rows = rows.max(wanted.min(fit(block.least))).max(needed.min(fit(block.least / 2)));
+                rows = rows.max(blocks);
             } else if y.output == 1 {
-                columns = columns.max(wanted.min(shared(x.grid / block.least)));
+                columns = columns.max(blocks);
             }
-            if rows * columns * images < threads
-                && problem.data_format == DataFormat::Ncx
-                && groups.iter().all(|g| g.len() == 1)
-            {
+            if rows * columns * images < threads && shares_channels {
                 // each part copies the block's input for itself
                 parts = threads.div_ceil((rows * columns * images).max(1));
             }
@@ -141,8 +159,11 @@ pub(crate) struct Task<'a, E> {
 
 /// The slices that a task writes.
 pub(crate) struct Pieces<'a, E> {
-    /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task.
+    /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task. In NXC, where other tasks have other
+    /// channels of the same cells: per outer phase, each cell.
     slices: Vec<Slice<'a, E>>,
+    /// The task's channels, where each cell is a slice.
+    by_cell: Option<Range<usize>>,
     /// The outer phases (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
     pub outer_phases: Vec<usize>,
     /// Output rows.
@@ -198,6 +219,7 @@ fn tasks<'a, E: Element>(
     let interleaved = problem.data_format == DataFormat::Nxc;
     let channels_all = problem.group * problem.group_out;
     let step = if interleaved { channels_all } else { 1 };
+    let by_cell = interleaved && cut.channels.len() > 1;
     let streamed = size_of_val(output) >= STREAMED_FROM;
     let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| y.cells(r)).collect();
     let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| x.cells(c)).collect();
@@ -217,6 +239,11 @@ fn tasks<'a, E: Element>(
                     let outer_phases = phases_inside(outer_axes, &outer);
                     for (rows, row_cells) in cut.rows.iter().zip(&row_blocks) {
                         for (columns, column_cells) in cut.columns.iter().zip(&column_blocks) {
+                            let slices = match (interleaved, by_cell) {
+                                (false, _) => group.len() * channels.len(),
+                                (true, false) => 1,
+                                (true, true) => row_cells.len() * column_cells.len(),
+                            };
                             tasks.push(Task {
                                 n,
                                 groups: group.clone(),
@@ -225,7 +252,8 @@ fn tasks<'a, E: Element>(
                                 rows: rows.clone(),
                                 columns: columns.clone(),
                                 pieces: Pieces {
-                                    slices: reserved("tasks", group.len() * channels.len() * outer_phases.len())?,
+                                    slices: reserved("tasks", outer_phases.len() * slices)?,
+                                    by_cell: by_cell.then(|| channels.clone()),
                                     outer_phases: outer_phases.clone(),
                                     rows: row_cells.clone(),
                                     columns: column_cells.clone(),
@@ -249,7 +277,7 @@ fn tasks<'a, E: Element>(
         (rest, taken) = (tail, taken + len);
         slice
     };
-    let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len() * step;
+    let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len();
     let blocks: Vec<usize> = row_blocks.iter().cartesian_product(&column_blocks).map(in_block).collect();
     let place = |cell: usize| {
         let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
@@ -257,13 +285,26 @@ fn tasks<'a, E: Element>(
         axes.fold(0, |at, (axis, cell)| at * axis.grid + cell / axis.out_step)
     };
     let places: Vec<usize> = (0..outer_cells).map(place).collect();
-    let parts = cut.channels.iter().map(|channels| channels.len());
+    let parts: Vec<usize> = cut.channels.iter().map(|channels| channels.len()).collect();
+    let of_part = (outer_grid * blocks.len()).max(1);
+    if by_cell {
+        for tasks in tasks.chunks_mut(parts.len() * of_part) {
+            for place in &places {
+                for (block, cells) in (place * blocks.len()..).zip(&blocks) {
+                    for (_, (part, len)) in (0..*cells).cartesian_product(parts.iter().enumerate()) {
+                        tasks[part * of_part + block].pieces.slices.push(take(*len));
+                    }
+                }
+            }
+        }
+        return Ok(tasks);
+    }
     let parts = (0..problem.batch).cartesian_product(groups).cartesian_product(parts);
-    for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut((outer_grid * blocks.len()).max(1))) {
+    for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut(of_part)) {
         for _ in 0..if interleaved { 1 } else { group.len() * part } {
             for place in &places {
-                for (len, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
-                    task.pieces.slices.push(take(*len));
+                for (cells, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
+                    task.pieces.slices.push(take(cells * step));
                 }
             }
         }
@@ -326,10 +367,8 @@ pub(crate) struct CellRun {
 }
 
 /// Cells of a row that are written together.
-struct Places<'a, E> {
-    /// From the first one's first channel on.
-    to: &'a mut [E],
-    /// Where that is in the output.
+struct Places {
+    /// Where the first one's first channel is in the output.
     first: usize,
     /// Elements from a cell to the next.
     step: usize,
@@ -355,28 +394,21 @@ impl<E: Element> Pieces<'_, E> {
     ) -> TractResult<()> {
         let len = phases.len() * phases[0].len();
         let inside = len.min(self.columns.end - column);
-        let (slice, at) = self.find(channel, outer, row, column);
-        let step = self.step;
-        let Slice { at: first, cells } = &mut self.slices[slice];
+        let (first, step) = (self.index(channel, outer, row, column), self.step);
+        let cells = self.from_cell(channel, outer, row, column);
         if step == 1
             && inside == len
-            && let Some(to) = E::as_compute_mut(&mut cells[at..at + len])
+            && let Some(to) = E::as_compute_mut(&mut cells[..len])
         {
             kernels.interleave(phases, to);
-            tail.apply(*first + at, 1, to);
+            tail.apply(first, 1, to);
             return Ok(());
         }
         refill("working memory", scratch, len, E::Compute::ZERO)?;
         kernels.interleave(phases, scratch);
         let run = &mut scratch[..inside];
-        tail.apply(*first + at, step, run);
-        if step == 1 {
-            E::narrow_slice(run, &mut cells[at..at + inside]);
-        } else {
-            for (to, from) in cells[at..].iter_mut().step_by(step).zip(run) {
-                *to = E::narrow(*from);
-            }
-        }
+        tail.apply(first, step, run);
+        self.put(channel, outer, row, column, run);
         Ok(())
     }
 
@@ -392,18 +424,22 @@ impl<E: Element> Pieces<'_, E> {
         tail: Tail<E>,
     ) {
         let (size, streamed) = (channels.len(), self.streamed && tail.is_empty());
-        let Some(Places { to, first, step, count }) = self.places(place, step, channels.start, count) else { return };
-        let finish = |cell: &mut [E::Compute], i: usize| tail.apply_cell(channels.start, first + i * step, cell);
-        if let Some(to) = E::as_compute_mut(to) {
-            kernels.placed_cells(from, width, (count, size), to, step, streamed);
+        let Some(places) = self.places(place, step, channels.start, count) else { return };
+        let finish = |cell: &mut [E::Compute], i: usize| {
+            tail.apply_cell(channels.start, places.first + i * places.step, cell);
+        };
+        if let Some(to) = self.in_place(place, channels.start) {
+            kernels.placed_cells(from, width, (places.count, size), to, places.step, streamed);
             if !tail.is_empty() {
-                (0..count).for_each(|i| finish(&mut to[i * step..i * step + size], i));
+                (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
             }
             return;
         }
-        for (i, cell) in from.chunks_mut(width).enumerate().take(count) {
+        let (outer, row, column) = place;
+        for (i, cell) in from.chunks_mut(width).enumerate().take(places.count) {
             finish(&mut cell[..size], i);
-            E::narrow_slice(&cell[..size], &mut to[i * step..i * step + size]);
+            let to = self.from_cell(channels.start, outer, row, column + i * step);
+            E::narrow_slice(&cell[..size], &mut to[..size]);
         }
     }
 
@@ -420,27 +456,28 @@ impl<E: Element> Pieces<'_, E> {
         tail: Tail<E>,
         scratch: &mut Vec<E::Compute>,
     ) -> TractResult<()> {
-        let places = self.places(place, step, first_channel, count);
-        let Some(Places { to, first, step, count }) = places else { return Ok(()) };
+        let Some(places) = self.places(place, step, first_channel, count) else { return Ok(()) };
+        let (outer, row, column) = place;
         for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
-            let m = m * kernels.lanes;
+            let (channel, size) = (first_channel + m * kernels.lanes, starts.len());
             let finish = |cell: &mut [E::Compute], i: usize| {
                 if !tail.is_empty() {
-                    tail.apply_cell(first_channel + m, first + m + i * step, cell);
+                    tail.apply_cell(channel, places.first + channel - first_channel + i * places.step, cell);
                 }
             };
-            if let Some(to) = E::as_compute_mut(&mut to[m..]) {
-                kernels.rows_to_placed_cells(from, starts, count, to, step);
+            if let Some(to) = self.in_place(place, channel) {
+                kernels.rows_to_placed_cells(from, starts, places.count, to, places.step);
                 if !tail.is_empty() {
-                    (0..count).for_each(|i| finish(&mut to[i * step..i * step + starts.len()], i));
+                    (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
                 }
                 continue;
             }
-            refill("working memory", scratch, count * starts.len(), E::Compute::ZERO)?;
-            kernels.rows_to_placed_cells(from, starts, count, scratch, starts.len());
-            for (i, cell) in scratch.chunks_mut(starts.len()).enumerate() {
+            refill("working memory", scratch, places.count * size, E::Compute::ZERO)?;
+            kernels.rows_to_placed_cells(from, starts, places.count, scratch, size);
+            for (i, cell) in scratch.chunks_mut(size).enumerate() {
                 finish(cell, i);
-                E::narrow_slice(cell, &mut to[m + i * step..m + i * step + starts.len()]);
+                let to = self.from_cell(channel, outer, row, column + i * step);
+                E::narrow_slice(cell, &mut to[..size]);
             }
         }
         Ok(())
@@ -484,25 +521,52 @@ impl<E: Element> Pieces<'_, E> {
 
     /// Where `count` cells go in NXC, from a channel of theirs on: columns `column`, `column + step`, … of row `row`. `None` where all are outside the piece.
     fn places(
-        &mut self,
+        &self,
         (outer, row, column): (usize, usize, usize),
         step: usize,
         first_channel: usize,
         count: usize,
-    ) -> Option<Places<'_, E>> {
+    ) -> Option<Places> {
         let left = self.columns.end.checked_sub(column).filter(|left| *left > 0)?;
-        let at = self.cell(row, column) * self.step + first_channel;
-        let Slice { at: first, cells } = &mut self.slices[outer];
-        let (step, count) = (step * self.step, count.min(left.div_ceil(step)));
-        Some(Places { to: &mut cells[at..], first: *first + at, step, count })
+        let first = self.index(first_channel, outer, row, column);
+        Some(Places { first, step: step * self.step, count: count.min(left.div_ceil(step)) })
+    }
+
+    /// The output from a channel of a cell on (NXC), where sums may be written there and cells follow each other.
+    fn in_place(&mut self, (outer, row, column): (usize, usize, usize), channel: usize) -> Option<&mut [E::Compute]> {
+        if self.by_cell.is_some() { None } else { E::as_compute_mut(self.from_cell(channel, outer, row, column)) }
+    }
+
+    /// A slice from a channel of a cell on; the arguments are those of [`Pieces::write`].
+    fn from_cell(&mut self, channel: usize, outer: usize, row: usize, column: usize) -> &mut [E] {
+        let (slice, at) = self.find(channel, outer, row, column);
+        &mut self.slices[slice].cells[at..]
+    }
+
+    /// Writes consecutive cells of one channel; the arguments are those of [`Pieces::write`].
+    fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, cells: &[E::Compute]) {
+        if self.by_cell.is_some() {
+            for (i, from) in cells.iter().enumerate() {
+                self.from_cell(channel, outer, row, column + i)[0] = E::narrow(*from);
+            }
+            return;
+        }
+        let step = self.step;
+        let to = self.from_cell(channel, outer, row, column);
+        if step == 1 {
+            E::narrow_slice(cells, &mut to[..cells.len()]);
+        } else {
+            to.iter_mut().step_by(step).zip(cells).for_each(|(to, from)| *to = E::narrow(*from));
+        }
     }
 
     /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
         let cell = self.cell(row, column);
-        match self.step {
-            1 => (channel * self.outer_phases.len() + outer, cell),
-            step => (outer, cell * step + channel),
+        match (&self.by_cell, self.step) {
+            (Some(channels), _) => (outer * self.rows.len() * self.columns.len() + cell, channel - channels.start),
+            (None, 1) => (channel * self.outer_phases.len() + outer, cell),
+            (None, step) => (outer, cell * step + channel),
         }
     }
 
@@ -609,15 +673,7 @@ impl<E: Element> Pieces<'_, E> {
 
     /// Writes one whole output row of one channel, `row` being the output's.
     pub fn write_row(&mut self, channel: usize, outer: usize, row: usize, cells: &[E::Compute]) {
-        let (slice, at) = self.find(channel, outer, row, self.columns.start);
-        let to = &mut self.slices[slice].cells[at..];
-        if self.step == 1 {
-            E::narrow_slice(cells, &mut to[..cells.len()]);
-        } else {
-            for (to, from) in to.iter_mut().step_by(self.step).zip(cells) {
-                *to = E::narrow(*from);
-            }
-        }
+        self.put(channel, outer, row, self.columns.start, cells);
     }
 
     /// Collects cells `columns` of row `row` of consecutive channels, as slices of compute elements to be written in place, in `rows`, which was empty: it is

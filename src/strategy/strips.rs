@@ -212,7 +212,7 @@ impl<'a, E: Element> Strips<'a, E> {
         let (axes, width) = (self.axes, self.shape.width);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let channel = place.g * self.problem.group_out + panel.first_channel;
-        let present = panel.width.min(self.problem.group_out - panel.first_channel);
+        let present = panel.width.min(task.channels.end - panel.first_channel);
         for run in flat_runs(place.strip, place.pitch, task.columns.len()) {
             let cell = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if cell >= task.pieces.rows.end {
