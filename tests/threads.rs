@@ -101,6 +101,8 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
         (spec(Transposed, (36, 34, 2), &[2, 2], 2), 2, vec![31, 33]),
         (spec(Forward, (24, 33, 1), &[3, 3], 1), 1, vec![30, 29]),
         (spec(Transposed, (130, 2, 1), &[64], 16), 1, vec![301]),
+        (spec(Transposed, (33, 33, 33), &[7], 2), 1, vec![40003]),
+        (spec(Forward, (32, 32, 8), &[5], 3), 1, vec![100_007]),
         // threads share the channels, of whole panels and a ragged one
         (spec(Transposed, (900, 300, 1), &[4, 4], 2), 1, vec![3, 3]),
         (spec(Transposed, (500, 170, 1), &[3, 3, 3], 2), 1, vec![2, 3, 2]),

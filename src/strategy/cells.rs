@@ -196,11 +196,13 @@ impl CellsPlan {
         let units = problem.group.div_ceil(unit);
         let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
         let parts = wanted.div_ceil(groups.len());
+        // columns of a single row only: what a task copies is consecutive
+        let (rows, columns) = if (y.grid, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
         let cut = Cut {
             groups,
             channels: blocks_of(problem.group_out, problem.group_out),
-            rows: blocks_of(y.grid, y.grid.div_ceil(parts)),
-            columns: blocks_of(x.grid, x.grid),
+            rows: blocks_of(y.grid, y.grid.div_ceil(rows)),
+            columns: blocks_of(x.grid, x.grid.div_ceil(columns)),
         };
         run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| prepared.run(task, scratch))
     }
@@ -230,7 +232,7 @@ struct Rows {
 
 /// Output cells of a row that have the same taps inside the input, one column phase.
 struct Stretch {
-    /// The first one's column.
+    /// The first one's column, of the task's.
     column: usize,
     /// How many there are, as far apart as there are column phases.
     count: usize,
@@ -238,6 +240,16 @@ struct Stretch {
     source: usize,
     /// The taps, seen from there.
     taps: CellTaps,
+}
+
+/// The columns of a task.
+struct Columns {
+    /// Of the grid.
+    grid: Range<usize>,
+    /// Of the output.
+    cells: Range<usize>,
+    /// Of what is read, the input or a copy.
+    input: Range<usize>,
 }
 
 /// A tap inside the input: its place among those of its phase, and its shift.
@@ -286,7 +298,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (outer_axes, [y, x]) = plan.axes.split_at(plan.axes.len() - 2) else { return Ok(()) };
         let last = self.problem.data_format == DataFormat::Nxc;
         let image = &self.operands.input[task.n * self.strides.0..];
-        let [.., row, _] = *self.strides.2 else { return Ok(()) };
+        let [.., row, column] = *self.strides.2 else { return Ok(()) };
 
         // per outer phase, the places in the outer kernel and in the input that meet
         let sizes = || outer_axes.iter().map(|axis| axis.out_step);
@@ -301,6 +313,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let reach = plan.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
         let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
+        let whole = in_place.is_some() || task.columns.len() == x.grid;
+        let columns = Columns {
+            grid: task.columns.clone(),
+            cells: task.pieces.columns.clone(),
+            input: if whole { 0..x.input } else { window_of(x, &task.columns) },
+        };
         let slab = plan.window(plan.block_rows) / slabs.len().max(1);
         let place = |offset: usize| match in_place {
             Some(_) => offset,
@@ -312,9 +330,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             .iter()
             .zip(&met)
             .cartesian_product(0..y.out_step)
-            .map(|((phase, met), ry)| self.rows(phase * y.out_step + ry, ry, met, row_stride, place))
+            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, place))
             .collect();
-        let spread = Spread { rows: &rows, row_stride };
+        let spread = Spread { rows: &rows, row_stride, width: columns.cells.len() };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
             DataFormat::Ncx => {
@@ -333,9 +351,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let window = window_of(y, &block);
                         let data = scratch.block.of(slab * slabs.len() + lanes)?;
                         for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs) {
-                            let source = &image[first * self.strides.1 + from + window.start * row..];
+                            let at = window.start * row + columns.input.start * column;
+                            let source = &image[first * self.strides.1 + from + at..];
                             let copies = scratch.ragged.of(slab)?;
-                            self.fill(source, channels.len(), window.len() * x.input, copies, to);
+                            self.fill(source, channels.len(), window.len() * columns.input.len(), copies, to);
                         }
                         (window, &*data)
                     }
@@ -349,7 +368,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_last(task, outer, cells, sums, &mut scratch.tile)?,
                             DataFormat::Ncx => {
-                                let results = scratch.tile.of((cells.len() * x.output + lanes) * plan.depths.1)?;
+                                let results = scratch.tile.of((cells.len() * spread.width + lanes) * plan.depths.1)?;
                                 sums(results);
                                 let by_way = scratch.ragged.of(lanes * CELLS_BY_WAY)?;
                                 self.store_first(task, outer, cells, channels.clone(), (results, &starts), by_way);
@@ -372,7 +391,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
-        let at = task.pieces.index(0, outer, cells.start, 0);
+        let at = task.pieces.index(0, outer, cells.start, task.pieces.columns.start);
         let (everywhere, placed) = self.operands.tail.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
@@ -404,11 +423,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         (results, starts): (&mut [E::Compute], &[usize]),
         by_way: &mut [E::Compute],
     ) {
-        let (lanes, width) = (self.kernels.lanes, self.plan.axes[self.plan.axes.len() - 1].output);
+        let (lanes, width) = (self.kernels.lanes, task.pieces.columns.len());
         let (everywhere, placed) = self.operands.tail.split();
         let (count, depth) = (cells.len() * width, self.plan.depths.1);
         everywhere.apply(&mut results[..count * depth]);
-        let first = task.pieces.cell(cells.start, 0);
+        let first = task.pieces.cell(cells.start, task.pieces.columns.start);
         for vector in blocks(&channels, lanes) {
             let slot = task.channel(self.problem, vector.start, 0);
             let slots = slot..slot + vector.len();
@@ -441,16 +460,16 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// How the grid rows of a phase of outer and row axes are computed.
     fn rows(
         &self,
-        phase: usize,
-        ry: usize,
+        (phase, ry): (usize, usize),
         outer: &[(usize, usize)],
+        columns: &Columns,
         row_stride: usize,
         place: impl Fn(usize) -> usize,
     ) -> Vec<Rows> {
         let (plan, depth) = (self.plan, self.plan.depths.0);
         let of_tap = plan.width * self.problem.group_in;
         let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
-        let columns: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
+        let of_phases: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
         let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
         let stretch =
             |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
@@ -471,11 +490,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                         }
                     }
                 }
-                let column = grid.start * x.out_step + rx;
-                let end = (grid.end * x.out_step).min(x.output);
-                let source = (grid.start * x.in_step) as i64 + x_least;
+                let begin = grid.start.max(columns.grid.start);
+                let column = begin * x.out_step + rx;
+                let end = (grid.end * x.out_step).min(columns.cells.end);
+                let source = (begin * x.in_step) as i64 + x_least - columns.input.start as i64;
                 Stretch {
-                    column,
+                    column: column - columns.cells.start,
                     count: end.saturating_sub(column).div_ceil(x.out_step),
                     source: if taps.is_empty() { 0 } else { source as usize * depth },
                     taps: CellTaps::new(taps, x.in_step * depth),
@@ -484,7 +504,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
             grid,
             first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
-            stretches: columns
+            stretches: of_phases
                 .iter()
                 .enumerate()
                 .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
@@ -527,7 +547,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
         let each = self.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
         let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
-        let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * x.output * depth);
+        let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * spread.width * depth);
         let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
         for ry in 0..y.out_step {
             // the last grid row may not have all phases
@@ -539,7 +559,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let row = run.first.map_or(0, |first| (begin * y.in_step) as i64 + first - first_row as i64);
                 let source = &data[row as usize * spread.row_stride..];
-                let to = &mut to[((begin - grid.start) * y.out_step + ry) * x.output * depth..];
+                let to = &mut to[((begin - grid.start) * y.out_step + ry) * spread.width * depth..];
                 for stretch in &run.stretches {
                     let (source, to) = (&source[stretch.source..], &mut to[stretch.column * depth..]);
                     let rows = (end - begin, in_row, out_row);
@@ -563,6 +583,8 @@ struct Spread<'a> {
     /// By outer phase of the task, then by row phase.
     rows: &'a [Vec<Rows>],
     row_stride: usize,
+    /// Columns of what is written.
+    width: usize,
 }
 
 fn blocks(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
