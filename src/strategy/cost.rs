@@ -17,6 +17,9 @@ pub(super) const BLOCK: usize = 300;
 /// Storing a vector of results that a register tile interleaves itself.
 pub(super) const FROM_REGISTERS: usize = 19;
 
+/// Narrowing a vector of such rows, by way of a buffer, to f16.
+pub(super) const NARROWED: usize = 4;
+
 /// Loading and storing a vector of unfinished sums, once a chain.
 pub(super) const SUMMED: usize = 4;
 

@@ -3,7 +3,7 @@
 //! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
-use super::pieces::{Block, Cut, Task, bytes_of_tasks, flat_runs, run_tasks};
+use super::pieces::{Block, Cut, MOST_ROWS, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
 use super::taps::{Listed, TapTable, axes_of, too_many_phases};
@@ -150,7 +150,7 @@ impl PhasesPlan {
             };
             let chain = widest * problem.group_in;
             let parts = chain.div_ceil(part_of_chain(chain, widest));
-            let writes_rows = problem.data_format == DataFormat::Ncx && same_element && parts <= 1 && cached;
+            let writes_rows = problem.data_format == DataFormat::Ncx && datum_type.is_float() && parts <= 1 && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
@@ -172,7 +172,8 @@ impl PhasesPlan {
                 let last = if tail > 0 { row_cost(tail_mr) } else { 0 };
                 let panels = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
                 let store = match rows {
-                    true => cost::FROM_REGISTERS,
+                    true if same_element => cost::FROM_REGISTERS,
+                    true => cost::FROM_REGISTERS.saturating_add(cost::NARROWED),
                     false => {
                         let channels = mr.min(problem.group_out) * bundle;
                         let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
@@ -487,16 +488,26 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let at = task.pieces.index(first_channel, o, cell, cells.start);
                 let slots = first_channel..first_channel + channels;
-                let mut rows = SmallVec::new();
-                if task.pieces.channel_rows(slots, o, cell, cells.clone(), &mut rows) {
-                    tile.run(&operands[..self.columns], &source, bias, &mut rows);
-                    if self.tail.is_empty() {
-                        continue;
+                let finish = |rows: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>| {
+                    tile.run(&operands[..self.columns], &source, bias, rows);
+                    if !self.tail.is_empty() {
+                        let first = g * self.problem.group_out + panel.first_channel;
+                        for (m, row) in rows.iter_mut().enumerate() {
+                            self.tail.of(first + m).apply(at + m * self.plane, 1, row);
+                        }
                     }
-                    let first = g * self.problem.group_out + panel.first_channel;
-                    for (m, row) in rows.iter_mut().enumerate() {
-                        self.tail.of(first + m).apply(at + m * self.plane, 1, row);
-                    }
+                };
+                let mut in_place = SmallVec::new();
+                if task.pieces.channel_rows(slots, o, cell, cells.clone(), &mut in_place) {
+                    finish(&mut in_place);
+                    continue;
+                }
+                drop(in_place);
+                let by_way = buffers.tile.of(channels * cells.len())?;
+                let mut rows = by_way.chunks_exact_mut(cells.len().max(1)).collect();
+                finish(&mut rows);
+                for (m, row) in rows.iter().enumerate() {
+                    task.pieces.put(first_channel + m, o, cell, cells.start, row);
                 }
             }
         }

@@ -544,7 +544,7 @@ impl<E: Element> Pieces<'_, E> {
     }
 
     /// Writes consecutive cells of one channel; the arguments are those of [`Pieces::write`].
-    fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, cells: &[E::Compute]) {
+    pub fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, cells: &[E::Compute]) {
         if self.by_cell.is_some() {
             for (i, from) in cells.iter().enumerate() {
                 self.from_cell(channel, outer, row, column + i)[0] = E::narrow(*from);
