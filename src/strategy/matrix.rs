@@ -140,7 +140,9 @@ impl MatrixPlan {
         let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
         let per_side =
             if parted { cost::STREAMED_PARTS } else { flat.div_ceil(strip).saturating_mul(cost::PARTED_WEIGHTS) };
-        let streamed = steps.saturating_mul(sides).saturating_mul(per_side);
+        let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
+        let again = if blocks.count > 1 && filter > machine.l2 { cost::READ_AGAIN } else { 0 };
+        let streamed = steps.saturating_mul(sides).saturating_mul(per_side + again);
         let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
         MatrixPlan {
             tail_width: tail_width(problem),
