@@ -22,6 +22,12 @@ pub(super) const BYTES_BY_WAY: usize = CELLS_BY_WAY * 16 * size_of::<f64>();
 /// (0.77 to 0.95 of the time on 42 to 134 MB; from 8 MB on nothing either way).
 const STREAMED_FROM: usize = 32 << 20;
 
+/// Cells of a plane of which several threads write short runs.
+const SMALL_PLANE: usize = 4096;
+
+/// (Output channel, tap) pairs from which on making parts, or a copy, of the input a second time is a small share of the work.
+const WORTH_A_COPY: usize = 256;
+
 /// Positions of a block that two threads had rather share than leave to one where neither channels nor groups can be shared.
 const LEAST_POSITIONS: usize = 16;
 
@@ -71,10 +77,10 @@ impl Cut {
         let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
-            let few_cells = has_few_cells(problem);
+            let prefer_channels = prefer_channels(problem);
             let shares_channels =
-                groups.iter().all(|g| g.len() == 1) && (problem.data_format == DataFormat::Ncx || few_cells);
-            if !(shares_channels && few_cells && problem.group_out / block.panel >= threads) {
+                groups.iter().all(|g| g.len() == 1) && (problem.data_format == DataFormat::Ncx || prefer_channels);
+            if !(shares_channels && prefer_channels && problem.group_out / block.panel >= threads) {
                 // smaller blocks than pay otherwise, where a thread would have none; where channels aren't shared, as small as can be
                 let least = match (shares_channels, y.grid) {
                     (true, 1) => block.least,
@@ -114,12 +120,15 @@ impl Cut {
     }
 }
 
-/// Whether an output channel has no more cells than weights. Threads had then rather share the channels, each reading all of the input, than the positions,
-/// each reading all weights (two threads: 0.77 of the time on 256 to 256 channels of 14×14, 3×3 taps; 0.87 on 32×24, 4×4 taps, stride 2).
-fn has_few_cells(problem: &Problem) -> bool {
+/// Whether threads had rather share the channels, each part reading all of the input, than the positions, each block reading all weights. They had where an
+/// output channel has no more cells than weights (two threads: 0.77 of the time on 256 to 256 channels of 14×14, 3×3 taps; 0.87 on 32×24, 4×4 taps, stride 2),
+/// and where blocks of a plane would be short runs between those of other threads (0.67 on 128 to 512 channels of 28×28).
+fn prefer_channels(problem: &Problem) -> bool {
     let over_axes = |size: fn(&Axis) -> usize| problem.axes.iter().map(size).fold(1, usize::saturating_mul);
-    let weights = problem.group_in.saturating_mul(over_axes(|axis| axis.kernel));
-    problem.batch.saturating_mul(over_axes(|axis| axis.output)) <= weights
+    let (cells, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
+    let short_runs = problem.data_format == DataFormat::Ncx && cells <= SMALL_PLANE;
+    cells.saturating_mul(problem.batch) <= taps.saturating_mul(problem.group_in)
+        || short_runs && taps.saturating_mul(problem.group_out) >= WORTH_A_COPY
 }
 
 /// A run of grid positions of one row, within a flat range.
