@@ -26,6 +26,14 @@ tract_core::declare_knob!(
      model that needs more is refused."
 );
 
+tract_core::declare_knob!(
+    TRACT_DECONV_SHARE_FROM,
+    Option<usize>,
+    None,
+    "Estimated cost, as `explain` has it, from which on the threads of tract's executor share a layer; measured if unset. \
+     Read once a process."
+);
+
 /// The instruction set of a name.
 ///
 /// # Errors

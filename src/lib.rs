@@ -96,7 +96,7 @@
 //!   `deconv` where that can say it.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set,
-//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have.
+//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have, `TRACT_DECONV_SHARE_FROM` which layers threads share.
 //! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 

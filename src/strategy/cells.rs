@@ -204,7 +204,7 @@ impl CellsPlan {
         let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
         let parts = wanted.div_ceil(groups.len());
         // columns of a single row only: what a task copies is consecutive
-        let (rows, columns) = if (y.grid, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
+        let (rows, columns) = if (y.output, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
         let cut = Cut {
             groups,
             channels: blocks_of(problem.group_out, problem.group_out),
@@ -357,7 +357,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                     None => {
                         let window = window_of(y, &block);
                         let data = scratch.block.of(slab * slabs.len() + lanes)?;
-                        for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs) {
+                        // tasks may lie where no tap is inside the input
+                        let read = !window.is_empty() && !columns.input.is_empty();
+                        for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
                             let source = &image[first * self.strides.1 + from + at..];
                             let copies = scratch.ragged.of(slab)?;

@@ -230,15 +230,13 @@ fn tasks<'a, E: Element>(
 ) -> TractResult<Vec<Task<'a, E>>> {
     let (outer_axes, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
     let interleaved = problem.data_format == DataFormat::Nxc;
-    let channels_all = problem.group * problem.group_out;
-    let step = if interleaved { channels_all } else { 1 };
+    let step = if interleaved { problem.group * problem.group_out } else { 1 };
     let by_cell = interleaved && cut.channels.len() > 1;
     let streamed = size_of_val(output) >= STREAMED_FROM;
     let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| y.cells(r)).collect();
     let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| x.cells(c)).collect();
     let groups = &cut.groups;
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
-    let outer_cells: usize = outer_axes.iter().map(|a| a.output).product();
 
     let mut tasks = reserved(
         "tasks",
@@ -281,48 +279,60 @@ fn tasks<'a, E: Element>(
         }
     }
 
-    // Walk the output in memory order and hand each run of cells to its task. A task gets its slices by channel, then by outer
-    // cell, and the outer cells of one grid position come in the order of their phases.
+    hand_out(problem, outer_axes, cut, (&row_blocks, &column_blocks), output, &mut tasks);
+    Ok(tasks)
+}
+
+/// Walks the output in memory order and hands each run of cells to its task. A task gets its slices by channel (NCX), then by outer cell, then by cell if other
+/// tasks have other channels of it (NXC). The outer cells of one grid position come in the order of their phases.
+fn hand_out<'a, E>(
+    problem: &Problem,
+    outer_axes: &[AxisPhases],
+    cut: &Cut,
+    (row_blocks, column_blocks): (&[Range<usize>], &[Range<usize>]),
+    output: &'a mut [E],
+    tasks: &mut [Task<'a, E>],
+) {
     let (mut rest, mut taken) = (output, 0);
-    let mut take = |len: usize| {
+    let mut give = |task: &mut Task<'a, E>, len: usize| {
         let (cells, tail) = std::mem::take(&mut rest).split_at_mut(len);
-        let slice = Slice { at: taken, cells };
+        task.pieces.slices.push(Slice { at: taken, cells });
         (rest, taken) = (tail, taken + len);
-        slice
     };
     let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len();
-    let blocks: Vec<usize> = row_blocks.iter().cartesian_product(&column_blocks).map(in_block).collect();
+    let blocks: Vec<usize> = row_blocks.iter().cartesian_product(column_blocks).map(in_block).collect();
     let place = |cell: usize| {
         let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
         let axes = outer_axes.iter().zip(&cell);
         axes.fold(0, |at, (axis, cell)| at * axis.grid + cell / axis.out_step)
     };
-    let places: Vec<usize> = (0..outer_cells).map(place).collect();
-    let parts: Vec<usize> = cut.channels.iter().map(|channels| channels.len()).collect();
-    let of_part = (outer_grid * blocks.len()).max(1);
-    if by_cell {
-        for tasks in tasks.chunks_mut(parts.len() * of_part) {
+    let places: Vec<usize> = (0..outer_axes.iter().map(|a| a.output).product()).map(place).collect();
+    let of_part = (outer_axes.iter().map(|a| a.grid).product::<usize>() * blocks.len()).max(1);
+    let parts = cut.channels.iter().map(|channels| channels.len());
+    if problem.data_format == DataFormat::Nxc && cut.channels.len() > 1 {
+        for tasks in tasks.chunks_mut(cut.channels.len() * of_part) {
             for place in &places {
                 for (block, cells) in (place * blocks.len()..).zip(&blocks) {
-                    for (_, (part, len)) in (0..*cells).cartesian_product(parts.iter().enumerate()) {
-                        tasks[part * of_part + block].pieces.slices.push(take(*len));
+                    for (_, (part, len)) in (0..*cells).cartesian_product(parts.clone().enumerate()) {
+                        give(&mut tasks[part * of_part + block], len);
                     }
                 }
             }
         }
-        return Ok(tasks);
+        return;
     }
-    let parts = (0..problem.batch).cartesian_product(groups).cartesian_product(parts);
+    let parts = (0..problem.batch).cartesian_product(&cut.groups).cartesian_product(parts);
     for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut(of_part)) {
-        for _ in 0..if interleaved { 1 } else { group.len() * part } {
-            for place in &places {
-                for (cells, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
-                    task.pieces.slices.push(take(cells * step));
-                }
+        let (planes, step) = match problem.data_format {
+            DataFormat::Ncx => (group.len() * part, 1),
+            DataFormat::Nxc => (1, problem.group * problem.group_out),
+        };
+        for (_, place) in (0..planes).cartesian_product(&places) {
+            for (cells, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
+                give(task, cells * step);
             }
         }
     }
-    Ok(tasks)
 }
 
 impl<E> Task<'_, E> {

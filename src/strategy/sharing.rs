@@ -4,7 +4,9 @@
 //! as they hold on to the tasks, so work that is shared takes as long as waking does at least: tens of microseconds. How many is the system's, so it is measured,
 //! once a process, the first time that the answer depends on it.
 
+use crate::knobs::TRACT_DECONV_SHARE_FROM;
 use std::hint::spin_loop;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
@@ -32,10 +34,13 @@ const PAUSE: Duration = Duration::from_micros(200);
 static WORTH_SHARING: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = 0;
 
-/// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or one where it is not worth more.
+/// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or one where it is not worth more, unless
+/// [`TRACT_DECONV_SHARE_FROM`] decides.
 pub(crate) fn threads(cost: u64) -> usize {
+    static SET: OnceLock<Option<u64>> = OnceLock::new();
+    let set = *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64));
     // small work does not ask for the executor
-    if cost < LEAST_SHARED {
+    if cost < set.unwrap_or(LEAST_SHARED) {
         return 1;
     }
     let all = match current_tract_executor() {
@@ -45,7 +50,7 @@ pub(crate) fn threads(cost: u64) -> usize {
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get()),
     };
-    if all > 1 && (cost >= MOST || cost >= from_when_on()) { all } else { 1 }
+    if all > 1 && (set.is_some() || cost >= MOST || cost >= from_when_on()) { all } else { 1 }
 }
 
 /// Runs every task, on tract's current executor where the work is worth it. After an error, tasks that nobody has begun are left.
