@@ -118,6 +118,11 @@ impl Cut {
             .collect();
         Cut { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
     }
+
+    /// Whether several tasks write channels of the same cells, so that no two cells of a task follow each other in the output.
+    fn is_by_cell(&self, problem: &Problem) -> bool {
+        problem.data_format == DataFormat::Nxc && self.channels.len() > 1
+    }
 }
 
 /// Whether threads had rather share the channels, each part reading all of the input, than the positions, each block reading all weights. They had where an
@@ -231,7 +236,7 @@ fn tasks<'a, E: Element>(
     let (outer_axes, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
     let interleaved = problem.data_format == DataFormat::Nxc;
     let step = if interleaved { problem.group * problem.group_out } else { 1 };
-    let by_cell = interleaved && cut.channels.len() > 1;
+    let by_cell = cut.is_by_cell(problem);
     let streamed = size_of_val(output) >= STREAMED_FROM;
     let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| y.cells(r)).collect();
     let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| x.cells(c)).collect();
@@ -309,7 +314,7 @@ fn hand_out<'a, E>(
     let places: Vec<usize> = (0..outer_axes.iter().map(|a| a.output).product()).map(place).collect();
     let of_part = (outer_axes.iter().map(|a| a.grid).product::<usize>() * blocks.len()).max(1);
     let parts = cut.channels.iter().map(|channels| channels.len());
-    if problem.data_format == DataFormat::Nxc && cut.channels.len() > 1 {
+    if cut.is_by_cell(problem) {
         for tasks in tasks.chunks_mut(cut.channels.len() * of_part) {
             for place in &places {
                 for (block, cells) in (place * blocks.len()..).zip(&blocks) {
