@@ -263,6 +263,9 @@ mod amx {
         }
     }
 
+    /// Elements from a cell that is split to one that is fetched, which may be past the last: about a page, where the CPU's own prefetching of cells that come from memory ends.
+    const AHEAD: usize = 1024;
+
     /// # Safety
     /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with words.
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -280,9 +283,13 @@ mod amx {
         // SAFETY: a vector of numbers.
         let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
         let mut most = _mm512_setzero_si512();
+        let ahead = from_step.max(AHEAD / from_step.max(1) * from_step);
         for i in 0..count {
             let from = from.as_ptr().wrapping_add(i * from_step);
             let mut to = to.as_mut_ptr().wrapping_add(i * DEPTH);
+            for side in [0, SIDE] {
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead + side).cast());
+            }
             // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`.
             unsafe {
                 let rest =

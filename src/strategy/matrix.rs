@@ -38,6 +38,9 @@ const SHARE_OF_SUMS: usize = 16;
 /// Positions that are transposed at once on their way into parts: they stay in L1.
 const POSITIONS_BY_WAY: usize = 64;
 
+/// Bytes of channels-last cells that are read where they are at once, once for each block of channels: they stay in L1.
+const BYTES_IN_PLACE: usize = 1 << 15;
+
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixPlan {
@@ -363,17 +366,25 @@ impl<'a, E: Element> Prepared<'a, E> {
         let input = E::as_compute(self.input);
         // channels-last cells can be read where they are
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
-        let at_once = if in_place && input.is_some() { usize::MAX } else { POSITIONS_BY_WAY };
+        let at_once = match in_place && input.is_some() {
+            true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
+            false => POSITIONS_BY_WAY,
+        };
         let landings = self.taps.sheets.landings(filling, at_once);
         let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
         let wide = scratch.tile.of(POSITIONS_BY_WAY * DEPTH)?;
+        for to in parts.chunks_mut(part) {
+            landings.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
+        }
+        let places: Vec<_> = landings.planes.iter().cartesian_product(&landings.runs).collect();
+        // of a run of cells all channels are made while it is in L1, but planes are read in streams
+        let together = if in_place { 1 } else { places.len().max(1) };
         let mut most = 0;
-        for (to, c) in parts.chunks_mut(PARTS * part).zip((0..problem.group_in).step_by(DEPTH)) {
+        let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
+        for (places, (at, c)) in places.chunks(together).cartesian_product(blocks()) {
+            let to = &mut parts[at * PARTS * part..][..PARTS * part];
             let channels = DEPTH.min(problem.group_in - c);
-            for cells in &landings.outside {
-                to.chunks_mut(part).for_each(|to| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
-            }
-            for ((base, cells), (run, landed)) in landings.planes.iter().cartesian_product(&landings.runs) {
+            for ((base, cells), (run, landed)) in places {
                 let at = first + base + c * stride + run.start * column;
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
