@@ -2,6 +2,7 @@
 //! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
 
 use super::cells::{CellTap, CellTaps, Cells, Picks};
+use super::gather::GatheredRun;
 use super::padded::{Rows, SplitRows};
 use super::plane::PlaneTaps;
 use super::taps::WeightedTap;
@@ -441,7 +442,20 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let mut to = Guarded::new(side, &before);
         kernels.add(&from, &mut to);
         assert!(to.iter().zip(&before).zip(&*from).all(|((to, before), from)| *to == before.plus(*from)));
-        calls += 1;
+        let mut to = Guarded::new(side, &before);
+        let half = len / 2;
+        let run = |from, to| GatheredRun { from, to };
+        let within = len / 3..len - len.div_ceil(3);
+        let runs = [run(half, 0..half), run(0, len - half..len), run(half / 2, within)];
+        let bases = [0, len % 2];
+        kernels.gather(&from, &bases, &runs, T::of(5), &mut to);
+        for (i, to) in to.iter().enumerate() {
+            let added = bases.iter().flat_map(|base| runs.iter().map(move |run| (base, run)));
+            let added = added.filter(|(_, run)| run.to.contains(&i));
+            let want = added.fold(T::of(5), |sum, (base, run)| sum.plus(from[base + run.from + i - run.to.start]));
+            assert_eq!(*to, want);
+        }
+        calls += 2;
     }
     calls
 }

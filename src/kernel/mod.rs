@@ -2,6 +2,7 @@
 
 mod alloc;
 mod cells;
+mod gather;
 #[cfg(all(test, target_os = "linux"))]
 mod guarded;
 mod halves;
@@ -20,6 +21,7 @@ mod window;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
+pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;
 pub(crate) use matrix::{

@@ -2,6 +2,7 @@
 
 use super::Isa;
 use super::cells::{Cells, sum_of_cells};
+use super::gather::{GatheredRun, gather};
 use super::matrix::{self, MatrixKernels};
 use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::plane::{PlaneTaps, sum_of_plane};
@@ -18,6 +19,7 @@ use crate::element::Compute;
 use crate::tail::Activation;
 use std::cell::RefCell;
 
+type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type PlacedCells<T> =
@@ -63,6 +65,7 @@ pub(crate) struct Kernels<T: 'static> {
     sum_of_plane: SumOfPlane<T>,
     sum_of_cells: [SumOfCells<T>; 2],
     add: unsafe fn(&[T], &mut [T]),
+    gather: Gather<T>,
     activate: unsafe fn(Activation, &mut [T]),
 }
 
@@ -300,6 +303,18 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.add)(from, to) }
     }
 
+    /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over bases, and for each over the runs to whose range `i` belongs.
+    ///
+    /// # Panics
+    /// When a run ends outside of a slice.
+    pub fn gather(&self, from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]) {
+        let furthest = bases.iter().max().unwrap_or(&0);
+        let fits = |run: &GatheredRun| furthest + run.from + run.to.len() <= from.len() && run.to.end <= to.len();
+        assert!(runs.iter().all(fits));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+        unsafe { (self.gather)(from, bases, runs, bias, to) }
+    }
+
     /// Applies an element-wise function to a run.
     pub fn activate(&self, activation: Activation, run: &mut [T]) {
         // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
@@ -460,6 +475,12 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[GatheredRun], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: entered through `Kernels::gather` only, which checks.
+                unsafe { gather::<$vector>(from, bases, runs, bias, to) }
+            }
+
+            $(#[$feature])*
             unsafe fn activate(activation: Activation, run: &mut [$lane]) {
                 <$lane as Compute>::activate(activation, run)
             }
@@ -499,6 +520,7 @@ macro_rules! kernels {
                 sum_of_plane: plane,
                 sum_of_cells: [cells::<false>, cells::<true>],
                 add,
+                gather: gathered,
                 activate,
             };
         }

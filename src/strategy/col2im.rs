@@ -8,8 +8,8 @@ use super::taps::{axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Isa, Kernels, PositionTile, Source, Start, refill};
+use crate::geometry::{AxisPhases, Tap};
+use crate::kernel::{Dispatch, GatheredRun, Isa, Kernels, PositionTile, Source, Start, refill};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Direction, Problem};
 use crate::strategy::phases::part_of_chain;
@@ -128,6 +128,16 @@ impl Col2imPlan {
         FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
     }
 
+    /// Elements of the products of `chunk_rows` input rows by one weight.
+    fn slot(&self, lanes: usize) -> usize {
+        (self.chunk_rows * self.axes[1].input).next_multiple_of(lanes)
+    }
+
+    /// Elements of the ring from the products of a weight to those of the next.
+    fn ring_pitch(&self, lanes: usize) -> usize {
+        slots(&self.axes[0], self.chunk_rows) * self.slot(lanes)
+    }
+
     /// Writes the whole output.
     pub(crate) fn run<E: Element>(
         &self,
@@ -180,6 +190,8 @@ struct Prepared<'a, E: Element> {
     weights: &'a [E::Compute],
     operands: &'a Operands<'a, E>,
     zeros: Vec<E::Compute>,
+    /// For each phase of a row, what its taps add: products of a channel, a row of the kernel and of the input.
+    gathered: Vec<Vec<GatheredRun>>,
     /// Strides of the input: image, channel, row, column.
     strides: [usize; 4],
 }
@@ -214,6 +226,15 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Ok(Panel { first, weights, tiles })
             })
             .collect::<TractResult<Vec<_>>>()?;
+        let x = &plan.axes[1];
+        let pitch = plan.ring_pitch(kernels.lanes);
+        let gathered = |tap: &Tap| {
+            let to = x.inside(tap.shift);
+            // what is inside is not before the first column
+            let from = usize::try_from(to.start as i64 + tap.shift).ok().filter(|_| !to.is_empty())?;
+            Some(GatheredRun { from: tap.k * pitch + from, to })
+        };
+        let gathered = x.phases.iter().map(|phase| phase.taps.iter().filter_map(gathered).collect()).collect();
         let input = super::strides_of(&problem.input_shape());
         let (c, x) = (problem.data_format.c_axis(4), problem.data_format.x_axis());
         Ok(Prepared {
@@ -225,6 +246,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             weights: filter.data::<E::Compute>()?,
             operands,
             zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
+            gathered,
             strides: [input[0], input[c], input[x], input[x + 1]],
         })
     }
@@ -236,9 +258,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let chunk_rows = self.plan.chunk_rows;
         let shifts = y.shifts();
         let (lowest, highest) = (shifts[0], shifts[shifts.len() - 1]);
-        let slot = (chunk_rows * x.input).next_multiple_of(lanes);
+        let slot = self.plan.slot(lanes);
         let slots = slots(y, chunk_rows);
-        let pitch = slots * slot;
+        let pitch = self.plan.ring_pitch(lanes);
         let data = scratch.tile.of(self.products * pitch)?;
         let mut ring = Ring { data, pitch, slot, slots };
         // chunks of input rows are numbered from the first row that the block reads
@@ -249,6 +271,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
         let together = if last && (2..=MOST_TOGETHER).contains(&(channels * x.out_step)) { channels } else { 1 };
         let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
+        rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
         for u in task.rows.clone() {
             let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
             while made < needed {
@@ -268,34 +291,27 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if cell >= y.output {
                     break;
                 }
+                let [height, width] = [0, 1].map(|axis| self.problem.axes[axis].kernel);
+                let of_row = |tap: &Tap| {
+                    let at = usize::try_from(u as i64 + tap.shift).ok().filter(|at| *at < y.input)? - first_row;
+                    let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * x.input;
+                    Some(tap.k * width * ring.pitch + offset)
+                };
+                let taps: TVec<usize> = phase.taps.iter().filter_map(of_row).collect();
                 for channel in 0..channels {
                     let bias = self
                         .operands
                         .bias
                         .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
                     let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
-                    for (row, columns) in of_channel.zip(&x.phases) {
-                        refill("working memory", row, x.grid, bias)?;
-                        for tap_y in &phase.taps {
-                            let Ok(i) = usize::try_from(u as i64 + tap_y.shift) else { continue };
-                            if i >= y.input {
-                                continue;
-                            }
-                            let at = i - first_row;
-                            let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * x.input;
-                            for tap_x in &columns.taps {
-                                let inside = x.inside(tap_x.shift);
-                                if inside.is_empty() {
-                                    continue;
-                                }
-                                let product = (channel * self.problem.axes[0].kernel + tap_y.k)
-                                    * self.problem.axes[1].kernel
-                                    + tap_x.k;
-                                let from =
-                                    product * ring.pitch + offset + (inside.start as i64 + tap_x.shift).max(0) as usize;
-                                self.kernels.add(&ring.data[from..from + inside.len()], &mut row[inside]);
-                            }
-                        }
+                    for (row, gathered) in of_channel.zip(&self.gathered) {
+                        self.kernels.gather(
+                            &ring.data[channel * height * width * ring.pitch..],
+                            &taps,
+                            gathered,
+                            bias,
+                            row,
+                        );
                     }
                     if together > 1 {
                         continue;
