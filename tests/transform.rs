@@ -14,7 +14,7 @@ use tract_core::ops::cnn::Deconv;
 use tract_core::transform::get_transform;
 use tract_core::transform::get_transform_with_params;
 use tract_deconv::kernel::Isa;
-use tract_deconv::{Activation, GroupedDeconv, OptGroupedDeconv, Step, Strategy, explain};
+use tract_deconv::{Activation, GroupedDeconv, OptGroupedDeconv, Step, Strategy, explain, left_to_tract};
 
 fn transformed(mut model: TypedModel) -> TractResult<TypedModel> {
     get_transform("deconv")?.context("the transform is registered")?.transform(&mut model)?;
@@ -173,6 +173,7 @@ fn the_conformance_cases_keep_stock_numbers() {
     let mut files: Vec<_> = std::fs::read_dir(folder).expect("a readable folder").flatten().map(|e| e.path()).collect();
     files.sort();
     let (mut same, mut refused_by_stock, mut failures) = (0, 0, vec![]);
+    let mut reasons = vec![];
     for (ix, case) in files
         .iter()
         .filter(|file| file.extension().is_some_and(|e| e == "json"))
@@ -191,7 +192,10 @@ fn the_conformance_cases_keep_stock_numbers() {
         };
         let ours = guarded(|| {
             let model = transformed(stock)?;
-            ensure!(count::<Deconv>(&model) == 0, "a Deconv is left");
+            // without overflow checks, stock tract runs output paddings that are less than zero, and wrap around
+            let left = left_to_tract(&model)?;
+            ensure!(left.iter().all(|left| left.reason.is_some()), "a Deconv is left without a reason");
+            reasons.extend(left.into_iter().filter_map(|left| left.reason));
             Ok(run(model.into_optimized()?, &inputs)?.remove(0))
         });
         if matches!(case.expect, Expect::Reject { .. }) {
@@ -209,7 +213,8 @@ fn the_conformance_cases_keep_stock_numbers() {
     }
     let _ = writeln!(
         std::io::stderr(),
-        "transform: {same} onnx cases keep stock tract's numbers, {refused_by_stock} don't run there"
+        "transform: {same} onnx cases keep stock tract's numbers, {refused_by_stock} don't run there; {} nodes stay tract's, with a reason",
+        reasons.len()
     );
     assert!(failures.is_empty(), "{} cases changed:\n{}", failures.len(), failures.join("\n"));
     assert!(same > 200, "only {same} cases ran");
