@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7, compares the answers of the strategies, and prints the time of each beside
 //! its estimate, then how much slower the choice is than the best, in the mean and at worst; `-- 160 7 nxc` does so for channels-last data, in narrow
-//! groups half of the time. The constants of `src/strategy/cost.rs` come from
+//! groups half of the time, and `-- 160 7 forward` draws forward convolutions. The constants of `src/strategy/cost.rs` come from
 //! such runs.
 
 mod common;
@@ -14,7 +14,8 @@ use tract_core::internal::*;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{PlanOptions, Strategy};
 
-const COMPARED: [Strategy; 4] = [Strategy::Cells, Strategy::Col2im, Strategy::Channels, Strategy::Phases];
+const COMPARED: [Strategy; 5] =
+    [Strategy::Cells, Strategy::Col2im, Strategy::Matrix, Strategy::Channels, Strategy::Phases];
 
 /// A vector multiply-add, in seconds: the estimates' unit on a 3.66 GHz Zen 4.
 const SLOT: f64 = 0.273e-9;
@@ -28,7 +29,7 @@ impl Draw {
     }
 
     /// A layer such as networks have, or none where the combination is not worth timing.
-    fn layer(&mut self, data_format: DataFormat) -> TractResult<Option<Layer>> {
+    fn layer(&mut self, data_format: DataFormat, direction: Direction) -> TractResult<Option<Layer>> {
         let rank = self.of(&[1usize, 2, 2, 2, 2, 3]);
         let group = self.of(&[1usize, 1, 1, 1, 2, 4, 8]);
         let inputs = self.of(&[3usize, 8, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512]);
@@ -59,6 +60,21 @@ impl Draw {
             (9, 4, 1),
             (6, 3, 1),
         ]);
+        let (kernel, stride, dilation) = match direction {
+            Direction::Transposed => (kernel, stride, dilation),
+            Direction::Forward => self.of(&[
+                (1, 1, 1),
+                (1, 1, 1),
+                (1, 2, 1),
+                (3, 1, 1),
+                (3, 1, 1),
+                (3, 2, 1),
+                (5, 1, 1),
+                (7, 1, 1),
+                (7, 2, 1),
+                (3, 1, 2),
+            ]),
+        };
         let size = match rank {
             1 => self.of(&[50usize, 100, 300, 1000, 4000, 12800]),
             2 => self.of(&[4usize, 7, 8, 12, 14, 16, 20, 28, 32, 40, 56, 64, 80, 100, 128, 160, 224]),
@@ -67,9 +83,13 @@ impl Draw {
         if kernel > [16, 9, 5][rank - 1] {
             return Ok(None);
         }
-        let pad = ((kernel - 1) * dilation + 1).saturating_sub(stride) as i64 / 2;
+        let reach = (kernel - 1) * dilation;
+        let pad = match direction {
+            Direction::Transposed => (reach + 1).saturating_sub(stride) as i64 / 2,
+            Direction::Forward => reach as i64 / 2,
+        };
         let spec = DeconvSpec {
-            direction: Direction::Transposed,
+            direction,
             data_format,
             filter_format: FilterFormat::Iox,
             in_channels: inputs * group,
@@ -111,11 +131,13 @@ fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
 fn main() -> TractResult<()> {
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
     let (count, seed) = (numbers.first().copied().unwrap_or(40), numbers.get(1).copied().unwrap_or(7));
-    let data_format = if std::env::args().any(|word| word == "nxc") { DataFormat::Nxc } else { DataFormat::Ncx };
+    let says = |word: &str| std::env::args().any(|argument| argument == word);
+    let data_format = if says("nxc") { DataFormat::Nxc } else { DataFormat::Ncx };
+    let direction = if says("forward") { Direction::Forward } else { Direction::Transposed };
     let mut draw = Draw(seed);
     let mut losses = vec![];
     while (losses.len() as u64) < count {
-        let Some(layer) = draw.layer(data_format)? else { continue };
+        let Some(layer) = draw.layer(data_format, direction)? else { continue };
         let chosen = layer.plan(&PlanOptions::default())?.plan.strategy();
         let forced = |strategy| layer.plan(&PlanOptions { strategy: Some(strategy), ..Default::default() });
         let plans: Vec<Ready> = COMPARED.into_iter().filter_map(|strategy| forced(strategy).ok()).collect();

@@ -129,7 +129,9 @@ impl ChannelsPlan {
         let copied = match direct {
             true => 0,
             false => {
-                (blocks.sheets.elements(problem.group_in) / lanes).saturating_mul(cost::copied(DataFormat::Ncx, 1))
+                let vectors = blocks.sheets.elements(problem.group_in) / lanes;
+                let sheets = blocks.sheets.count().saturating_mul(problem.group_in * cost::SHEET);
+                vectors.saturating_mul(cost::copied(DataFormat::Ncx, 1)).saturating_add(sheets)
             }
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();

@@ -2,9 +2,11 @@
 //!
 //! The constants of phases, channels and col2im were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under
 //! every strategy that takes it, but for what unfinished sums cost, which was parted by hand when sums were; the others were set
-//! so, to the times of the layers in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector
+//! so, to the times of the layers in `benches/workloads.json`, and those of tile registers, of sheets, and of input that is read in place to 1,200 random layers of both
+//! directions on a Xeon. They count what a strategy adds to the multiply-adds for each vector
 //! of results, memory traffic included. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
 
+use crate::machine::Machine;
 use crate::spec::DataFormat;
 
 /// The estimated cost, some 50 us, below which a plan keeps what it lists of its taps from run to run. Above, that takes less than a fiftieth of the time, and small blocks that
@@ -24,27 +26,27 @@ pub(super) const NARROWED: usize = 4;
 pub(super) const SUMMED: usize = 4;
 
 /// One step of tile registers, 32 positions by 32 input channels by 32 output channels in six products of parts: 170 to 190 ns in layers on a Xeon (159 of
-/// the unit's own) that makes 7.3 vector multiply-adds a nanosecond.
-pub(super) const MULTIPLIED: usize = 1150;
+/// the unit's own) that makes 5 of the estimates' slots a nanosecond under the other strategies.
+pub(super) const MULTIPLIED: usize = 850;
 
 /// What such tiles of sums cost besides, once a pass.
-pub(super) const TILES: usize = 700;
+pub(super) const TILES: usize = 1250;
 
 /// Making parts of a vector of input channels of a cell.
-pub(super) const PARTED: usize = 15;
+pub(super) const PARTED: usize = 20;
 
 /// Loading the parts of the weights of a step for 16 output channels, once a block.
-pub(super) const STREAMED_PARTS: usize = 200;
+pub(super) const STREAMED_PARTS: usize = 310;
 
 /// What each of several blocks waits for such weights where all of them are more than L2 has (512 to 512 channels on 16×16 positions, 3×3 taps, channels last:
 /// 3.9 ms in one block, 5.5 in four).
-pub(super) const READ_AGAIN: usize = 600;
+pub(super) const READ_AGAIN: usize = 520;
 
 /// Loading such weights and making parts of them, once a strip.
-pub(super) const PARTED_WEIGHTS: usize = 300;
+pub(super) const PARTED_WEIGHTS: usize = 650;
 
-/// Transposing and storing a vector of sums of the strategy with lanes of channels.
-pub(super) const TRANSPOSED: usize = 14;
+/// Transposing and storing a vector of sums of the strategy with lanes of channels (21 on a Xeon whose output is in L3).
+pub(super) const TRANSPOSED: usize = 17;
 
 /// Storing a vector of such sums where channels are last.
 pub(super) const PLACED: usize = 6;
@@ -139,6 +141,9 @@ pub(super) const GATHERED: usize = 16;
 /// Storing a vector of positions element by element, where channels are last.
 pub(super) const SCATTERED: usize = 80;
 
+/// Interleaving a row of a phase of a channel with the others, on its way from such a buffer, whatever its length.
+pub(super) const INTERLEAVED_ROW: usize = 20;
+
 /// Storing a vector of positions by way of a buffer in which so many phases of a row are interleaved. Channels last take squares of
 /// at most sixteen of a tile's `channels`, and a square costs the same however full it is.
 pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) -> usize {
@@ -147,6 +152,19 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
         DataFormat::Ncx => interleaved,
         DataFormat::Nxc if channels < 4 => SCATTERED,
         DataFormat::Nxc => 12 + 130 / channels.min(16),
+    }
+}
+
+/// Filling a sheet of a channel, whatever its size.
+pub(super) const SHEET: usize = 80;
+
+/// Reading a vector of positions where it is, of so many channels in an input of so many `bytes`: many planes, and few cache lines at once of each, are not fetched
+/// ahead (256 to 20 channels on 128×128 positions took twice what their products take on a Xeon).
+pub(super) fn read_in_place(channels: usize, bytes: usize, machine: &Machine) -> usize {
+    match (channels, bytes > machine.l2) {
+        (..64, _) => 0,
+        (_, false) => 6,
+        (_, true) => 20,
     }
 }
 

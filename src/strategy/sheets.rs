@@ -127,6 +127,11 @@ impl Sheets {
         Sheets { outer, rows: y, columns: x, pitch, sheet, channel_stride }
     }
 
+    /// Sheets of a channel.
+    pub fn count(&self) -> usize {
+        self.outer.iter().chain([&self.rows, &self.columns]).map(|axis| axis.firsts.len()).product()
+    }
+
     /// Elements of the sheets of some channels.
     pub fn elements(&self, channels: usize) -> usize {
         self.channel_stride.saturating_mul(channels)
