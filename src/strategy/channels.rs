@@ -128,11 +128,7 @@ impl ChannelsPlan {
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
-            false => {
-                let vectors = blocks.sheets.elements(problem.group_in) / lanes;
-                let sheets = blocks.sheets.count().saturating_mul(problem.group_in * cost::SHEET);
-                vectors.saturating_mul(cost::copied(DataFormat::Ncx, 1)).saturating_add(sheets)
-            }
+            false => cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let row_share = y.share_inside();

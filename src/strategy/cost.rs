@@ -2,10 +2,11 @@
 //!
 //! The constants of phases, channels and col2im were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under
 //! every strategy that takes it, but for what unfinished sums cost, which was parted by hand when sums were; the others were set
-//! so, to the times of the layers in `benches/workloads.json`, and those of tile registers, of sheets, and of input that is read in place to 1,200 random layers of both
-//! directions on a Xeon. They count what a strategy adds to the multiply-adds for each vector
+//! so, to the times of the layers in `benches/workloads.json`, and on a Xeon those of tile registers to 600 random layers of both directions and layouts, of sheets and of
+//! input that is read in place to 1,800 of both directions. They count what a strategy adds to the multiply-adds for each vector
 //! of results, memory traffic included. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
 
+use super::sheets::Sheets;
 use crate::machine::Machine;
 use crate::spec::DataFormat;
 
@@ -155,8 +156,12 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
     }
 }
 
-/// Filling a sheet of a channel, whatever its size.
-pub(super) const SHEET: usize = 80;
+/// Filling the sheets of some channels, of which a vector of positions costs `copying`, and each sheet something besides, whatever its size.
+pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: usize) -> usize {
+    const SHEET: usize = 80;
+    let vectors = (sheets.elements(channels) / lanes).saturating_mul(copying);
+    vectors.saturating_add(sheets.count().saturating_mul(channels).saturating_mul(SHEET))
+}
 
 /// Reading a vector of positions where it is, of so many channels in an input of so many `bytes`: many planes, and few cache lines at once of each, are not fetched
 /// ahead (256 to 20 channels on 128×128 positions took twice what their products take on a Xeon).

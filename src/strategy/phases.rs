@@ -147,14 +147,13 @@ impl PhasesPlan {
             } = GridBlocks::even(&axes, block, apart, in_place);
             let copied = match in_place {
                 true => {
-                    let bytes = problem.input_shape().iter().product::<usize>().saturating_mul(element);
+                    let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
                     let reading = cost::read_in_place(problem.group_in, bytes, machine);
                     (flat / lanes).saturating_mul(problem.group_in).saturating_mul(reading)
                 }
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * bundle);
-                    let sheets = laid_out.count().saturating_mul(problem.group_in * cost::SHEET);
-                    (laid_out.elements(problem.group_in) / lanes).saturating_mul(copying).saturating_add(sheets)
+                    cost::filled(&laid_out, problem.group_in, lanes, copying)
                 }
             };
             let chain = widest * problem.group_in;
