@@ -396,3 +396,34 @@ fn what_openvino_and_onednn_allow() {
     let proto = Model::of_node(node, &x, &w);
     check("another domain", (proto, x), &Expected::floats(DatumType::F32, answer)).expect("the definition's answer");
 }
+
+/// Transposes around a layer cancel: it takes the other layout, in both directions.
+#[test]
+fn surrounding_transposes_cancel() -> TractResult<()> {
+    let mut random = Random(11);
+    let onednn = |format: &str| Node::new("ConvTranspose").domain("onednn").string("data_format", format);
+    let formats =
+        [("NCX", [3, 5, 6, 4], [0, 3, 1, 2], [0, 2, 3, 1]), ("NXC", [3, 4, 5, 6], [0, 2, 3, 1], [0, 3, 1, 2])];
+    for (format, shape, to, back) in formats {
+        let x = random.tensor(DatumType::F32, &shape);
+        let w = random.tensor(DatumType::F32, &[3, 2, 4, 4]);
+        let node =
+            onednn(format).string("filter_format", "XIO").ints("strides", &[2, 1]).inputs(&["a", "w"]).output("b");
+        let proto = Model::opset(13)
+            .input("x", f32::datum_type(), &sizes(&shape))
+            .initializer("w", &w)
+            .node(Node::new("Transpose").ints("perm", &to).inputs(&["x"]).output("a"))
+            .node(node.ints("pads_begin", &[0, 0]).ints("pads_end", &[0, 0]).ints("dilations", &[1, 1]))
+            .node(Node::new("Transpose").named("back").ints("perm", &back).inputs(&["b"]).output("y"))
+            .output("y")
+            .build();
+        let typed = load(&proto)?;
+        let want = run(typed.clone(), std::slice::from_ref(&x))?.remove(0);
+        let model = typed.into_optimized()?;
+        let moved = model.nodes.iter().filter(|node| node.op_is::<AxisOp>()).count();
+        ensure!(moved == 0, "{format}: {moved} axis moves are left in\n{model}");
+        let got = run(model, std::slice::from_ref(&x))?.remove(0);
+        got.close_enough(&want, Approximation::Close)?;
+    }
+    Ok(())
+}
