@@ -17,7 +17,7 @@ pub(crate) struct Scratch<T> {
     /// Parts of weights.
     pub weights: Aligned<u16>,
     /// A row on its way to the output.
-    pub row: Vec<T>,
+    pub row: Aligned<T>,
 }
 
 /// A buffer whose slices begin on a cache line: vectors that straddle lines cost twice.

@@ -9,11 +9,11 @@ use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
 use super::taps::{axes_of, taps_before, too_many_phases};
 use super::window::{WindowTaps, reads_in_place};
-use super::{Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
+use super::{Aligned, Operands, Scratch, blocks_of, cost, even_blocks, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Dispatch, Isa, Kernels, PlaneTaps, Results, WeightedTap, refill};
+use crate::kernel::{Dispatch, Isa, Kernels, PlaneTaps, Results, WeightedTap};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::ChannelTail;
 use std::ops::Range;
@@ -408,7 +408,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         bias: E::Compute,
         (slot, outer, rows): (usize, usize, Range<usize>),
         tail: ChannelTail<E>,
-        buffer: &mut Vec<E::Compute>,
+        buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
         let windows = self.windows.iter().skip(task.pieces.outer_phases[outer] * y.out_step).take(y.out_step);
@@ -430,7 +430,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             results(to);
             return Ok(());
         }
-        refill("working memory", buffer, to.len(), E::Compute::ZERO)?;
+        let buffer = buffer.of(to.len())?;
         results(buffer);
         E::narrow_slice(buffer, to);
         Ok(())
@@ -444,14 +444,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         bias: E::Compute,
         (tail, at): (ChannelTail<E>, usize),
         to: &mut [E],
-        row: &mut Vec<E::Compute>,
+        row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         if let Some(to) = E::as_compute_mut(to) {
             self.kernels.sum_of_taps(source, phases, bias, to);
             tail.apply(at, 1, to);
             return Ok(());
         }
-        refill("working memory", row, to.len(), E::Compute::ZERO)?;
+        let row = row.of(to.len())?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         tail.apply(at, 1, row);
         E::narrow_slice(row, to);
@@ -467,7 +467,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         bias: E::Compute,
         (slot, outer, cell): (usize, usize, usize),
         tail: ChannelTail<E>,
-        row: &mut Vec<E::Compute>,
+        row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let x = &self.plan.axes[self.plan.axes.len() - 1];
         let whole = x.output == x.grid * x.out_step;
@@ -475,7 +475,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         if whole && let Some(to) = task.pieces.whole_rows(x.output, slot, outer, cell..cell + 1) {
             return self.run_cells(source, phases, bias, (tail, at), to, row);
         }
-        refill("working memory", row, x.grid * x.out_step, E::Compute::ZERO)?;
+        let row = row.of(x.grid * x.out_step)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         let row = &mut row[..x.output];
         tail.apply(at, 1, row);

@@ -9,13 +9,13 @@ use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::sheets::{Filling, GridBlocks, Landing, Sheets};
 use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
 use super::taps::{Listed, TapTable, axes_of, too_many_phases};
-use super::{Operands, Scratch, cost};
+use super::{Aligned, Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
 use crate::kernel::{
     ChannelTile, DEPTH, Dispatch, Isa, Kernels, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE,
-    Source, Start, WEIGHTS_OF_SIDE, is_regular, refill,
+    Source, Start, WEIGHTS_OF_SIDE, is_regular,
 };
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
@@ -436,14 +436,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         &'w self,
         g: usize,
         of: &PhaseOfStrip,
-        joined: &'w mut Vec<E::Compute>,
+        joined: &'w mut Aligned<E::Compute>,
     ) -> TractResult<&'w [E::Compute]> {
         let of_tap = self.problem.group_in * of.panel.width;
         let len = self.taps.phases[of.phase].taps.len() * of_tap;
         match self.weights {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
             Weights::Parted(parts) => {
-                refill("working memory", joined, len, E::Compute::default())?;
+                let joined = joined.of(len)?;
                 let of_channel = self.blocks * PARTS * DEPTH;
                 let parts = parts[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
                 for (from, to) in parts.zip(joined.chunks_mut(of_tap)) {

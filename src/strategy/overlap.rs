@@ -13,7 +13,7 @@ use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Isa, Kernels, Source, Start, refill};
+use crate::kernel::{Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{Axis, Direction, Problem, ceil_div};
 use std::ops::Range;
@@ -169,7 +169,8 @@ impl<E: Element> Prepared<'_, E> {
         for co in 0..problem.group_out {
             let channel = g * problem.group_out + co;
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
-            refill("working memory", &mut scratch.row, cells.len(), bias)?;
+            let row = scratch.row.of(cells.len())?;
+            row.fill(bias);
             for (position, products) in positions.clone().zip(sums.chunks(pitch)) {
                 // where the first tap lands, seen from the first cell
                 let at = (position * axis.stride) as i64 - axis.pad_begin - cells.start as i64;
@@ -177,13 +178,13 @@ impl<E: Element> Prepared<'_, E> {
                 let end = (cells.len() as i64 - at).clamp(begin, taps as i64);
                 let products = &products[co * taps..][begin as usize..end as usize];
                 if !products.is_empty() {
-                    self.kernels.add(products, &mut scratch.row[(at + begin) as usize..][..products.len()]);
+                    self.kernels.add(products, &mut row[(at + begin) as usize..][..products.len()]);
                 }
             }
             let slot = task.channel(problem, g, co);
             let first = task.pieces.index(slot, 0, 0, cells.start);
-            self.operands.tail.of(channel).apply(first, task.pieces.stride(), &mut scratch.row);
-            task.pieces.write_row(slot, 0, 0, &scratch.row);
+            self.operands.tail.of(channel).apply(first, task.pieces.stride(), row);
+            task.pieces.write_row(slot, 0, 0, row);
         }
         Ok(())
     }

@@ -306,7 +306,7 @@ struct Prepared<'a, E: Element> {
 struct Buffers<'a, T> {
     tile: &'a mut Aligned<T>,
     ragged: &'a mut Aligned<T>,
-    row: &'a mut Vec<T>,
+    row: &'a mut Aligned<T>,
 }
 
 struct Panel<T: 'static> {
@@ -615,7 +615,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         rows: &[usize],
         (position, count, pitch): (usize, usize, usize),
         (out, phase_stride): (&[E::Compute], usize),
-        (tail, buffer): (Tail<E>, &mut Vec<E::Compute>),
+        (tail, buffer): (Tail<E>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);

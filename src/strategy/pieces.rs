@@ -1,10 +1,10 @@
 //! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
 
 use super::sheets::{Filling, Sheets};
-use super::{Scratch, even_blocks};
-use crate::element::{Compute, Element};
+use super::{Aligned, Scratch, even_blocks};
+use crate::element::Element;
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Kernels, refill, reserved};
+use crate::kernel::{Dispatch, Kernels, reserved};
 use crate::spec::{Axis, DataFormat, Problem};
 use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
@@ -418,7 +418,7 @@ impl<E: Element> Pieces<'_, E> {
         column: usize,
         phases: &[&[E::Compute]],
         tail: ChannelTail<E>,
-        scratch: &mut Vec<E::Compute>,
+        scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let len = phases.len() * phases[0].len();
         let inside = len.min(self.columns.end - column);
@@ -432,7 +432,7 @@ impl<E: Element> Pieces<'_, E> {
             tail.apply(first, 1, to);
             return Ok(());
         }
-        refill("working memory", scratch, len, E::Compute::ZERO)?;
+        let scratch = scratch.of(len)?;
         kernels.interleave(phases, scratch);
         let run = &mut scratch[..inside];
         tail.apply(first, step, run);
@@ -482,7 +482,7 @@ impl<E: Element> Pieces<'_, E> {
         first_channel: usize,
         (from, starts, count): (&[E::Compute], &[usize], usize),
         tail: Tail<E>,
-        scratch: &mut Vec<E::Compute>,
+        scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let Some(places) = self.places(place, step, first_channel, count) else { return Ok(()) };
         let (outer, row, column) = place;
@@ -500,7 +500,7 @@ impl<E: Element> Pieces<'_, E> {
                 }
                 continue;
             }
-            refill("working memory", scratch, places.count * size, E::Compute::ZERO)?;
+            let scratch = scratch.of(places.count * size)?;
             kernels.rows_to_placed_cells(from, starts, places.count, scratch, size);
             for (i, cell) in scratch.chunks_mut(size).enumerate() {
                 finish(cell, i);
@@ -519,7 +519,7 @@ impl<E: Element> Pieces<'_, E> {
         (outer, row, column): (usize, usize, usize),
         rows: &[&[E::Compute]],
         tail: Tail<E>,
-        scratch: &mut Vec<E::Compute>,
+        scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         if column >= self.columns.end {
             return Ok(());
@@ -541,7 +541,7 @@ impl<E: Element> Pieces<'_, E> {
             finished(to);
             return Ok(());
         }
-        refill("working memory", scratch, len, E::Compute::ZERO)?;
+        let scratch = scratch.of(len)?;
         finished(scratch);
         E::narrow_slice(scratch, to);
         Ok(())
