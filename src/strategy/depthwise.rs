@@ -319,10 +319,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         self.sheets.filling(&self.strides.2, outer, rows, 0..columns)
     }
 
-    /// Room for the taps of each phase of a row.
-    fn empty_phases(&self) -> Vec<Vec<WeightedTap<E::Compute>>> {
-        let row_phases = self.rows.first().map_or(0, |row| row.len());
-        (0..row_phases).map(|_| vec![]).collect()
+    /// Room for the taps of each phase of each phase of rows.
+    fn empty_phases(&self) -> Vec<Vec<Vec<WeightedTap<E::Compute>>>> {
+        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        (0..y.out_step).map(|_| (0..x.out_step).map(|_| vec![]).collect()).collect()
     }
 
     /// A block of grid rows of all output channels of one group.
@@ -331,7 +331,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         g: usize,
         (rows, filling): (&Range<usize>, Option<&Filling>),
-        phases: &mut [Vec<WeightedTap<E::Compute>>],
+        phases: &mut [Vec<Vec<WeightedTap<E::Compute>>>],
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (axes, problem) = (&self.plan.axes, self.problem);
@@ -370,28 +370,25 @@ impl<'a, E: Element> Prepared<'a, E> {
                     self.run_rows(task, source, &weights[..taps], bias, place, tail, scratch_row)?;
                     continue;
                 }
-                for ry in 0..y.out_step {
-                    let row = &self.rows[task.pieces.outer_phases[outer] * y.out_step + ry];
+                let rows_of_taps = &self.rows[task.pieces.outer_phases[outer] * y.out_step..];
+                for (phases, row) in phases.iter_mut().zip(rows_of_taps) {
                     for (phase, taps) in phases.iter_mut().zip(row) {
                         phase.clear();
                         phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
                     }
-                    if self.plan.way == Way::Runs {
-                        let at = task.pieces.index(slot, outer, rows.start, 0);
-                        if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
-                            self.run_cells(source, phases, bias, (tail, at), to, scratch_row)?;
-                            continue;
-                        }
+                }
+                if self.plan.way == Way::Runs {
+                    let at = task.pieces.index(slot, outer, rows.start, 0);
+                    if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
+                        self.run_cells(source, &phases[0], bias, (tail, at), to, scratch_row)?;
+                        continue;
                     }
-                    for u in rows.clone() {
-                        let cell = u * y.out_step + ry;
-                        if cell >= y.output {
-                            break;
-                        }
-                        let source = &source[(u - rows.start) * self.sheets.pitch..];
-                        let place = (slot, outer, cell);
-                        self.run_row(task, source, phases, bias, place, tail, scratch_row)?;
-                    }
+                }
+                let end = (rows.end * y.out_step).min(y.output);
+                for cell in rows.start * y.out_step..end {
+                    let source = &source[(cell / y.out_step - rows.start) * self.sheets.pitch..];
+                    let place = (slot, outer, cell);
+                    self.run_row(task, source, &phases[cell % y.out_step], bias, place, tail, scratch_row)?;
                 }
             }
         }
