@@ -100,7 +100,9 @@ impl Strategy {
         machine: &Machine,
     ) -> Result<Decision, String> {
         match self {
-            Strategy::Depthwise => DepthwisePlan::propose(problem, datum_type, isa, layout).map(Decision::Depthwise),
+            Strategy::Depthwise => {
+                DepthwisePlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Depthwise)
+            }
             Strategy::Cells => CellsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Cells),
             Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::MatVec),
             Strategy::Overlap => OverlapPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Overlap),

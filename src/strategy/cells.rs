@@ -129,7 +129,8 @@ impl CellsPlan {
         let grid = plan.axes[plan.axes.len() - 2].grid;
         plan.block_rows = (1 + budget.saturating_sub(one) / per_row).min(grid);
         let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
-        let taps = taps.div_ceil(out_steps);
+        let all_taps = taps;
+        let taps = all_taps.div_ceil(out_steps);
         let shared = plan.axes.last().is_some_and(|x| {
             let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
@@ -139,9 +140,20 @@ impl CellsPlan {
             false => cost::cells(problem.data_format, output, taps, shared),
         };
         let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step * cost::RUN_OF_CELLS);
-        let vector = cost::CHANNELS.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
+        let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
+        let of_taps = match picked {
+            true => cost::CHANNELS,
+            false => (cost::TAP_OF_CELLS.saturating_mul(all_taps) as f64 * inside) as usize,
+        };
+        let vector = of_taps.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
         let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs);
-        plan.cost = (vectors as u64).saturating_mul(problem.batch as u64);
+        let cost = (vectors as u64).saturating_mul(problem.batch as u64);
+        let row = plan
+            .axes
+            .last()
+            .map_or(0, |x| x.input.max(x.output))
+            .saturating_mul(lanes * super::compute_bytes(datum_type));
+        plan.cost = if row > machine.l2 / 4 { cost::of_long_rows(cost) } else { cost };
         Ok(plan)
     }
 

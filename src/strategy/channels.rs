@@ -130,6 +130,15 @@ impl ChannelsPlan {
             true => 0,
             false => cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
+        let weights = problem.group_out.saturating_mul(depth);
+        let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
+        let loaded_again = match far {
+            true => {
+                (weights / lanes).saturating_mul(cost::FAR_WEIGHT).saturating_mul(blocks.count.saturating_sub(1))
+                    / blocks.count.max(1)
+            }
+            false => 0,
+        };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let row_share = y.share_inside();
 
@@ -151,7 +160,8 @@ impl ChannelsPlan {
             let rows = (blocks.rows.saturating_mul(run_cost(blocks.columns)) as f64 * row_share) as usize;
             let whole = run_cost(flat);
             let multiplied = (whole.min(rows).saturating_mul(depth) as f64 * outer_share) as usize;
-            let block = multiplied.saturating_add(summed).saturating_add(stored).saturating_add(copied) as u64;
+            let moved = stored.saturating_add(copied).saturating_add(loaded_again);
+            let block = multiplied.saturating_add(summed).saturating_add(moved) as u64;
             let cost = block.saturating_mul((blocks.count * problem.group * problem.batch) as u64);
             let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.cost) {

@@ -64,6 +64,9 @@ impl Col2imPlan {
         if taps <= phases {
             return Err("taps do not overlap".to_string());
         }
+        if problem.group_in == 1 {
+            return Err("products of one channel a group need no matrix".to_string());
+        }
         let products = problem.group_out * taps;
         if products > 1024 {
             return Err(format!("{products} products a position outgrow the ring"));
@@ -90,7 +93,7 @@ impl Col2imPlan {
             let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
             let gathered = products * vectors * cost::GATHERED;
             let store = match problem.data_format {
-                DataFormat::Ncx => cost::buffered(DataFormat::Ncx, axes[1].out_step, mr),
+                DataFormat::Ncx => cost::gathered_store(axes[1].out_step),
                 DataFormat::Nxc => cost::SCATTERED,
             };
             let stored = vectors * problem.group_out * phases * store;
@@ -100,7 +103,8 @@ impl Col2imPlan {
                 DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, problem.group_in),
             };
             let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
-            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
+            let rows = axes[0].output * problem.group_out * cost::GATHERED_ROW * problem.group * problem.batch;
+            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64 + rows as u64;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }

@@ -1,14 +1,16 @@
 //! What the planner's estimates are made of. A slot is one vector multiply-add.
 //!
-//! The constants of phases, channels and col2im were fitted to the times of 480 random problems (f32, NCX, one thread, AVX-512 on Zen 4), each under
-//! every strategy that takes it, but for what unfinished sums cost, which was parted by hand when sums were; the others were set
-//! so, to the times of the layers in `benches/workloads.json`, and on a Xeon those of tile registers to 600 random layers of both directions and layouts, of sheets and of
-//! input that is read in place to 1,800 of both directions. They count what a strategy adds to the multiply-adds for each vector
-//! of results, memory traffic included. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
+//! The constants were fitted to the times of random layers, each under every strategy that takes it (f32, one thread): those of channels to 480 on a Zen 4
+//! with AVX-512 (channels first), those of tile registers to 600 on a Xeon, of both directions and layouts, of sheets, of input that is read in place and of
+//! what phases and col2im store to 1,200 there, and those of layers of one input channel a group, the two strategies made for them, to 1,200 more. What is
+//! neither was set to the times of the layers in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector of
+//! results, memory traffic included; on the Xeon dense layers do 5.3 slots a nanosecond, those of one input channel a group 3.3. `cargo bench --bench
+//! planner` tells how far the choices they lead to are from the best ones.
 
 use super::sheets::Sheets;
 use crate::machine::Machine;
-use crate::spec::DataFormat;
+use crate::spec::{DataFormat, Problem};
+use tract_core::internal::DatumType;
 
 /// The estimated cost, some 50 us, below which a plan keeps what it lists of its taps from run to run. Above, that takes less than a fiftieth of the time, and small blocks that
 /// stay between large ones keep outputs from taking the place of earlier ones (a HiFi-GAN took 60 MB more).
@@ -52,57 +54,103 @@ pub(super) const TRANSPOSED: usize = 17;
 /// Storing a vector of such sums where channels are last.
 pub(super) const PLACED: usize = 6;
 
-/// Copying a row of one channel into a block, by its number of vectors: calls cost more than short rows do.
-pub(super) const COPIED_ROW: usize = 40;
+/// Loading a vector of weights there again, for each block but the first, where all of them are more than L2 has (256 to 256 channels, 5×5×5 taps on 4×4×4
+/// positions, took three times what its products take on a Xeon).
+pub(super) const FAR_WEIGHT: usize = 30;
 
-/// What a channel costs the strategy that sums its shifted rows, whatever its size.
+/// What a group costs whose products are added to the output, whatever its size.
 pub(super) const CHANNEL: usize = 650;
-
-/// What an output row costs there, where rows do not follow each other in memory.
-pub(super) const ROW: usize = 80;
 
 /// What moving data in and out adds where few products are made of it, as a multiple of the estimate: worth sharing, if not a reason to choose another strategy (two to
 /// four slots a nanosecond on a Xeon where dense layers have 5.6).
 pub(super) const MOVED: u64 = 2;
 
-/// A vector of sums of `taps` products, and its store, there.
-pub(super) fn shifted(vectors: usize, taps: usize) -> usize {
-    vectors.saturating_mul(7).saturating_add(vectors.saturating_mul(taps).saturating_mul(7) / 5)
-}
-
-/// What a channel costs where a window moves down its rows, whatever its size, and copying a row, whatever its length.
-pub(super) const WINDOW: usize = 380;
-pub(super) const PADDED_ROW: usize = 8;
-
-/// What a channel costs where the window reads the input in place, whatever its size, and the share of its sums that leaving out the padding takes.
-pub(super) const WINDOW_IN_PLACE: usize = 260;
-pub(super) const MASKED: usize = 16;
-
-/// Rows of vectors of such sums of `taps` products, and their store; `every` is how far apart in the input neighbouring results are. Where that is two, few
-/// sums are under way, and a row takes as long as its products wait for each other. Else rows of taps share what they load, as far as there are `several`.
-pub(super) fn window(rows: usize, vectors: usize, taps: usize, every: usize, several: bool) -> usize {
-    match (every, several) {
-        (2, _) => rows.saturating_mul(4 * taps + 4).saturating_add(vectors.saturating_mul(taps * 3 / 2)),
-        (_, true) => vectors.saturating_mul(taps * 11 / 10 + 1),
-        (_, false) => loaded(vectors, taps),
+/// Copying what the strategy that sums a channel's rows reads into sheets, once an outer position; for windows, rows are long and few.
+pub(super) fn copied_rows(sheets: &Sheets, lanes: usize, windows: bool) -> usize {
+    let rows = sheets.channel_stride / sheets.pitch;
+    match windows {
+        true => rows.saturating_mul(14).saturating_add(sheets.count().saturating_mul(120)).saturating_add(600),
+        false => (sheets.channel_stride / lanes).saturating_mul(5).saturating_add(sheets.count().saturating_mul(185)),
     }
 }
 
-/// Vectors of sums of `taps` products, each of a load of its own, mostly across two cache lines.
-fn loaded(vectors: usize, taps: usize) -> usize {
-    vectors.saturating_mul(taps * 27 / 10 + 1)
+/// Listing its taps, once a run.
+pub(super) const LISTED_ROWS: u64 = 2000;
+
+/// How that strategy goes over the results of a channel.
+pub(super) struct Rows {
+    /// Output rows that are begun one by one.
+    pub rows: usize,
+    /// Vectors of results.
+    pub vectors: usize,
+    /// Products of each.
+    pub taps: usize,
 }
 
-/// A channel of so many vectors of such sums where vectors run over row ends.
-pub(super) fn plane(vectors: usize, taps: usize) -> usize {
-    loaded(vectors, taps).saturating_add(165)
+impl Rows {
+    fn of(&self, channel: usize, vector: usize, product_tenths: usize) -> usize {
+        let products = self.vectors.saturating_mul(self.taps).saturating_mul(product_tenths) / 10;
+        channel.saturating_add(self.vectors.saturating_mul(vector)).saturating_add(products)
+    }
+
+    /// Of so many interleaved phases: other numbers than powers of two go through memory.
+    pub fn interleaved(&self, phases: usize) -> usize {
+        let stored = if phases.is_power_of_two() { 4 } else { 20 };
+        self.of(67, stored, 17).saturating_add(self.rows.saturating_mul(54))
+    }
+
+    /// By a window that moves down a copy; rows of taps share what they load, as far as there are `several`. Where neighbouring results are two apart in the
+    /// input, few sums are under way, and their products wait for each other.
+    pub fn by_window(&self, every: usize, several: bool) -> usize {
+        match every {
+            2 => self.of(54, 7, 11).saturating_add(self.rows.saturating_mul(self.taps) * 2 / 5),
+            _ => self.of(54, 5, if several { 7 } else { 14 }),
+        }
+    }
+
+    /// By a window that moves down the input and leaves out the padding.
+    pub fn by_window_in_place(&self, every: usize, several: bool) -> usize {
+        let row = if several { 34 + self.taps * 7 / 5 } else { 10 };
+        match every {
+            2 => self.of(91, 13, 2).saturating_add(self.rows.saturating_mul(row)),
+            _ => self.of(268, 8, 6),
+        }
+    }
+
+    /// By vectors that run over row ends, which `several` rows of taps make them mask.
+    pub fn by_plane(&self, several: bool) -> usize {
+        self.of(43, 7, if several { 19 } else { 10 })
+    }
 }
 
-/// What a vector of channels costs the strategy that sums cells, whatever their size.
+/// Bytes of input and output that a slot waits for where a product or two is made of each, as far as L2 does not have them (18 GB/s on a Xeon).
+const BEYOND_CACHE: usize = 20;
+
+/// What input and output add where groups have one input channel.
+pub(super) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> u64 {
+    let elements = [problem.input_shape(), problem.output_shape()]
+        .iter()
+        .map(|shape| shape.iter().product::<usize>())
+        .sum::<usize>();
+    (elements.saturating_mul(datum_type.size_of()).saturating_sub(machine.l2) / BEYOND_CACHE) as u64
+}
+
+/// What a vector of channels costs the strategy that sums cells, whatever their size: where lanes are picked, and for each tap where they are not.
 pub(super) const CHANNELS: usize = 1500;
+pub(super) const TAP_OF_CELLS: usize = 45;
 
-/// Transposing a vector of channels-first input on its way into cells.
-pub(super) const INTO_CELLS: usize = 9;
+/// What cells take of their estimate where a row of them is more than a quarter of L2, and what phases do where one channel
+/// becomes several, interleaved: the same work is half as much again there, or little more than half.
+pub(super) fn of_long_rows(cost: u64) -> u64 {
+    cost.saturating_mul(8) / 5
+}
+pub(super) fn of_multiplied_channels(cost: u64) -> u64 {
+    cost.saturating_mul(5) / 8
+}
+
+/// Transposing a vector of channels-first input on its way into cells, all of a plane's, and some of a block's.
+pub(super) const INTO_CELLS: usize = 8;
+pub(super) const INTO_BLOCK: usize = 9;
 
 /// What a run of cells costs that have the same taps, one phase of an output row, whatever its length.
 pub(super) const RUN_OF_CELLS: usize = 150;
@@ -110,7 +158,7 @@ pub(super) const RUN_OF_CELLS: usize = 150;
 /// A vector of sums of `taps` products of cells, and its store. Neighbouring taps that are as far apart as positions have `shared` loads.
 pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared: bool) -> usize {
     let products = if shared { taps } else { taps * 5 / 4 };
-    let stored = if data_format == DataFormat::Ncx { 14 } else { 6 };
+    let stored = if data_format == DataFormat::Ncx { 12 } else { 6 };
     vectors.saturating_mul(products.saturating_add(stored))
 }
 
@@ -136,21 +184,25 @@ pub(super) const PRODUCT: usize = 100;
 pub(super) const ADDED: usize = 6;
 pub(super) const RUN: usize = 40;
 
-/// Making, reading and adding a vector of products.
-pub(super) const GATHERED: usize = 16;
+/// Making, reading and adding a vector of products; what an output row costs besides, whatever its length, and storing a vector of it, of so many
+/// interleaved phases.
+pub(super) const GATHERED: usize = 8;
+pub(super) const GATHERED_ROW: usize = 190;
+pub(super) fn gathered_store(phases: usize) -> usize {
+    if matches!(phases, 1 | 2 | 4) { 28 } else { 42 }
+}
 
 /// Storing a vector of positions element by element, where channels are last.
 pub(super) const SCATTERED: usize = 80;
 
-/// Interleaving a row of a phase of a channel with the others, on its way from such a buffer, whatever its length.
-pub(super) const INTERLEAVED_ROW: usize = 20;
+/// Storing a row of a phase of a channel from such a buffer, whatever its length.
+pub(super) const BUFFERED_ROW: usize = 50;
 
-/// Storing a vector of positions by way of a buffer in which so many phases of a row are interleaved. Channels last take squares of
-/// at most sixteen of a tile's `channels`, and a square costs the same however full it is.
-pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) -> usize {
-    let interleaved = if matches!(phases, 1 | 2 | 4) { 38 } else { 54 };
+/// Storing a vector of positions by way of a buffer in which the phases of a row are interleaved. Channels last take squares of at most sixteen of a
+/// tile's `channels`, and a square costs the same however full it is.
+pub(super) fn buffered(data_format: DataFormat, channels: usize) -> usize {
     match data_format {
-        DataFormat::Ncx => interleaved,
+        DataFormat::Ncx => 20,
         DataFormat::Nxc if channels < 4 => SCATTERED,
         DataFormat::Nxc => 12 + 130 / channels.min(16),
     }
@@ -158,7 +210,7 @@ pub(super) fn buffered(data_format: DataFormat, phases: usize, channels: usize) 
 
 /// Filling the sheets of some channels, of which a vector of positions costs `copying`, and each sheet something besides, whatever its size.
 pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: usize) -> usize {
-    const SHEET: usize = 80;
+    const SHEET: usize = 100;
     let vectors = (sheets.elements(channels) / lanes).saturating_mul(copying);
     vectors.saturating_add(sheets.count().saturating_mul(channels).saturating_mul(SHEET))
 }
@@ -176,7 +228,7 @@ pub(super) fn read_in_place(channels: usize, bytes: usize, machine: &Machine) ->
 /// Copying a vector of positions into a block. Channels last take squares, as above.
 pub(super) fn copied(data_format: DataFormat, channels: usize) -> usize {
     match data_format {
-        DataFormat::Ncx => 8,
+        DataFormat::Ncx => 16,
         DataFormat::Nxc => 8 + 200 / channels.clamp(1, 16),
     }
 }

@@ -14,6 +14,7 @@ use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
 use crate::kernel::{Dispatch, Isa, Kernels, PlaneTaps, Results, WeightedTap};
+use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::ChannelTail;
 use std::ops::Range;
@@ -93,6 +94,7 @@ impl DepthwisePlan {
         datum_type: DatumType,
         isa: Isa,
         layout: Option<&FilterLayout>,
+        machine: &Machine,
     ) -> Result<DepthwisePlan, String> {
         if problem.group_in != 1 {
             return Err(format!("{} input channels a group, not one", problem.group_in));
@@ -128,43 +130,35 @@ impl DepthwisePlan {
             true => positions(|axis| axis.output).div_ceil(lanes),
             false => rows.saturating_mul(x.grid.div_ceil(lanes)).saturating_mul(x.out_step),
         };
-        let sheets = sheets(y.grid);
-        let copied = if windows {
-            let rows = sheets.channel_stride / sheets.pitch;
-            rows.saturating_mul(sheets.pitch.div_ceil(lanes).saturating_mul(2).saturating_add(cost::PADDED_ROW))
-        } else {
-            sheets.channel_stride / sheets.pitch * cost::COPIED_ROW + 2 * sheets.channel_stride / lanes
-        };
+        let summed = cost::Rows { rows: if flat { 0 } else { rows }, vectors, taps: taps.div_ceil(phases) };
         let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
-        let channel = match windows {
-            true => cost::window(rows, vectors, taps.div_ceil(phases), x.in_step, several),
-            false => {
-                let of_rows = if flat { 0 } else { rows.saturating_mul(cost::ROW) };
-                cost::shifted(vectors, taps.div_ceil(phases)).saturating_add(of_rows)
-            }
-        };
-        let channels = channel.saturating_mul(problem.group_out);
-        let copying = channels.saturating_add(copied);
+        let outer = axes[..axes.len() - 2].iter().map(|axis| axis.grid).product::<usize>();
+        let copied = cost::copied_rows(&sheets(y.grid), lanes, windows).saturating_mul(outer);
+        let of_channels = |channel: usize| channel.saturating_mul(problem.group_out);
+        let copying = |channel: usize| of_channels(channel).saturating_add(copied);
         let mut ways = match (windows, flat) {
-            (true, _) => vec![(Way::Windows, copying.saturating_add(cost::WINDOW))],
-            (_, true) => vec![(Way::Runs, copying.saturating_add(cost::CHANNEL))],
-            (_, false) => vec![(Way::Rows, copying.saturating_add(cost::CHANNEL))],
+            (true, _) => vec![(Way::Windows, copying(summed.by_window(x.in_step, several)))],
+            (_, true) => vec![(Way::Runs, copying(summed.interleaved(x.out_step)))],
+            (_, false) => vec![(Way::Rows, copying(summed.interleaved(x.out_step)))],
         };
         // loads that leave out the padding need no copy that has it
         if windows && masks && axes.len() == 2 {
             if reads_in_place(y, x) {
-                let masked = channels.saturating_add(channels / cost::MASKED);
-                ways.push((Way::WindowsInPlace, masked.saturating_add(cost::WINDOW_IN_PLACE)));
+                // what is two apart costs as much to pick out of a copy
+                ways.retain(|_| x.in_step != 2);
+                ways.push((Way::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several))));
             }
             let vectors = (y.output * x.output).div_ceil(lanes);
             let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
             if keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
-                ways.push((Way::Planes, cost::plane(vectors, taps).saturating_mul(problem.group_out)));
+                ways.push((Way::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several))));
             }
         }
         let (way, group) = ways.into_iter().min_by_key(|way| way.1).ok_or("there is no way to sum")?;
         let block_rows = if way.is_in_place() { y.grid } else { block_rows };
-        let cost = (group as u64).saturating_mul((problem.group * problem.batch) as u64);
+        let groups = group.saturating_mul(problem.group).saturating_mul(problem.batch) as u64;
+        let moved = cost::beyond_cache(problem, datum_type, machine).saturating_add(cost::LISTED_ROWS);
+        let cost = groups.saturating_add(moved);
         Ok(DepthwisePlan { way, block_rows, cost, axes, laid_out })
     }
 

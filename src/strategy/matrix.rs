@@ -133,7 +133,7 @@ impl MatrixPlan {
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
         let by_squares = match problem.data_format {
-            DataFormat::Ncx => blocks.sheets.positions_read().saturating_mul(cost::INTO_CELLS),
+            DataFormat::Ncx => blocks.sheets.positions_read().saturating_mul(cost::INTO_BLOCK),
             DataFormat::Nxc => 0,
         };
         let copied = blocks.sheets.channel_stride.saturating_mul(cost::PARTED).saturating_add(by_squares);

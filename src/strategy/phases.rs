@@ -127,6 +127,10 @@ impl PhasesPlan {
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
 
+        let waits = match problem.group_in {
+            1 => cost::beyond_cache(problem, datum_type, machine),
+            _ => 0,
+        };
         let mut best: Option<PhasesPlan> = None;
         for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
             if in_place && !apart {
@@ -185,13 +189,13 @@ impl PhasesPlan {
                     false => {
                         let channels = mr.min(problem.group_out) * bundle;
                         let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
-                        cost::buffered(problem.data_format, x.out_step, channels).saturating_add(unfinished)
+                        cost::buffered(problem.data_format, channels).saturating_add(unfinished)
                     }
                 };
                 let stored = (runs * vectors).saturating_mul((problem.group_out * phases).saturating_mul(store));
                 let rows_stored = match (rows, problem.data_format) {
-                    (false, DataFormat::Ncx) if x.out_step > 1 => {
-                        block_rows.saturating_mul(problem.group_out * phases * cost::INTERLEAVED_ROW)
+                    (false, DataFormat::Ncx) => {
+                        block_rows.saturating_mul(problem.group_out * phases * cost::BUFFERED_ROW)
                     }
                     _ => 0,
                 };
@@ -199,6 +203,11 @@ impl PhasesPlan {
                 let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored);
                 let block = block.saturating_add(cost::BLOCK) as u64;
                 let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
+                let cost = match (problem.group_in, problem.group_out) {
+                    (1, 2..=8) if x.out_step > 1 => cost::of_multiplied_channels(cost),
+                    _ => cost,
+                };
+                let cost = cost.saturating_add(waits);
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(PhasesPlan {
                         mr,
