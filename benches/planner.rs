@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7, compares the answers of the strategies, and prints the time of each beside
 //! its estimate, then how much slower the choice is than the best, in the mean and at worst; `-- 160 7 nxc` does so for channels-last data, in narrow
-//! groups half of the time, `-- 160 7 forward` draws forward convolutions, and `-- 160 7 depthwise` layers of one input channel a group. The constants of `src/strategy/cost.rs` come from
-//! such runs.
+//! groups half of the time, `-- 160 7 forward` draws forward convolutions, and `-- 160 7 depthwise` layers of one input channel a group. The constants
+//! of `src/strategy/cost.rs` come from such runs.
 
 mod common;
 
@@ -107,12 +107,12 @@ impl Draw {
         }
         // time is left alone by some networks on sound
         let leaves_rows = depthwise && rank == 2 && self.of(&[true, false, false, false]);
-        let along = |along: usize, else_: usize| -> TVec<usize> {
-            (0..rank).map(|axis| if leaves_rows && axis == 0 { else_ } else { along }).collect()
+        let sized = |size: usize| -> TVec<usize> {
+            (0..rank).map(|axis| if leaves_rows && axis == 0 { 1 } else { size }).collect()
         };
-        let pads: TVec<i64> = along(kernel, 1)
+        let pads: TVec<i64> = sized(kernel)
             .iter()
-            .zip(along(stride, 1))
+            .zip(sized(stride))
             .map(|(kernel, stride)| {
                 let reach = (kernel - 1) * dilation;
                 match direction {
@@ -128,8 +128,8 @@ impl Draw {
             in_channels: inputs * group,
             out_channels: outputs * group,
             group,
-            kernel: along(kernel, 1),
-            strides: along(stride, 1),
+            kernel: sized(kernel),
+            strides: sized(stride),
             dilations: tvec!(dilation; rank),
             padding: Padding::Explicit { begin: pads.clone(), end: pads },
             output_padding: tvec!(0; rank),

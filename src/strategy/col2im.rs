@@ -102,9 +102,11 @@ impl Col2imPlan {
                 DataFormat::Ncx => 0,
                 DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, problem.group_in),
             };
+            let rows = (axes[0].output * problem.group_out * problem.group * problem.batch) as u64;
+            let rows = rows.saturating_mul(cost::GATHERED_ROW);
             let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
-            let rows = axes[0].output * problem.group_out * cost::GATHERED_ROW * problem.group * problem.batch;
-            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64 + rows as u64;
+            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
+            let cost = cost.saturating_add(rows);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }

@@ -103,14 +103,14 @@ impl Rows {
     /// input, few sums are under way, and their products wait for each other.
     pub fn by_window(&self, every: usize, several: bool) -> usize {
         match every {
-            2 => self.of(54, 7, 11).saturating_add(self.rows.saturating_mul(self.taps) * 2 / 5),
+            2 => self.of(54, 7, 11).saturating_add(self.rows.saturating_mul(self.taps) / 5 * 2),
             _ => self.of(54, 5, if several { 7 } else { 14 }),
         }
     }
 
     /// By a window that moves down the input and leaves out the padding.
     pub fn by_window_in_place(&self, every: usize, several: bool) -> usize {
-        let row = if several { 34 + self.taps * 7 / 5 } else { 10 };
+        let row = if several { (self.taps.saturating_mul(7) / 5).saturating_add(34) } else { 10 };
         match every {
             2 => self.of(91, 13, 2).saturating_add(self.rows.saturating_mul(row)),
             _ => self.of(268, 8, 6),
@@ -123,16 +123,16 @@ impl Rows {
     }
 }
 
-/// Bytes of input and output that a slot waits for where a product or two is made of each, as far as L2 does not have them (18 GB/s on a Xeon).
+/// Bytes of input and output for which such a strategy waits a slot, where L2 does not have them.
 const BEYOND_CACHE: usize = 20;
 
 /// What input and output add where groups have one input channel.
 pub(super) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> u64 {
-    let elements = [problem.input_shape(), problem.output_shape()]
+    let bytes = [problem.input_shape(), problem.output_shape()]
         .iter()
-        .map(|shape| shape.iter().product::<usize>())
-        .sum::<usize>();
-    (elements.saturating_mul(datum_type.size_of()).saturating_sub(machine.l2) / BEYOND_CACHE) as u64
+        .map(|shape| shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
+        .fold(0, usize::saturating_add);
+    (bytes.saturating_sub(machine.l2) / BEYOND_CACHE) as u64
 }
 
 /// What a vector of channels costs the strategy that sums cells, whatever their size: where lanes are picked, and for each tap where they are not.
@@ -187,7 +187,7 @@ pub(super) const RUN: usize = 40;
 /// Making, reading and adding a vector of products; what an output row costs besides, whatever its length, and storing a vector of it, of so many
 /// interleaved phases.
 pub(super) const GATHERED: usize = 8;
-pub(super) const GATHERED_ROW: usize = 190;
+pub(super) const GATHERED_ROW: u64 = 190;
 pub(super) fn gathered_store(phases: usize) -> usize {
     if matches!(phases, 1 | 2 | 4) { 28 } else { 42 }
 }
