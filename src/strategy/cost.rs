@@ -58,9 +58,6 @@ pub(super) const PLACED: usize = 6;
 /// positions, took three times what its products take on a Xeon).
 pub(super) const FAR_WEIGHT: usize = 30;
 
-/// What a group costs whose products are added to the output, whatever its size.
-pub(super) const CHANNEL: usize = 650;
-
 /// What moving data in and out adds where few products are made of it, as a multiple of the estimate: worth sharing, if not a reason to choose another strategy (two to
 /// four slots a nanosecond on a Xeon where dense layers have 5.6).
 pub(super) const MOVED: u64 = 2;
@@ -180,6 +177,9 @@ pub(super) const STREAMED: usize = 3;
 pub(super) const WAITED: u64 = 3;
 pub(super) const PRODUCT: usize = 100;
 
+/// What a group costs whose products are added to the output where they overlap, whatever its size.
+pub(super) const CHANNEL: usize = 650;
+
 /// Adding a vector of products to the output, unaligned, and what a run of them costs besides.
 pub(super) const ADDED: usize = 6;
 pub(super) const RUN: usize = 40;
@@ -195,9 +195,6 @@ pub(super) fn gathered_store(phases: usize) -> usize {
 /// Storing a vector of positions element by element, where channels are last.
 pub(super) const SCATTERED: usize = 80;
 
-/// Storing a row of a phase of a channel from such a buffer, whatever its length.
-pub(super) const BUFFERED_ROW: usize = 50;
-
 /// Storing a vector of positions by way of a buffer in which the phases of a row are interleaved. Channels last take squares of at most sixteen of a
 /// tile's `channels`, and a square costs the same however full it is.
 pub(super) fn buffered(data_format: DataFormat, channels: usize) -> usize {
@@ -207,6 +204,9 @@ pub(super) fn buffered(data_format: DataFormat, channels: usize) -> usize {
         DataFormat::Nxc => 12 + 130 / channels.min(16),
     }
 }
+
+/// Storing a row of a phase of a channel from such a buffer, whatever its length.
+pub(super) const BUFFERED_ROW: usize = 50;
 
 /// Filling the sheets of some channels, of which a vector of positions costs `copying`, and each sheet something besides, whatever its size.
 pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: usize) -> usize {
