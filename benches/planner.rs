@@ -14,12 +14,13 @@ use tract_core::internal::*;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{PlanOptions, Strategy};
 
-const COMPARED: [Strategy; 7] = [
+const COMPARED: [Strategy; 8] = [
     Strategy::Depthwise,
     Strategy::Cells,
     Strategy::Overlap,
     Strategy::Col2im,
     Strategy::Matrix,
+    Strategy::Winograd,
     Strategy::Channels,
     Strategy::Phases,
 ];

@@ -12,11 +12,17 @@ pub(crate) trait Compute: Copy + Default + Send + Sync + PartialEq + std::fmt::D
     /// The additive identity.
     const ZERO: Self;
 
+    /// One half, which integers do not have: what halves is not for them.
+    const HALF: Self;
+
     /// `self + a·b`. Integers wrap modulo their width.
     fn mul_add(self, a: Self, b: Self) -> Self;
 
     /// `self + other`. Integers wrap modulo their width.
     fn plus(self, other: Self) -> Self;
+
+    /// `self - other`. Integers wrap modulo their width.
+    fn minus(self, other: Self) -> Self;
 
     /// Applies an element-wise function to a run, compiled for the caller's instruction set. Integers have none: what uses one on them is not folded.
     fn activate(activation: Activation, run: &mut [Self]);
@@ -96,6 +102,7 @@ macro_rules! float_compute {
     ($($t:ty, $sigmoid:ident, $tanh:ident, $erf:ident, $gelu_tanh:ident);*) => {$(
         impl Compute for $t {
             const ZERO: Self = 0.0;
+            const HALF: Self = 0.5;
 
             #[inline(always)]
             fn mul_add(self, a: Self, b: Self) -> Self {
@@ -105,6 +112,11 @@ macro_rules! float_compute {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self + other
+            }
+
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                self - other
             }
 
             #[inline(always)]
@@ -140,6 +152,7 @@ float_compute!(f32, sigmoid_f32, tanh_f32, erf_f32, gelu_tanh_f32; f64, sigmoid_
 
 impl Compute for i64 {
     const ZERO: Self = 0;
+    const HALF: Self = 0;
 
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
@@ -149,6 +162,11 @@ impl Compute for i64 {
     #[inline(always)]
     fn plus(self, other: Self) -> Self {
         self.wrapping_add(other)
+    }
+
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        self.wrapping_sub(other)
     }
 
     #[inline(always)]

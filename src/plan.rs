@@ -16,6 +16,7 @@ use crate::strategy::matrix::MatrixPlan;
 use crate::strategy::matvec::MatVecPlan;
 use crate::strategy::overlap::OverlapPlan;
 use crate::strategy::phases::PhasesPlan;
+use crate::strategy::winograd::WinogradPlan;
 use crate::strategy::{Operands, compute_bytes, reference};
 use crate::tail::{self, Step, Tail};
 use std::fmt;
@@ -36,6 +37,8 @@ pub enum Strategy {
     Col2im,
     /// Each phase as a small dense convolution, in products of matrices.
     Matrix,
+    /// Each phase as a small dense convolution, in tiles that take fewer products.
+    Winograd,
     /// Each phase as a small dense convolution, lanes are output channels.
     Channels,
     /// Each phase as a small dense convolution, lanes are positions.
@@ -46,13 +49,14 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 9] = [
+    pub const ALL: [Strategy; 10] = [
         Strategy::Depthwise,
         Strategy::Cells,
         Strategy::MatVec,
         Strategy::Overlap,
         Strategy::Col2im,
         Strategy::Matrix,
+        Strategy::Winograd,
         Strategy::Channels,
         Strategy::Phases,
         Strategy::Reference,
@@ -67,6 +71,7 @@ impl Strategy {
             Strategy::Overlap => "overlap",
             Strategy::Col2im => "col2im",
             Strategy::Matrix => "matrix",
+            Strategy::Winograd => "winograd",
             Strategy::Channels => "channels",
             Strategy::Phases => "phases",
             Strategy::Reference => "reference",
@@ -108,6 +113,9 @@ impl Strategy {
             Strategy::Overlap => OverlapPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Overlap),
             Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
             Strategy::Matrix => MatrixPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Matrix),
+            Strategy::Winograd => {
+                WinogradPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Winograd)
+            }
             Strategy::Channels => {
                 ChannelsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Channels)
             }
@@ -142,6 +150,8 @@ pub enum Decision {
     /// See [`Strategy::Matrix`].
     Matrix(MatrixPlan),
     /// See [`Strategy::Channels`].
+    Winograd(WinogradPlan),
+    /// See [`Strategy::Channels`].
     Channels(ChannelsPlan),
     /// See [`Strategy::Phases`].
     Phases(PhasesPlan),
@@ -158,6 +168,7 @@ impl Decision {
         match self {
             Decision::Col2im(plan) => Some(plan.cost),
             Decision::Matrix(plan) => Some(plan.cost),
+            Decision::Winograd(plan) => Some(plan.cost),
             Decision::Channels(plan) => Some(plan.cost),
             Decision::Phases(plan) => Some(plan.cost),
             Decision::Depthwise(plan) => Some(plan.cost),
@@ -178,6 +189,7 @@ impl Decision {
             Decision::Overlap(plan) => plan.working_bytes(problem, element),
             Decision::Col2im(plan) => plan.working_bytes(problem, element),
             Decision::Matrix(plan) => plan.working_bytes(problem, element),
+            Decision::Winograd(plan) => plan.working_bytes(problem, element),
             Decision::Channels(plan) => plan.working_bytes(problem, element),
             Decision::Phases(plan) => plan.working_bytes(problem, element),
             Decision::Reference => 0,
@@ -309,6 +321,7 @@ impl Plan {
             Decision::Overlap(_) => Strategy::Overlap,
             Decision::Col2im(_) => Strategy::Col2im,
             Decision::Matrix(_) => Strategy::Matrix,
+            Decision::Winograd(_) => Strategy::Winograd,
             Decision::Channels(_) => Strategy::Channels,
             Decision::Phases(_) => Strategy::Phases,
             Decision::Reference => Strategy::Reference,
@@ -330,6 +343,7 @@ impl Plan {
             Decision::Overlap(plan) => plan.filter_layout(),
             Decision::Col2im(plan) => plan.filter_layout(),
             Decision::Matrix(plan) => plan.filter_layout(),
+            Decision::Winograd(plan) => plan.filter_layout(),
             Decision::Channels(plan) => plan.filter_layout(),
             Decision::Phases(plan) => plan.filter_layout(),
             Decision::Reference => FilterLayout::Plain,
@@ -432,6 +446,7 @@ impl Plan {
                 Decision::Overlap(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Col2im(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Matrix(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
+                Decision::Winograd(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Channels(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
@@ -475,6 +490,14 @@ impl fmt::Display for Plan {
                     f,
                     "matrix on {} {:?}, each number in three parts of 8 bits, by {runs}, blocks of {rows}x{columns} positions",
                     self.isa, self.datum_type
+                )
+            }
+            Decision::Winograd(p) => {
+                let (rows, columns) = p.window;
+                write!(
+                    f,
+                    "winograd {}x{} on {} {:?}, tiles of {rows}x{columns} positions at a time, passes of {} input channels, blocks of {}x{} positions",
+                    p.tiles, p.width, self.isa, self.datum_type, p.pass, p.block_rows, p.block_columns
                 )
             }
             Decision::Channels(p) => {

@@ -8,6 +8,7 @@ use super::plane::PlaneTaps;
 use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
 use super::window::{Edges, Results, Window};
+use super::winograd::{PointStrides, TileData, points_of};
 use super::{Dispatch, Isa, Kernels};
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
@@ -615,6 +616,73 @@ fn copies<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         }
     }
     calls
+}
+
+/// Data, weights and products of tiles, which together are their convolution.
+fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    // integers have no halves
+    let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
+    let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
+    for ((rows, columns), tiles) in taps.flat_map(|taps| [1, 3].map(|tiles| (taps, tiles))) {
+        let transforms = kernels.tile_transforms(rows, columns);
+        let (height, width) = (points_of(rows), points_of(columns));
+        let channels = 2 * lanes;
+        let steps = (width * channels + 3, channels + 1);
+        let starts: Vec<usize> = (0..tiles).map(|tile| tile * 5).collect();
+        let reach = (height - 1) * steps.0 + (width - 1) * steps.1 + channels;
+        let cells = Guarded::new(side, &values::<T>(starts[tiles - 1] + reach, 1));
+        let of_taps: Vec<Guarded<T>> =
+            (0..rows * columns).map(|tap| Guarded::new(side, &values(channels, tap as i64))).collect();
+        let strides = PointStrides { point: channels + 1, tile: height * width * (channels + 1) + 2 };
+        let last = (height * width - 1) * strides.point;
+        let mut data = Guarded::new(side, &vec![T::of(99); last + (tiles - 1) * strides.tile + channels]);
+        transforms.data(&TileData { cells: &cells, starts: &starts, steps, channels }, &mut data, strides);
+        let mut weights = Guarded::new(side, &vec![T::of(99); last + channels]);
+        let slices: Vec<&[T]> = of_taps.iter().map(|tap| &**tap).collect();
+        transforms.filter(&slices, &mut weights, strides.point);
+        for tile in 0..tiles {
+            for point in 0..height * width {
+                for c in 0..channels {
+                    let product = &mut data[tile * strides.tile + point * strides.point + c];
+                    *product = T::ZERO.mul_add(*product, weights[point * strides.point + c]);
+                }
+            }
+        }
+        let bias = Guarded::new(side, &values::<T>(channels, 7));
+        let size = 4 * channels;
+        let place = |tile: usize, result: usize| tile * size + (3 - result) * channels;
+        let places: Vec<[usize; 4]> = (0..tiles).map(|tile| [0, 1, 2, 3].map(|result| place(tile, result))).collect();
+        let mut to = Guarded::new(side, &vec![T::of(99); tiles * size]);
+        for start in [Start::Bias(&bias), Start::Add] {
+            assert!(transforms.products(&data, strides, start, channels, &places, &mut to));
+        }
+        for (tile, result) in (0..tiles).flat_map(|tile| (0..4).map(move |result| (tile, result))) {
+            let (row, column) = (result / 2, result % 2);
+            let there = row + rows <= height && column + columns <= width;
+            for c in 0..channels {
+                if !there {
+                    assert_eq!(to[place(tile, result) + c], T::of(99));
+                    continue;
+                }
+                let of_tap = |sum: T, tap: usize| {
+                    let (row, column) = (row + tap / columns, column + tap % columns);
+                    sum.mul_add(of_taps[tap][c], cells[starts[tile] + row * steps.0 + column * steps.1 + c])
+                };
+                // once from the bias on, and once more
+                let sum = (0..2).fold(bias[c], |sum, _| (0..rows * columns).fold(sum, of_tap));
+                assert_eq!(to[place(tile, result) + c], sum, "{rows}x{columns} taps, result {result} of tile {tile}");
+            }
+        }
+        calls += 4;
+    }
+    calls
+}
+
+#[test]
+fn tile_transforms_stay_inside() {
+    for_each_kernel_set!(tile_transforms);
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod taps;
 mod tile;
 mod vector;
 mod window;
+mod winograd;
 
 pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
@@ -34,3 +35,4 @@ pub(crate) use set::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use taps::WeightedTap;
 pub(crate) use tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};
 pub(crate) use window::{Edges, MOST_COLUMNS, Results, Window};
+pub(crate) use winograd::{MOST_RESULTS, MOST_TAPS, PointStrides, TileData, points_of};

@@ -18,6 +18,8 @@ pub(crate) struct Scratch<T> {
     pub weights: Aligned<u16>,
     /// A row on its way to the output.
     pub row: Aligned<T>,
+    /// A block of input, weights and products between transforms.
+    pub transformed: [Aligned<T>; 3],
 }
 
 /// A buffer whose slices begin on a cache line: vectors that straddle lines cost twice.

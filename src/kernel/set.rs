@@ -15,6 +15,9 @@ use super::tile::{
 };
 use super::vector::*;
 use super::window::{Edges, MOST_COLUMNS, Results, Window, window};
+use super::winograd::{
+    MOST_TAPS, PointStrides, TileData, TileTransforms, transform_data, transform_filter, transform_products,
+};
 use crate::element::Compute;
 use crate::tail::Activation;
 use std::cell::RefCell;
@@ -49,6 +52,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
+    /// By taps along rows, then along columns.
+    tile_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
     cells_to_rows: CellsToRows<T>,
     rows_to_cells: RowsToCells<T>,
     placed_cells: PlacedCells<T>,
@@ -81,6 +86,11 @@ impl<T: Compute> Kernels<T> {
             1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
             _ => &[],
         }
+    }
+
+    /// The transforms of tiles of so many taps along rows and columns, one to three each.
+    pub fn tile_transforms(&self, rows: usize, columns: usize) -> &TileTransforms<T> {
+        &self.tile_transforms[rows - 1][columns - 1]
     }
 
     /// `to[j][first + i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows. With `streamed`, they are written past
@@ -365,6 +375,35 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn data<const RY: usize, const RX: usize>(
+                data: &TileData<$lane>,
+                to: &mut [$lane],
+                strides: PointStrides,
+            ) {
+                // SAFETY: entered through `TileTransforms::data` only, which checks.
+                unsafe { transform_data::<$vector, RY, RX>(data, to, strides) }
+            }
+
+            $(#[$feature])*
+            unsafe fn filter<const RY: usize, const RX: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
+                // SAFETY: entered through `TileTransforms::filter` only, which checks.
+                unsafe { transform_filter::<$vector, RY, RX>(taps, to, point) }
+            }
+
+            $(#[$feature])*
+            unsafe fn products<const RY: usize, const RX: usize>(
+                products: &[$lane],
+                strides: PointStrides,
+                start: crate::kernel::tile::Start<$lane>,
+                channels: usize,
+                places: &[[usize; 4]],
+                to: &mut [$lane],
+            ) -> bool {
+                // SAFETY: entered through `TileTransforms::products` only, which checks.
+                unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, places, to) }
+            }
+
+            $(#[$feature])*
             unsafe fn cells_to_rows(
                 from: &[$lane],
                 starts: &[usize],
@@ -500,6 +539,17 @@ macro_rules! kernels {
                 ChannelTile { positions: P, nv: NV, channels: NV * LANES, entry: channel::<P, NV> }
             }
 
+            const fn transforms_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {
+                TileTransforms {
+                    rows: RY,
+                    columns: RX,
+                    lanes: LANES,
+                    data: data::<RY, RX>,
+                    filter: filter::<RY, RX>,
+                    products: products::<RY, RX>,
+                }
+            }
+
             pub(super) static KERNELS: Kernels<$lane> = Kernels {
                 lanes: LANES,
                 masks: <$vector>::MASKS,
@@ -507,6 +557,11 @@ macro_rules! kernels {
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
+                tile_transforms: [
+                    [transforms_of::<1, 1>(), transforms_of::<1, 2>(), transforms_of::<1, 3>()],
+                    [transforms_of::<2, 1>(), transforms_of::<2, 2>(), transforms_of::<2, 3>()],
+                    [transforms_of::<3, 1>(), transforms_of::<3, 2>(), transforms_of::<3, 3>()],
+                ],
                 cells_to_rows,
                 rows_to_cells,
                 placed_cells,

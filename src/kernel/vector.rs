@@ -63,6 +63,8 @@ pub(super) trait Vector: Copy {
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self + other`.
     unsafe fn plus(self, other: Self) -> Self;
+    /// `self - other`.
+    unsafe fn minus(self, other: Self) -> Self;
     /// `[a0 b0 a1 b1 …]` in two registers.
     unsafe fn zip(self, other: Self) -> [Self; 2];
     /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
@@ -157,6 +159,11 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
     }
 
     #[inline(always)]
+    unsafe fn minus(self, other: Self) -> Self {
+        Lanes(std::array::from_fn(|i| self.0[i].minus(other.0[i])))
+    }
+
+    #[inline(always)]
     unsafe fn zip(self, other: Self) -> [Self; 2] {
         let lane = |i: usize| if i.is_multiple_of(2) { self.0[i / 2] } else { other.0[i / 2] };
         [Lanes(std::array::from_fn(lane)), Lanes(std::array::from_fn(|i| lane(N + i)))]
@@ -180,7 +187,7 @@ impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 /// Implements [`Vector`] for a register type out of its intrinsics.
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
-        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path,
+        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
         |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
@@ -255,6 +262,12 @@ macro_rules! register {
             }
 
             #[inline(always)]
+            unsafe fn minus(self, other: Self) -> Self {
+                // SAFETY: the trait's contract, the CPU has this instruction.
+                Self(unsafe { $sub(self.0, other.0) })
+            }
+
+            #[inline(always)]
             unsafe fn zip(self, other: Self) -> [Self; 2] {
                 let ($x, $y) = (self.0, other.0);
                 // SAFETY: the trait's contract, the CPU has these instructions.
@@ -286,7 +299,7 @@ mod x86 {
     register!(
         /// Sixteen f32 of AVX-512.
         F32x16(32 __m512) of 16 f32:
-        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps,
+        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps, _mm512_sub_ps,
         |x, y| {
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -304,7 +317,7 @@ mod x86 {
     register!(
         /// Eight f64 of AVX-512.
         F64x8(32 __m512d) of 8 f64:
-        _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd,
+        _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd, _mm512_sub_pd,
         |x, y| {
             let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
             let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
@@ -321,7 +334,7 @@ mod x86 {
     register!(
         /// Eight f32 of AVX.
         F32x8(16 __m256) of 8 f32:
-        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps,
+        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps, _mm256_sub_ps,
         |x, y| {
             let (low, high) = (_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
             [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
@@ -337,7 +350,7 @@ mod x86 {
     register!(
         /// Four f64 of AVX.
         F64x4(16 __m256d) of 4 f64:
-        _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd,
+        _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd, _mm256_sub_pd,
         |x, y| {
             let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
             [_mm256_permute2f128_pd::<0x20>(low, high), _mm256_permute2f128_pd::<0x31>(low, high)]
@@ -363,7 +376,7 @@ mod aarch64 {
     register!(
         /// Four f32 of NEON.
         F32x4(32 float32x4_t) of 4 f32:
-        vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32,
+        vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32, vsubq_f32,
         |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)],
         |v, lanes| {
             // the bytes of lane n are 4n to 4n + 3
@@ -374,7 +387,7 @@ mod aarch64 {
     register!(
         /// Two f64 of NEON.
         F64x2(32 float64x2_t) of 2 f64:
-        vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64,
+        vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64, vsubq_f64,
         |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)],
         |v, lanes| {
             let (low, high) = (vdupq_laneq_f64::<0>(v), vdupq_laneq_f64::<1>(v));

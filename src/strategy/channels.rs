@@ -234,14 +234,14 @@ impl ChannelsPlan {
 }
 
 /// The size of as few parts as there can be of at most a size, all about as large.
-fn even_part(all: usize, most: usize) -> usize {
+pub(super) fn even_part(all: usize, most: usize) -> usize {
     let all = all.max(1);
     all.div_ceil(all.div_ceil(most.clamp(1, all)))
 }
 
 /// Estimated slots of one (channel, tap) of a run of positions, in those of the tiles of `nv` vectors that have `most` positions or fewer, by ascending
 /// positions: the largest first, smaller ones for what is left. Weights come from L2, 20 bytes a slot.
-fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> usize {
+pub(super) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> usize {
     let mut cost = 0usize;
     for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
         let tile = (positions * nv).max(positions + nv).max(8).max(nv * vector_bytes / 20) + 1;
@@ -298,6 +298,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             positions: plan.positions,
             most: plan.strip,
             by_row: plan.by_row,
+            window: None,
             panels_first: false,
         };
         let list = || {

@@ -281,6 +281,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             positions: POSITIONS_AT_ONCE,
             most: plan.strip,
             by_row: plan.by_row,
+            window: None,
             panels_first: true,
         };
         let list = || {
@@ -319,7 +320,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
         let part = if self.regular { self.fill_parts(task, g, filling, scratch)? } else { None };
-        let Scratch { tile, ragged, parts, weights, block, row } = scratch;
+        let Scratch { tile, ragged, parts, weights, block, row, .. } = scratch;
         if let Some(part) = part {
             let data = parts.of(PARTS * part * self.blocks)?;
             let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;

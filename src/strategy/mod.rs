@@ -19,6 +19,7 @@ mod sheets;
 mod strips;
 mod taps;
 mod window;
+pub mod winograd;
 
 use crate::element::{Compute, Element};
 use crate::kernel::Kernels;

@@ -589,7 +589,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
-                for run in flat_runs(position..position + count, pitch, task.columns.len()) {
+                for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
                     let cell = (task.rows.start + run.row) * y.out_step + ry;
                     if cell >= task.pieces.rows.end {
                         break;
@@ -629,7 +629,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let whole = self.makes_whole_cells(rows.len());
-        for run in flat_runs(position..position + count, pitch, task.columns.len()) {
+        for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + phase_row;
             if row >= task.pieces.rows.end {
                 break;

@@ -119,6 +119,18 @@ impl Cut {
         Cut { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
     }
 
+    /// The same with blocks that begin at multiples of a number of rows and of columns. None is larger than the largest was, rounded up to such a multiple.
+    pub fn in_steps(mut self, [rows, columns]: [usize; 2]) -> Cut {
+        for (blocks, step) in [(&mut self.rows, rows), (&mut self.columns, columns)] {
+            let end = blocks.last().map_or(0, |block| block.end);
+            for block in blocks.iter_mut() {
+                *block = block.start.next_multiple_of(step).min(end)..block.end.next_multiple_of(step).min(end);
+            }
+            blocks.retain(|block| !block.is_empty());
+        }
+        self
+    }
+
     /// Whether several tasks write channels of the same cells, so that no two cells of a task follow each other in the output.
     fn is_by_cell(&self, problem: &Problem) -> bool {
         problem.data_format == DataFormat::Nxc && self.channels.len() > 1
@@ -148,12 +160,12 @@ pub(crate) struct FlatRun {
     pub at: usize,
 }
 
-/// The runs of a range of the flat index `row·pitch + column`, without the columns from `width` on, where no output is.
-pub(crate) fn flat_runs(flat: Range<usize>, pitch: usize, width: usize) -> impl Iterator<Item = FlatRun> {
+/// The runs of a range of the flat index `row·pitch + column`, of `columns` alone: elsewhere is no output, or another strip's.
+pub(crate) fn flat_runs(flat: Range<usize>, pitch: usize, columns: Range<usize>) -> impl Iterator<Item = FlatRun> {
     let rows = flat.start / pitch..flat.end.div_ceil(pitch);
     rows.filter_map(move |row| {
-        let begin = flat.start.max(row * pitch);
-        let end = flat.end.min(row * pitch + width);
+        let begin = flat.start.max(row * pitch + columns.start);
+        let end = flat.end.min(row * pitch + columns.end);
         (begin < end).then(|| FlatRun { row, column: begin - row * pitch, len: end - begin, at: begin - flat.start })
     })
 }

@@ -11,6 +11,7 @@ use crate::kernel::Kernels;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::{Everywhere, Tail};
 use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// How the positions of a block are parted.
@@ -24,6 +25,9 @@ pub(super) struct StripShape {
     pub most: usize,
     /// Whether runs of positions end where grid rows end, or run over the padding between them.
     pub by_row: bool,
+    /// Rows and columns of a strip, where those of neighbouring rows are summed together. The rows of a block are `most` positions apart at most then, all
+    /// together.
+    pub window: Option<(usize, usize)>,
     /// Whether all panels pass over a strip before the next one, or a panel over all strips before the next panel.
     pub panels_first: bool,
 }
@@ -34,8 +38,24 @@ impl StripShape {
         (self.most + lanes) * self.width
     }
 
+    /// The positions of a block of rows and columns, in parts.
+    fn strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Strip> {
+        if let Some((of_rows, of_columns)) = self.window {
+            let places = super::blocks_of(rows, of_rows).into_iter();
+            let places = places.cartesian_product(super::blocks_of(columns, of_columns));
+            return places
+                .map(|(rows, columns)| Strip {
+                    flat: rows.start * pitch + columns.start..(rows.end - 1) * pitch + columns.end,
+                    columns,
+                })
+                .collect();
+        }
+        let whole = |flat| Strip { flat, columns: 0..columns };
+        self.flat_strips(rows, columns, pitch).into_iter().map(whole).collect()
+    }
+
     /// The flat positions of a block of rows and columns, in parts.
-    fn strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
+    fn flat_strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
         if !self.by_row {
             return super::blocks_of((rows - 1) * pitch + columns, self.most);
         }
@@ -50,6 +70,15 @@ impl StripShape {
         let groups = super::blocks_of(rows, (self.most / pitch).max(1)).into_iter();
         groups.map(|rows| rows.start * pitch..(rows.end - 1) * pitch + columns).collect()
     }
+}
+
+/// Some positions of a block.
+#[derive(Clone, Debug)]
+struct Strip {
+    /// From the first to the last.
+    flat: Range<usize>,
+    /// Columns that it has of its rows.
+    columns: Range<usize>,
 }
 
 /// What strips need to know of taps and cells, whatever the data.
@@ -152,10 +181,11 @@ impl<'a, E: Element> Strips<'a, E> {
             for j in 0..inner {
                 let (panel, strip) =
                     if self.shape.panels_first { (panels[j], &strips[i]) } else { (panels[i], &strips[j]) };
-                let by_row = self.shape.by_row.then(|| flat_runs(strip.clone(), pitch, task.columns.len()));
+                let first = strip.flat.start;
+                let by_row = self.shape.by_row.then(|| flat_runs(strip.flat.clone(), pitch, strip.columns.clone()));
                 let positions: Vec<Range<usize>> = match by_row {
-                    Some(runs) => runs.map(|run| strip.start + run.at..strip.start + run.at + run.len).collect(),
-                    None => vec![strip.clone()],
+                    Some(runs) => runs.map(|run| first + run.at..first + run.at + run.len).collect(),
+                    None => vec![strip.flat.clone()],
                 };
                 for o in 0..task.pieces.outer_phases.len() {
                     for ry in 0..y.out_step {
@@ -167,7 +197,7 @@ impl<'a, E: Element> Strips<'a, E> {
                                 let rows = run.start / pitch..run.end.div_ceil(pitch);
                                 let rows = task.rows.start + rows.start..task.rows.start + rows.end;
                                 let taps = self.taps_inside(phase, &task.outer, rows);
-                                let at = (run.start - strip.start) * self.shape.width;
+                                let at = (run.start - first) * self.shape.width;
                                 Run { taps, positions: run.clone(), at }
                             }));
                             sum(PhaseOfStrip { panel, phase, runs: &runs }, sums)?;
@@ -213,7 +243,7 @@ impl<'a, E: Element> Strips<'a, E> {
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let channel = place.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(task.channels.end - panel.first_channel);
-        for run in flat_runs(place.strip, place.pitch, task.columns.len()) {
+        for run in flat_runs(place.strip.flat, place.pitch, place.strip.columns) {
             let cell = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if cell >= task.pieces.rows.end {
                 break;
@@ -242,7 +272,7 @@ impl<'a, E: Element> Strips<'a, E> {
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         starts.clear();
         let mut runs: Vec<CellRun> = vec![];
-        for run in flat_runs(place.strip.clone(), place.pitch, task.columns.len()) {
+        for run in flat_runs(place.strip.flat, place.pitch, place.strip.columns) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if row >= task.pieces.rows.end {
                 break;
@@ -275,7 +305,6 @@ struct Place {
     outer: usize,
     /// Phase of the row axis.
     phase_row: usize,
-    /// Flat positions of the block.
-    strip: Range<usize>,
+    strip: Strip,
     pitch: usize,
 }

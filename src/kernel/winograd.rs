@@ -1,0 +1,305 @@
+//! Winograd's minimal filtering: two neighbouring results of two taps take three products instead of four, those of three taps four instead of six.
+//!
+//! For data `d`, taps `g` and products `m`, by multiplication of polynomials at the points 0, 1 and infinity (two taps), and -1 as well (three):
+//!
+//! | taps | data | filter | results |
+//! |---|---|---|---|
+//! | 2 | `d0-d1, d1, d2-d1` | `g0, g0+g1, g1` | `m0+m1, m1+m2` |
+//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3` |
+//!
+//! Each result is made of what its own taps read and of nothing else: errors scale with that, and what is not finite stays where it belongs. Larger tiles
+//! would take fewer products still, but have neither property. A tile of rows and columns is transformed along both; along an axis of one tap it has one
+//! result, of one product.
+
+// index loops over constant ranges are what unrolls into registers
+#![expect(clippy::needless_range_loop)]
+
+use super::tile::Start;
+use super::vector::Vector;
+use crate::element::Compute;
+
+/// Taps of a tile along an axis, at most.
+pub(crate) const MOST_TAPS: usize = 3;
+
+/// Results of a tile along an axis, at most.
+pub(crate) const MOST_RESULTS: usize = 2;
+
+/// Points of a tile along an axis, at most.
+const MOST_POINTS: usize = MOST_TAPS + MOST_RESULTS - 1;
+
+/// Results of a tile of so many taps along an axis.
+pub(crate) const fn results_of(taps: usize) -> usize {
+    if taps < MOST_RESULTS { taps } else { MOST_RESULTS }
+}
+
+/// Products of such a tile, and inputs that it reads.
+pub(crate) const fn points_of(taps: usize) -> usize {
+    taps + results_of(taps) - 1
+}
+
+/// The data that tiles read: cells of channels.
+#[derive(Clone, Copy)]
+pub(crate) struct TileData<'a, T> {
+    pub cells: &'a [T],
+    /// For each tile, where its first cell begins.
+    pub starts: &'a [usize],
+    /// Elements to the next cell that a tile reads, along rows and columns of it.
+    pub steps: (usize, usize),
+    /// Channels, whole vectors.
+    pub channels: usize,
+}
+
+/// How transformed data, and products, lie: `[point][tile][channel]`.
+#[derive(Clone, Copy)]
+pub(crate) struct PointStrides {
+    /// Elements between points.
+    pub point: usize,
+    /// Elements between tiles.
+    pub tile: usize,
+}
+
+pub(super) type TransformData<T> = unsafe fn(data: &TileData<T>, to: &mut [T], strides: PointStrides);
+pub(super) type TransformFilter<T> = unsafe fn(taps: &[&[T]], to: &mut [T], point: usize);
+pub(super) type TransformProducts<T> = unsafe fn(
+    products: &[T],
+    strides: PointStrides,
+    start: Start<T>,
+    channels: usize,
+    places: &[[usize; 4]],
+    to: &mut [T],
+) -> bool;
+
+/// The transforms of tiles of `rows` × `columns` taps.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct TileTransforms<T: 'static> {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) lanes: usize,
+    pub(super) data: TransformData<T>,
+    pub(super) filter: TransformFilter<T>,
+    pub(super) products: TransformProducts<T>,
+}
+
+impl<T: Compute> TileTransforms<T> {
+    /// Products of a tile.
+    fn points(&self) -> usize {
+        points_of(self.rows) * points_of(self.columns)
+    }
+
+    /// Transforms the data of some tiles.
+    ///
+    /// # Panics
+    /// When channels are not whole vectors, or a slice is shorter than what is read or written.
+    pub fn data(&self, data: &TileData<T>, to: &mut [T], strides: PointStrides) {
+        let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
+        let reach = (points_of(self.rows) - 1) * data.steps.0 + (points_of(self.columns) - 1) * data.steps.1;
+        assert!(data.channels.is_multiple_of(self.lanes) && furthest + reach + data.channels <= data.cells.len());
+        assert!((self.points() - 1) * strides.point + last * strides.tile + data.channels <= to.len());
+        // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
+        unsafe { (self.data)(data, to, strides) }
+    }
+
+    /// Transforms weights, element by element: `taps` are those of the rows and columns of a tile, equally many of each. `to` gets `point` elements for each
+    /// point, or fewer for the last.
+    ///
+    /// # Panics
+    /// When the number of taps is another than the tile's, or weights are not whole vectors, or `to` is too short.
+    pub fn filter(&self, taps: &[&[T]], to: &mut [T], point: usize) {
+        let len = taps.first().map_or(0, |tap| tap.len());
+        assert!(taps.len() == self.rows * self.columns && taps.iter().all(|tap| tap.len() == len));
+        assert!(len.is_multiple_of(self.lanes) && (self.points() - 1) * point + len <= to.len());
+        // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
+        unsafe { (self.filter)(taps, to, point) }
+    }
+
+    /// Makes results of products: those of a tile go to its four places, row by row, of which a tile with fewer results along an axis uses the first ones.
+    /// Returns whether all of them are finite.
+    ///
+    /// # Panics
+    /// When channels are not whole vectors, or a slice is shorter than what is read or written.
+    pub fn products(
+        &self,
+        products: &[T],
+        strides: PointStrides,
+        start: Start<T>,
+        channels: usize,
+        places: &[[usize; 4]],
+        to: &mut [T],
+    ) -> bool {
+        let (Some(last), Some(furthest)) = (places.len().checked_sub(1), places.iter().flatten().max()) else {
+            return true;
+        };
+        assert!(channels.is_multiple_of(self.lanes) && furthest + channels <= to.len());
+        assert!((self.points() - 1) * strides.point + last * strides.tile + channels <= products.len());
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= channels);
+        }
+        // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
+        unsafe { (self.products)(products, strides, start, channels, places, to) }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. The method has made sure of what it says.
+#[inline(always)]
+pub(super) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>(
+    data: &TileData<V::Lane>,
+    to: &mut [V::Lane],
+    strides: PointStrides,
+) {
+    let (rows, columns) = (points_of(RY), points_of(RX));
+    for (tile, start) in data.starts.iter().enumerate() {
+        for c in (0..data.channels).step_by(V::LANES) {
+            let from = data.cells.as_ptr().wrapping_add(start + c);
+            let to = to.as_mut_ptr().wrapping_add(tile * strides.tile + c);
+            // SAFETY: this function's contract.
+            unsafe {
+                let mut d = [[V::splat(V::Lane::ZERO); MOST_POINTS]; MOST_POINTS];
+                for i in 0..rows {
+                    for j in 0..columns {
+                        d[i][j] = V::load(from.wrapping_add(i * data.steps.0 + j * data.steps.1));
+                    }
+                    d[i] = of_data::<V, RX>(d[i]);
+                }
+                for j in 0..columns {
+                    let column = of_data::<V, RY>(std::array::from_fn(|i| d[i][j]));
+                    for i in 0..rows {
+                        column[i].store(to.wrapping_add((i * columns + j) * strides.point));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. The method has made sure of what it says.
+#[inline(always)]
+pub(super) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usize>(
+    taps: &[&[V::Lane]],
+    to: &mut [V::Lane],
+    point: usize,
+) {
+    let (rows, columns) = (points_of(RY), points_of(RX));
+    let len = taps.first().map_or(0, |tap| tap.len());
+    for at in (0..len).step_by(V::LANES) {
+        let to = to.as_mut_ptr().wrapping_add(at);
+        // SAFETY: this function's contract.
+        unsafe {
+            let mut g = [[V::splat(V::Lane::ZERO); MOST_POINTS]; MOST_POINTS];
+            for i in 0..RY {
+                for j in 0..RX {
+                    g[i][j] = V::load(taps.get_unchecked(i * RX + j).as_ptr().wrapping_add(at));
+                }
+                g[i] = of_filter::<V, RX>(g[i]);
+            }
+            for j in 0..columns {
+                let column = of_filter::<V, RY>(std::array::from_fn(|i| g[i][j]));
+                for i in 0..rows {
+                    column[i].store(to.wrapping_add((i * columns + j) * point));
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. The method has made sure of what it says.
+#[inline(always)]
+pub(super) unsafe fn transform_products<V: Vector, const RY: usize, const RX: usize>(
+    products: &[V::Lane],
+    strides: PointStrides,
+    start: Start<V::Lane>,
+    channels: usize,
+    places: &[[usize; 4]],
+    to: &mut [V::Lane],
+) -> bool {
+    let (rows, columns) = (points_of(RY), points_of(RX));
+    let mut finite = true;
+    for c in (0..channels).step_by(V::LANES) {
+        // SAFETY: this function's contract.
+        unsafe {
+            let zero = V::splat(V::Lane::ZERO);
+            let bias = match start {
+                Start::Bias(bias) => V::load(bias.as_ptr().wrapping_add(c)),
+                Start::Add => zero,
+            };
+            // a result times zero is zero, or else not a number
+            let mut zeros = zero;
+            for (tile, places) in places.iter().enumerate() {
+                let from = products.as_ptr().wrapping_add(tile * strides.tile + c);
+                let mut m = [[zero; MOST_POINTS]; MOST_POINTS];
+                for i in 0..rows {
+                    for j in 0..columns {
+                        m[i][j] = V::load(from.wrapping_add((i * columns + j) * strides.point));
+                    }
+                    m[i] = of_products::<V, RX>(m[i]);
+                }
+                for j in 0..results_of(RX) {
+                    let column = of_products::<V, RY>(std::array::from_fn(|i| m[i][j]));
+                    for i in 0..results_of(RY) {
+                        let to = to.as_mut_ptr().wrapping_add(places[i * MOST_RESULTS + j] + c);
+                        let result = match start {
+                            Start::Bias(_) => bias.plus(column[i]),
+                            Start::Add => V::load(to).plus(column[i]),
+                        };
+                        zeros = zeros.mul_add(result, zero);
+                        result.store(to);
+                    }
+                }
+            }
+            let mut lanes = [V::Lane::ZERO; 16];
+            zeros.store(lanes.as_mut_ptr());
+            finite &= lanes == [V::Lane::ZERO; 16];
+        }
+    }
+    finite
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+unsafe fn of_data<V: Vector, const R: usize>(d: [V; MOST_POINTS]) -> [V; MOST_POINTS] {
+    // SAFETY: this function's contract.
+    unsafe {
+        match R {
+            1 => d,
+            2 => [d[0].minus(d[1]), d[1], d[2].minus(d[1]), d[3]],
+            _ => [d[0].minus(d[2]), d[1].plus(d[2]), d[2].minus(d[1]), d[1].minus(d[3])],
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+unsafe fn of_filter<V: Vector, const R: usize>(g: [V; MOST_POINTS]) -> [V; MOST_POINTS] {
+    // SAFETY: this function's contract.
+    unsafe {
+        match R {
+            1 => g,
+            2 => [g[0], g[0].plus(g[1]), g[1], g[2]],
+            _ => {
+                let (zero, half) = (V::splat(V::Lane::ZERO), V::splat(V::Lane::HALF));
+                let even = g[0].plus(g[2]);
+                [g[0], zero.mul_add(even.plus(g[1]), half), zero.mul_add(even.minus(g[1]), half), g[2]]
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+unsafe fn of_products<V: Vector, const R: usize>(m: [V; MOST_POINTS]) -> [V; MOST_POINTS] {
+    // SAFETY: this function's contract.
+    unsafe {
+        match R {
+            1 => m,
+            2 => [m[0].plus(m[1]), m[1].plus(m[2]), m[2], m[3]],
+            _ => [m[0].plus(m[1]).plus(m[2]), m[1].minus(m[2]).minus(m[3]), m[2], m[3]],
+        }
+    }
+}

@@ -1,0 +1,776 @@
+//! Each phase as a small dense convolution over the shared grid, of fewer products than it has (tap, position) pairs: neighbouring taps and positions are
+//! multiplied in [transformed tiles](crate::kernel::TileTransforms).
+//!
+//! Per strip of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
+//! multiplied point by point as [`channels`](super::channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
+//! split into twos and threes. Sums that are not finite are made again tap by tap: in transformed tiles an infinity is not told from what is not a number.
+
+use super::channels::{even_part, run_cost};
+use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use super::shapes::Shapes;
+use super::sheets::{Filling, GridBlocks, Sheets};
+use super::strips::{PanelOfStrip, PhaseOfStrip, StripShape, StripTable, Strips};
+use super::taps::{Listed, TapTable, axes_of, too_many_phases};
+use super::{Aligned, Operands, Scratch, cost};
+use crate::element::{Compute, Element};
+use crate::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::geometry::{AxisPhases, Phase};
+use crate::kernel::{
+    ChannelTile, Dispatch, Isa, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData, points_of,
+};
+use crate::machine::Machine;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
+use tract_core::internal::*;
+
+/// Input channels from which on there is something to gain, and from which on what cancels out in a tile is lost in the sum's own rounding.
+const FEWEST_CHANNELS: usize = 16;
+
+/// (Input channel, piece) pairs whose products are summed in one chain, at most.
+const LONGEST_CHAIN: usize = 192;
+
+/// Tiles of a strip, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, a strip has more (256 to 256 channels on 32×32
+/// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
+const FEWEST_TILES: usize = 128;
+
+/// Positions of a strip, at most: of few channels, more would gain nothing.
+const MOST_POSITIONS: usize = 4096;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WinogradPlan {
+    /// Output channels of a panel.
+    pub width: usize,
+    /// Output channels of the last panel.
+    pub tail_width: usize,
+    /// Tiles whose products are summed at once.
+    pub tiles: usize,
+    /// Input channels of a chunk of the filter.
+    pub chunk: usize,
+    /// Input channels whose products are summed in one chain.
+    pub pass: usize,
+    /// Rows and columns of positions whose sums are made and stored together.
+    pub window: (usize, usize),
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    /// How tiles lie on rows and columns.
+    lattices: [Lattice; 2],
+    axes: Vec<AxisPhases>,
+    table: Listed<Table>,
+}
+
+/// How tiles lie on an axis: their results are so far apart; none where each position is a tile of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lattice(Option<usize>);
+
+impl Lattice {
+    /// Results as far apart as taps are, if all of them are equally far from the next and a tile has room for two.
+    fn of(axis: &AxisPhases) -> Lattice {
+        let gaps = axis.phases.iter().flat_map(|phase| {
+            let pairs = phase.taps.windows(2);
+            pairs.map(|pair| pair[0].shift.abs_diff(pair[1].shift) as usize)
+        });
+        let gap = gaps.dedup().exactly_one().ok();
+        Lattice(gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)))
+    }
+
+    /// Positions after which the lattice repeats itself.
+    fn period(self) -> usize {
+        self.0.map_or(1, |gap| MOST_RESULTS * gap)
+    }
+
+    /// Whether a phase of so many taps has tiles of several results.
+    fn pairs(self, taps: usize) -> Option<usize> {
+        self.0.filter(|_| taps > 1)
+    }
+
+    /// The first positions of the tiles of a phase of so many taps, `positions` beginning with a period. Which position belongs to which tile is the same however
+    /// an axis is cut.
+    fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
+        let gap = self.pairs(taps);
+        positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(MOST_RESULTS)))
+    }
+
+    /// The taps of a phase, by ascending shift, in runs for tiles of one, two or three: the taps of a tile, and where its runs begin.
+    fn runs(self, taps: usize) -> Vec<(usize, Vec<usize>)> {
+        if self.pairs(taps).is_none() {
+            return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
+        }
+        let twos = [0, 2, 1][taps % MOST_TAPS];
+        let begin = taps - 2 * twos;
+        let threes = (0..begin).step_by(MOST_TAPS).collect::<Vec<_>>();
+        let twos = (begin..taps).step_by(2).collect::<Vec<_>>();
+        [(MOST_TAPS, threes), (2, twos)].into_iter().filter(|(_, runs)| !runs.is_empty()).collect()
+    }
+}
+
+/// The taps of a phase that tiles of one size read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Term {
+    /// Taps of a tile along rows and columns.
+    taps: (usize, usize),
+    pieces: Vec<Piece>,
+}
+
+impl Term {
+    /// Products of a tile for each piece and pair of channels.
+    fn points(&self) -> usize {
+        points_of(self.taps.0) * points_of(self.taps.1)
+    }
+}
+
+/// The taps of one tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    /// The offset of its first tap in a channel's sheets.
+    offset: usize,
+    /// Their places among the phase's, row by row.
+    taps: Vec<usize>,
+}
+
+/// What is listed of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Table {
+    strips: StripTable,
+    /// For each phase.
+    terms: Vec<Vec<Term>>,
+}
+
+/// The terms of a phase, with pieces as far as `offsets` tells of taps.
+fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usize]) -> Vec<Term> {
+    let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
+    let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
+    // shifts rise or fall with the kernel index
+    let place = |phase: &Phase, at: usize| {
+        let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
+        if falls { phase.taps.len() - 1 - at } else { at }
+    };
+    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + place(y, ky)) * x.taps.len() + place(x, kx);
+    let (rows, columns) = (lattices[0].runs(y.taps.len()), lattices[1].runs(x.taps.len()));
+    rows.iter()
+        .cartesian_product(&columns)
+        .map(|((rows, of_rows), (columns, of_columns))| {
+            let piece = |((o, ky), kx): ((usize, &usize), &usize)| Piece {
+                offset: offsets[flat(o, *ky, *kx)],
+                taps: (*ky..ky + rows).cartesian_product(*kx..kx + columns).map(|(ky, kx)| flat(o, ky, kx)).collect(),
+            };
+            let places = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
+            Term { taps: (*rows, *columns), pieces: places.map(piece).collect() }
+        })
+        .filter(|term| !term.pieces.is_empty())
+        .collect()
+}
+
+impl Table {
+    fn new(plan: &WinogradPlan, problem: &Problem, shape: &StripShape, lanes: usize) -> Table {
+        let axes = &plan.axes;
+        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
+        let taps = TapTable::new(axes, sheets, false, 1, problem.group_in);
+        let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
+        let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
+        Table { strips: StripTable::new(problem, axes, shape, lanes, taps), terms }
+    }
+}
+
+/// What a tile of a phase takes.
+struct Work {
+    /// Taps along rows and columns.
+    taps: (usize, usize),
+    /// Products for each pair of channels.
+    products: usize,
+    /// Points whose sums make results.
+    points: usize,
+    /// Positions that it has results for.
+    results: usize,
+}
+
+impl Work {
+    /// Of each phase of rows and columns, all taps of outer axes together.
+    fn of(axes: &[AxisPhases], lattices: [Lattice; 2]) -> Vec<Work> {
+        let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
+        let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        // products and points along an axis
+        let along = |lattice: Lattice, taps: usize| {
+            let runs =
+                lattice.runs(taps).into_iter().map(|(taps, runs)| (points_of(taps) * runs.len(), points_of(taps)));
+            runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
+        };
+        let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { MOST_RESULTS } else { 1 };
+        let counts = |axis: &AxisPhases| axis.phases.iter().map(|phase| phase.taps.len()).collect::<Vec<_>>();
+        let of_phase = |(rows, columns): (usize, usize)| {
+            let (y, x) = (along(lattices[0], rows), along(lattices[1], columns));
+            Work {
+                taps: (rows, columns),
+                products: outer * y.0 * x.0,
+                points: y.1 * x.1,
+                results: results(lattices[0], rows) * results(lattices[1], columns),
+            }
+        };
+        counts(y).into_iter().cartesian_product(counts(x)).map(of_phase).collect()
+    }
+}
+
+/// How a grid is cut.
+struct Cutting {
+    block: (usize, usize),
+    /// Rows and columns of a strip.
+    window: (usize, usize),
+}
+
+impl Cutting {
+    fn of(
+        axes: &[AxisPhases],
+        lattices: [Lattice; 2],
+        work: &[Work],
+        channel_bytes: usize,
+        machine: &Machine,
+    ) -> Cutting {
+        let [.., y, x] = axes else { unreachable!("axes end in rows and columns") };
+        let [of_rows, of_columns] = lattices.map(Lattice::period);
+        let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
+        let even = |grid: usize, size: usize, period: usize| {
+            let parts = grid.div_ceil(size.next_multiple_of(period));
+            grid.div_ceil(parts).next_multiple_of(period).min(grid)
+        };
+        let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
+        let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
+        let positions = (machine.l2 as f64 / of_position.max(1.0)) as usize;
+        let positions = positions.max(FEWEST_TILES * MOST_RESULTS * MOST_RESULTS).min(MOST_POSITIONS);
+        let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
+        Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
+    }
+}
+
+impl WinogradPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<WinogradPlan, String> {
+        if !datum_type.is_float() {
+            return Err("integers can't be halved".to_string());
+        }
+        if matches!(datum_type, DatumType::F32 | DatumType::F16) && f32::matrix_kernels(isa).is_some() {
+            return Err(format!("tile registers of {isa} multiply as much, and more exactly"));
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let Shapes { lanes, channel_tiles: tiles, .. } = Shapes::new(datum_type, isa);
+        if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
+            let (inputs, outputs) = (problem.group_in, problem.group_out);
+            return Err(format!("{inputs} input and {outputs} output channels a group are too few"));
+        }
+        let axes = axes_of(problem);
+        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+        let lattices = [Lattice::of(y), Lattice::of(x)];
+        if lattices == [Lattice(None); 2] {
+            return Err("no axis has several positions, and taps next to each other".to_string());
+        }
+        let element = super::compute_bytes(datum_type);
+        let work = Work::of(&axes, lattices);
+        let Cutting { block, window } = Cutting::of(&axes, lattices, &work, problem.group_in * element, machine);
+        let blocks = GridBlocks::even(&axes, block, false, false);
+
+        let outer: usize = outer.iter().map(|axis| axis.grid).product();
+        let strips = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
+        let phases: usize = axes.iter().map(|axis| axis.out_step).product();
+        let vectors_in = problem.group_in.div_ceil(lanes);
+        let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
+        let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let tiles_of = |of: &Work| {
+            let rows = lattices[0].origins(of.taps.0, 0..window.0).count();
+            rows * lattices[1].origins(of.taps.1, 0..window.1).count()
+        };
+        let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
+        let mut best: Option<WinogradPlan> = None;
+        for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
+            let width = nv * lanes;
+            let tail_width = (problem.group_out % width).next_multiple_of(lanes);
+            let tail_width = if tail_width == 0 { width } else { tail_width };
+            if forced.is_some_and(|f| (f.0, f.1) != (width, tail_width)) {
+                continue;
+            }
+            let panels = problem.group_out.div_ceil(width);
+            let vectors_out = (panels - 1) * nv + tail_width / lanes;
+            let of_run = |tiles_of_run: usize| {
+                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, &tiles, lanes * element);
+                (panels - 1).saturating_mul(of(nv)).saturating_add(of(tail_width / lanes))
+            };
+            let of_strip = |(tiles, of): &(usize, &Work)| {
+                let multiplied = of_run(*tiles).saturating_mul(problem.group_in);
+                let weights = (problem.group_in * vectors_out).saturating_mul(cost::TRANSFORMED_WEIGHTS);
+                let data = (tiles * vectors_in).saturating_mul(cost::TRANSFORMED);
+                let results = (tiles * vectors_out * of.points).saturating_mul(cost::FROM_PRODUCTS);
+                multiplied
+                    .saturating_add(weights)
+                    .saturating_add(data)
+                    .saturating_mul(of.products)
+                    .saturating_add(results)
+            };
+            let multiplied = windows.iter().map(of_strip).fold(0, usize::saturating_add).saturating_mul(strips);
+            let stored = (y.grid * x.grid).saturating_mul(vectors_out * phases * store);
+            let image = multiplied.saturating_add(stored).saturating_mul(outer);
+            let image = image.saturating_add(copied.saturating_mul(blocks.count)) as u64;
+            let cost = image.saturating_mul((problem.group * problem.batch) as u64);
+            if best.as_ref().is_none_or(|b| cost < b.cost) {
+                let chunk = forced.map_or(problem.group_in, |f| f.2);
+                let pieces = work.iter().map(|of| of.products.div_ceil(of.points.max(1))).max().unwrap_or(1);
+                let pass = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
+                best = Some(WinogradPlan {
+                    width,
+                    tail_width,
+                    tiles: positions,
+                    chunk,
+                    pass: if chunk < pass { pass / chunk * chunk } else { pass },
+                    window,
+                    block_rows: block.0,
+                    block_columns: block.1,
+                    cost,
+                    lattices,
+                    axes: axes.clone(),
+                    table: Listed::new(),
+                });
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let [.., y, x] = &self.axes[..] else { unreachable!("axes end in rows and columns") };
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
+        // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
+        let channels = problem.group_in.saturating_add(4 * self.width);
+        let block = sheets
+            .working_bytes(channels, element)
+            .saturating_add(self.slack(&sheets).saturating_mul(channels * element));
+        let work = Work::of(&self.axes, self.lattices);
+        let tiles = |of: &Work| self.most_tiles(of.taps);
+        let phases: usize = self.axes[..self.axes.len() - 2].iter().map(|axis| axis.out_step).product();
+        let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
+        let data = data.saturating_mul(phases).saturating_mul(channels);
+        let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
+        let weights = work.iter().map(|of| of.products).max().unwrap_or(0).saturating_mul(self.pass);
+        let sums = (self.shape().most + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        data.saturating_add(points.saturating_add(weights).saturating_mul(self.width))
+            .saturating_mul(element)
+            .saturating_add(block)
+            .saturating_add(sums.saturating_add(BYTES_BY_WAY))
+            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
+    }
+
+    fn shape(&self) -> StripShape {
+        let columns = &self.axes[self.axes.len() - 1];
+        StripShape {
+            width: self.width,
+            positions: self.tiles,
+            most: if self.window.0 == 1 { self.window.1 } else { self.window.0 * columns.grid },
+            by_row: true,
+            window: Some(self.window),
+            panels_first: true,
+        }
+    }
+
+    /// Cells behind the sheets of a block: the last tiles may have results that are not the block's.
+    fn slack(&self, sheets: &Sheets) -> usize {
+        let [rows, columns] = self.lattices.map(|lattice| lattice.0.unwrap_or(0));
+        rows.saturating_mul(sheets.pitch).saturating_add(columns)
+    }
+
+    /// Tiles of a strip, at most, of a phase of so many taps along rows and columns.
+    fn most_tiles(&self, taps: (usize, usize)) -> usize {
+        let [rows, columns] = [(taps.0, self.window.0), (taps.1, self.window.1)];
+        self.lattices[0].origins(rows.0, 0..rows.1).count() * self.lattices[1].origins(columns.0, 0..columns.1).count()
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: FEWEST_TILES,
+            panel: self.width,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let filling = task.filling(&prepared.table.strips.taps.sheets, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        })
+    }
+}
+
+struct Panel<T: 'static> {
+    place: PanelOfStrip,
+    weights: usize,
+    /// The tile of the plan, then smaller ones for what is left.
+    tiles: Vec<&'static ChannelTile<T>>,
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a WinogradPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    table: &'a Table,
+    panels: Vec<Panel<E::Compute>>,
+    weights: &'a [E::Compute],
+    group_weights: usize,
+    /// Padded to panel widths, per group.
+    bias: Vec<E::Compute>,
+    /// As many as a panel is wide.
+    zeros: Vec<E::Compute>,
+    input: &'a [E],
+    strips: Strips<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+/// A block's input: cells of channels.
+#[derive(Clone, Copy)]
+struct Cells<'a, T> {
+    data: &'a [T],
+    /// Elements of a cell.
+    size: usize,
+    /// Cells of a row.
+    pitch: usize,
+}
+
+/// Where the tiles of a phase of a strip are.
+#[derive(Default)]
+struct Tiles {
+    /// The index of what each reads first, among a block's cells.
+    starts: Vec<usize>,
+    /// The index of each result among the strip's sums; those that a tile has and the strip has not are behind them.
+    places: Vec<[usize; 4]>,
+    /// For each term, where its transformed data begin.
+    data: Vec<usize>,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a WinogradPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+        own: &'a mut Option<Table>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let shape = plan.shape();
+        let table = plan.table.get(plan.cost, own, || Table::new(plan, problem, &shape, kernels.lanes));
+        let mut at = 0;
+        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
+            .enumerate()
+            .map(|(index, (first_channel, width))| {
+                let weights = at;
+                at += width * table.strips.taps.weights;
+                let fits = |tile: &&ChannelTile<_>| tile.channels == width && tile.positions <= plan.tiles;
+                let tiles: Vec<_> = kernels.channel_tiles.iter().rev().filter(fits).collect();
+                ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
+                Ok(Panel { place: PanelOfStrip { index, first_channel, width }, weights, tiles })
+            })
+            .collect::<TractResult<_>>()?;
+        let padded: usize = panels.iter().map(|p| p.place.width).sum();
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            table,
+            panels,
+            weights: filter.data::<E::Compute>()?,
+            group_weights: at,
+            bias: super::padded_bias(problem, operands.bias, padded),
+            zeros: vec![E::Compute::ZERO; plan.width],
+            input: operands.input,
+            strips: Strips::new(problem, axes, kernels, shape, &table.strips, operands.tail),
+            strides: super::input_strides(problem, axes.len()),
+        })
+    }
+
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        filling: &Filling,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (plan, lanes) = (self.plan, self.kernels.lanes);
+        let sheets = &self.table.strips.taps.sheets;
+        let Scratch { block, tile, ragged, transformed: [data, weights, products], .. } = scratch;
+        let size = match self.problem.data_format {
+            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            DataFormat::Ncx => self.channels(),
+            DataFormat::Nxc => self.problem.group_in,
+        };
+        let inside = size * sheets.channel_stride;
+        let cells = block.of(inside + size * plan.slack(sheets) + lanes)?;
+        let input = &self.input[task.n * self.strides.0 + g * self.problem.group_in * self.strides.1..];
+        let to = &mut cells[..inside];
+        match self.problem.data_format {
+            DataFormat::Nxc => sheets.fill_cells(self.kernels, filling, input, size, to),
+            DataFormat::Ncx => {
+                let planes = (input, self.strides.1, self.problem.group_in);
+                sheets.fill_transposed(self.kernels, filling, planes, (to, size), (ragged, tile))?
+            }
+        }
+        let cells = Cells { data: cells, size, pitch: sheets.pitch };
+        let (rows, columns) = (task.rows.clone(), task.columns.clone());
+        let pitch = columns.len();
+        let channels = task.channels.clone();
+        let panels: TVec<PanelOfStrip> =
+            self.panels.iter().map(|p| p.place).filter(|p| channels.contains(&p.first_channel)).collect();
+        let first_panel = panels.first().map(|panel| panel.index);
+        let mut of_phases: Vec<Option<Tiles>> = vec![];
+        of_phases.resize_with(self.table.terms.len(), || None);
+        // of all phases, at once: what is there stays as long as nothing grows
+        let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
+            let tiles = plan.most_tiles(self.taps_of(phase));
+            terms.iter().map(|term| term.points() * tiles * self.tile_stride(term)).sum::<usize>()
+        };
+        let all: usize = self.table.terms.iter().enumerate().map(of_phase).sum();
+        let data = data.of(all)?;
+        let mut used = 0;
+        self.strips.run(task, (g, pitch), panels.into_iter(), (tile, ragged), |of, sums| {
+            if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
+                // another strip
+                of_phases.fill_with(|| None);
+                used = 0;
+            }
+            let tiles = match &mut of_phases[of.phase] {
+                Some(tiles) => tiles,
+                none => {
+                    let mut tiles = self.tiles(&of, &rows, &columns, cells);
+                    for term in &self.table.terms[of.phase] {
+                        tiles.data.push(used);
+                        used += term.points() * tiles.starts.len() * self.tile_stride(term);
+                    }
+                    self.transform(of.phase, &tiles, cells, data);
+                    none.insert(tiles)
+                }
+            };
+            if !self.multiply(g, &of, tiles, data, (weights, products), sums)? {
+                self.repair(g, &of, pitch, cells, sums);
+            }
+            Ok(())
+        })
+    }
+
+    /// Elements of the channels of a transformed cell: an odd number of vectors.
+    fn channels(&self) -> usize {
+        let lanes = self.kernels.lanes;
+        (self.problem.group_in.div_ceil(lanes) | 1) * lanes
+    }
+
+    /// Elements between the transformed tiles of a term.
+    fn tile_stride(&self, term: &Term) -> usize {
+        let lanes = self.kernels.lanes;
+        ((term.pieces.len() * self.channels() / lanes) | 1) * lanes
+    }
+
+    /// Taps of a phase along rows and columns.
+    fn taps_of(&self, phase: usize) -> (usize, usize) {
+        let [.., y, x] = &self.plan.axes[..] else { unreachable!("axes end in rows and columns") };
+        let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
+        (y.phases[row].taps.len(), x.phases[column].taps.len())
+    }
+
+    /// Where the tiles of a phase of a strip are, in a block that begins at `rows` and `columns` of the grid.
+    fn tiles(&self, of: &PhaseOfStrip, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
+        let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
+        let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Tiles::default() };
+        // the strip's positions, as the grid counts them
+        let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
+        let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
+        let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
+        let outside = plan.shape().most * plan.width;
+        let result = |row: Option<usize>, column: Option<usize>| match (row, column) {
+            (Some(row), Some(column)) if row < end.0 && column < end.1 => {
+                ((row - first.0) * pitch + column - first.1) * plan.width
+            }
+            _ => outside,
+        };
+        let mut tiles = Tiles::default();
+        for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
+            for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
+                let at = (row - rows.start) * cells.pitch + column - columns.start;
+                tiles.starts.push(at * cells.size);
+                let (y, x) = ((Some(row), gaps.0.map(|gap| row + gap)), (Some(column), gaps.1.map(|gap| column + gap)));
+                tiles.places.push([result(y.0, x.0), result(y.0, x.1), result(y.1, x.0), result(y.1, x.1)]);
+            }
+        }
+        tiles
+    }
+
+    /// Transforms the data of a strip's tiles, for each term of a phase.
+    fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
+        let lanes = self.kernels.lanes;
+        let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * cells.size);
+        let steps = (steps[0] * cells.pitch, steps[1]);
+        for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
+            let tile = self.tile_stride(term);
+            let strides = PointStrides { point: tile, tile: term.points() * tile };
+            for (piece, at) in term.pieces.iter().zip((*begin..).step_by(self.channels())) {
+                let data = TileData {
+                    cells: &cells.data[piece.offset * cells.size..],
+                    starts: &tiles.starts,
+                    steps,
+                    channels: self.problem.group_in.next_multiple_of(lanes),
+                };
+                self.kernels.tile_transforms(term.taps.0, term.taps.1).data(&data, &mut to[at..], strides);
+            }
+        }
+    }
+
+    /// The sums of a phase over a strip; whether all of them are finite.
+    fn multiply(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        tiles: &Tiles,
+        data: &[E::Compute],
+        (weights, products): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+        sums: &mut [E::Compute],
+    ) -> TractResult<bool> {
+        let (plan, problem, panel) = (self.plan, self.problem, &self.panels[of.panel.index]);
+        let (width, count) = (panel.place.width, tiles.starts.len());
+        let bias = self.bias_of(g, of.panel);
+        let terms = &self.table.terms[of.phase];
+        if terms.is_empty() {
+            for run in of.runs {
+                let cells = sums[run.at..].chunks_mut(plan.width).take(run.positions.len());
+                cells.for_each(|sums| sums[..width].copy_from_slice(bias));
+            }
+            return Ok(true);
+        }
+        let mut finite = true;
+        let mut start = Start::Bias(bias);
+        for (term, begin) in terms.iter().zip(&tiles.data) {
+            let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
+            let points = term.points();
+            let tile_stride = self.tile_stride(term);
+            let pieces: TVec<usize> = (0..term.pieces.len()).map(|piece| piece * self.channels()).collect();
+            let of_tile = points * width + self.kernels.lanes;
+            let products = products.of(count * of_tile)?;
+            let mut sum = Start::Bias(&self.zeros);
+            for from in (0..problem.group_in).step_by(plan.pass) {
+                let pass = from..(from + plan.pass).min(problem.group_in);
+                let of_point = pieces.len() * pass.len() * width;
+                let weights = weights.of(points * of_point)?;
+                self.transform_weights(g, of, term, pass.clone(), weights);
+                for point in 0..points {
+                    let weights = &weights[point * of_point..][..of_point];
+                    let mut at = 0;
+                    for tile in &panel.tiles {
+                        while at + tile.positions <= count {
+                            let base = begin + (at * points + point) * tile_stride + pass.start;
+                            let source = Source { data, base, channel_stride: 1, channels: pass.len(), taps: &pieces };
+                            let to = &mut products[at * of_tile + point * width..];
+                            tile.run(weights, &source, points * tile_stride, sum, to, of_tile);
+                            at += tile.positions;
+                        }
+                    }
+                }
+                sum = Start::Add;
+            }
+            let strides = PointStrides { point: width, tile: of_tile };
+            finite &= transforms.products(products, strides, start, width, &tiles.places, sums);
+            start = Start::Add;
+        }
+        Ok(finite)
+    }
+
+    /// Transforms the weights of a term for some input channels: `[point][piece][input channel][output channel]`.
+    fn transform_weights(&self, g: usize, of: &PhaseOfStrip, term: &Term, pass: Range<usize>, to: &mut [E::Compute]) {
+        let width = of.panel.width;
+        let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
+        let of_point = term.pieces.len() * pass.len() * width;
+        let mut from = pass.start;
+        while from < pass.end {
+            let (chunk, weights) = self.chunk(g, of, from);
+            let end = pass.end.min(chunk.end);
+            for (piece, at) in term.pieces.iter().zip((from - pass.start..).step_by(pass.len())) {
+                let tap = |tap: &usize| {
+                    let first = tap * chunk.len() + from - chunk.start;
+                    &weights[first * width..(first + end - from) * width]
+                };
+                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = piece.taps.iter().map(tap).collect();
+                transforms.filter(&taps, &mut to[at * width..], of_point);
+            }
+            from = end;
+        }
+    }
+
+    /// The chunk of an input channel, and its weights in a phase of a panel: `[tap][input channel][output channel]`.
+    fn chunk(&self, g: usize, of: &PhaseOfStrip, channel: usize) -> (Range<usize>, &[E::Compute]) {
+        let (phase, width) = (&self.table.strips.taps.phases[of.phase], of.panel.width);
+        let first = channel / self.plan.chunk * self.plan.chunk;
+        let weights = g * self.group_weights + self.panels[of.panel.index].weights + phase.weights * width;
+        let chunk = first..(first + self.plan.chunk).min(self.problem.group_in);
+        (chunk, &self.weights[weights + first * phase.taps.len() * width..])
+    }
+
+    /// The bias of a panel.
+    fn bias_of(&self, g: usize, panel: PanelOfStrip) -> &[E::Compute] {
+        let first = g * (self.bias.len() / self.problem.group) + panel.first_channel;
+        &self.bias[first..first + panel.width]
+    }
+
+    /// Makes sums that are not finite again, tap by tap; positions of the strip's rows are `pitch` apart.
+    fn repair(&self, g: usize, of: &PhaseOfStrip, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
+        let (plan, width) = (self.plan, of.panel.width);
+        let phase = &self.table.strips.taps.phases[of.phase];
+        let Some(tile) = self.panels[of.panel.index].tiles.last() else { return };
+        let zero = E::Compute::ZERO;
+        for (run, i) in of.runs.iter().flat_map(|run| (0..run.positions.len()).map(move |i| (run, i))) {
+            let sums = &mut sums[run.at + i * plan.width..][..width];
+            if sums.iter().all(|sum| zero.mul_add(*sum, zero) == zero) {
+                continue;
+            }
+            let at = run.positions.start + i;
+            let position = (at / pitch * cells.pitch + at % pitch) * cells.size;
+            sums.copy_from_slice(self.bias_of(g, of.panel));
+            for from in (0..self.problem.group_in).step_by(plan.chunk) {
+                let (chunk, weights) = self.chunk(g, of, from);
+                let of_tap = chunk.len() * width;
+                for (tap, weights) in phase.taps.iter().zip(weights.chunks(of_tap)) {
+                    let base = position + tap * cells.size + from;
+                    let source =
+                        Source { data: cells.data, base, channel_stride: 1, channels: chunk.len(), taps: &[0] };
+                    tile.run(weights, &source, cells.size, Start::Add, sums, width);
+                }
+            }
+        }
+    }
+}
