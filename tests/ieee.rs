@@ -51,6 +51,9 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
         // more positions than filters in parts are for
         forward(transposed((3, 18, 1), &[2, 2], 1, &[15, 19])),
         forward(transposed((4, 4, 4), &[3], 2, &[40])),
+        // transformed tiles: taps by twos and threes
+        transposed((16, 18, 1), &[4, 5], 2, &[5, 6]),
+        forward(transposed((17, 16, 1), &[3, 7], 1, &[6, 9])),
     ]
 }
 

@@ -77,15 +77,16 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
         (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::Phases),
         (spec([100, 1024], 1, [4, 1, 0]), [1, 1], Strategy::MatVec),
         (spec([56, 1], 1, [9, 4, 4]), [120, 160], Strategy::Col2im),
-        (spec([512, 256], 1, [4, 2, 1]), [8, 8], Strategy::Channels),
+        (spec([512, 256], 1, [4, 2, 1]), [8, 8], Strategy::Winograd),
+        (spec([512, 256], 1, [4, 2, 1]), [2, 2], Strategy::Channels),
         (spec([128, 64], 1, [2, 2, 0]), [224, 224], Strategy::Channels),
         (spec([128, 3], 1, [2, 2, 0]), [64, 64], Strategy::Phases),
         (spec([8, 8], 1, [3, 4096, 0]), [2, 2], Strategy::Reference),
         (forward([96, 96], 96, [3, 2, 1]), [28, 28], Strategy::Cells),
         (forward([96, 96], 96, [3, 2, 1]), [112, 112], Strategy::Depthwise),
         (forward([32, 32], 32, [3, 1, 1]), [112, 112], Strategy::Depthwise),
-        (forward([64, 64], 1, [3, 1, 1]), [56, 56], Strategy::Channels),
-        (forward([144, 24], 1, [1, 1, 0]), [56, 56], Strategy::Phases),
+        (forward([64, 64], 1, [3, 1, 1]), [56, 56], Strategy::Winograd),
+        (forward([144, 24], 1, [1, 1, 0]), [28, 28], Strategy::Phases),
         (forward([256, 64], 1, [1, 1, 0]), [1, 1], Strategy::MatVec),
     ];
     for (spec, spatial, strategy) in cases {
@@ -127,7 +128,11 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     for (channels, stride, spatial) in [([64, 32], 2, [128, 128]), ([256, 256], 2, [32, 24]), ([512, 256], 2, [8, 8])] {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, 1, [2 * stride, stride, 1]) };
         let plan = plan(&spec, spatial, &vectors())?;
-        assert_eq!(plan.strategy(), Strategy::Channels, "{spec:?}: {}", plan.explain());
+        assert_eq!(plan.strategy(), Strategy::Winograd, "{spec:?}: {}", plan.explain());
+        // among the others, too
+        let tap_by_tap = DeconvSpec { kernel: spec.strides.clone(), ..spec.clone() };
+        let plan = self::plan(&tap_by_tap, spatial, &vectors())?;
+        assert_eq!(plan.strategy(), Strategy::Channels, "{tap_by_tap:?}: {}", plan.explain());
     }
     Ok(())
 }
@@ -233,7 +238,7 @@ fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
     assert_eq!(plan(&spec, [9, 9], &forced(Strategy::Reference))?.strategy(), Strategy::Reference);
     let error = plan(&spec, [9, 9], &forced(Strategy::Depthwise)).unwrap_err().to_string();
     assert!(error.contains("16 input channels a group, not one"), "{error}");
-    assert!(Strategy::from_name("winograd").unwrap_err().to_string().contains("strategy=winograd"));
+    assert!(Strategy::from_name("fastest").unwrap_err().to_string().contains("strategy=fastest"));
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::oracle::{Answer, Expected, answer, tolerance};
+use common::oracle::{Answer, Expected, FromTensor, answer, tolerance};
 use common::random::Random;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -524,4 +524,118 @@ fn windows() {
     if Isa::Avx512.is_available() {
         assert!(ran.iter().all(|ran| *ran > 0), "{ways:?} ran {ran:?} times");
     }
+}
+
+/// Layers for transformed tiles, whose sums are longer than those of random specs: every number of taps that is split into twos and threes, every way of tiles to end.
+#[test]
+fn transformed_tiles() {
+    let counts = Counts::default();
+    let mut ran = 0;
+    let sizes = [[2usize, 3], [3, 2], [4, 9], [5, 5], [7, 4]];
+    // kernel, stride, dilation
+    let lines =
+        [(2, 1, 1), (3, 1, 1), (3, 1, 2), (4, 1, 1), (4, 2, 1), (5, 2, 1), (7, 2, 1), (8, 1, 1), (5, 3, 2), (6, 2, 3)];
+    let directions = [Direction::Transposed, Direction::Forward];
+    for (i, (((rank, line), size), direction)) in
+        (1..=3usize).cartesian_product(lines).cartesian_product(sizes).cartesian_product(directions).enumerate()
+    {
+        // what random numbers would do, in turns
+        let turn = |of: usize| (i / 2 + i / 7) % of;
+        if rank == 3 && (i % 9 > 0 || line.0 > 4) {
+            continue;
+        }
+        // another number of taps along other axes
+        let other = lines[(i * 7 + 1) % lines.len()];
+        let of_axes: TVec<(usize, usize, usize)> =
+            (0..rank).map(|axis| if (axis + turn(2)).is_multiple_of(2) { line } else { other }).collect();
+        let strides: TVec<usize> = match direction {
+            Direction::Transposed => of_axes.iter().map(|line| line.1).collect(),
+            // one axis may not be for tiles
+            Direction::Forward => (0..rank).map(|axis| if rank > 1 && axis == turn(5) { 2 } else { 1 }).collect(),
+        };
+        let kernel: TVec<usize> = of_axes.iter().map(|line| line.0).collect();
+        let dilations: TVec<usize> = of_axes.iter().map(|line| line.2).collect();
+        let reach = |axis: usize| ((kernel[axis] - 1) * dilations[axis]) as i64;
+        let (begin, end): (TVec<i64>, TVec<i64>) = match direction {
+            Direction::Transposed => (0..rank).map(|axis| (reach(axis) / 2, reach(axis) / 3)).unzip(),
+            Direction::Forward => (0..rank).map(|axis| (reach(axis) - 1, 1)).unzip(),
+        };
+        let (group, channels) = (1 + turn(2), ([16, 17, 33][turn(3)], [16, 18, 35, 50][turn(4)]));
+        let spec = DeconvSpec {
+            direction,
+            data_format: [DataFormat::Ncx, DataFormat::Nxc][turn(2)],
+            filter_format: FilterFormat::Oix,
+            in_channels: group * channels.0,
+            out_channels: group * channels.1,
+            group,
+            kernel,
+            strides,
+            dilations,
+            padding: Padding::Explicit { begin, end },
+            output_padding: tvec!(0; rank),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64][turn(3)];
+        let spatial = (0..rank).map(|axis| size[axis % 2] + if rank == 1 { 4 * i % 41 } else { 0 });
+        let input = spec.data_format.shape(1 + turn(2), spec.in_channels, spatial);
+        if spec.problem(&input, None).is_err() {
+            continue;
+        }
+        let options =
+            PlanOptions { strategy: Some(Algorithm::Winograd), isa: Some(Isa::Portable), ..Default::default() };
+        ran += usize::from(Plan::new(&spec, &input, None, dt, &options).is_ok());
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail: i % 3 == 1, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    let _ = writeln!(std::io::stderr(), "transformed_tiles: {ran} layers");
+    assert!(ran > 150, "{ran} layers had tiles to transform");
+}
+
+/// Transformed tiles in several strips of several blocks: against the sums of another strategy, as the definition takes long.
+#[test]
+fn transformed_tiles_of_large_layers() -> TractResult<()> {
+    let layers = [
+        (Direction::Forward, (16, 18), tvec!(3, 3), 1, 1, tvec!(70, 131)),
+        (Direction::Forward, (70, 16), tvec!(3, 2), 1, 2, tvec!(67, 90)),
+        (Direction::Transposed, (40, 20), tvec!(4, 4), 2, 1, tvec!(66, 75)),
+        (Direction::Transposed, (33, 17), tvec!(7), 1, 3, tvec!(9001)),
+    ];
+    for ((direction, (inputs, outputs), kernel, stride, dilation, spatial), data_format) in
+        layers.into_iter().cartesian_product([DataFormat::Ncx, DataFormat::Nxc])
+    {
+        let rank = kernel.len();
+        let spec = DeconvSpec {
+            direction,
+            data_format,
+            filter_format: FilterFormat::Oix,
+            in_channels: inputs,
+            out_channels: outputs,
+            group: 1,
+            kernel,
+            strides: tvec!(stride; rank),
+            dilations: tvec!(dilation; rank),
+            padding: Padding::Explicit { begin: tvec!(1; rank), end: tvec!(1; rank) },
+            output_padding: tvec!(0; rank),
+        };
+        let input = data_format.shape(1, inputs, spatial);
+        let mut random = Random(11);
+        let x = random.tensor(DatumType::F32, &input);
+        let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
+        let terms = inputs * spec.kernel.iter().product::<usize>();
+        let by = |strategy, isa| -> TractResult<Tensor> {
+            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
+            plan.run(&spec, &x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
+        };
+        let want = f64::from_tensor(&by(Algorithm::Phases, Isa::best())?);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available() && *isa != Isa::Amx) {
+            let got = f64::from_tensor(&by(Algorithm::Winograd, isa)?);
+            ensure!(got.len() == want.len());
+            for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                // both may be off
+                let allowed = 2.0 * tolerance(DatumType::F32, terms, terms as f64, *want);
+                ensure!((got - want).abs() <= allowed, "{isa}, {spec:?}: {got} for {want} at {at}");
+            }
+        }
+    }
+    Ok(())
 }

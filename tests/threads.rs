@@ -100,6 +100,8 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
         (spec(Transposed, (16, 17, 1), &[3, 3, 3], 2), 1, vec![9, 8, 12]),
         (spec(Transposed, (36, 34, 2), &[2, 2], 2), 2, vec![31, 33]),
         (spec(Forward, (24, 33, 1), &[3, 3], 1), 1, vec![30, 29]),
+        // several strips of transformed tiles
+        (spec(Forward, (70, 33, 1), &[3, 3], 1), 1, vec![67, 60]),
         (spec(Transposed, (130, 2, 1), &[64], 16), 1, vec![301]),
         (spec(Transposed, (33, 33, 33), &[7], 2), 1, vec![40003]),
         (spec(Forward, (32, 32, 8), &[5], 3), 1, vec![100_007]),

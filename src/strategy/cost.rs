@@ -57,8 +57,8 @@ pub(super) const PLACED: usize = 6;
 /// Transforming a vector of channels of a tile's input, for each of its products; a vector of weights; and products to results, each of which is
 /// stored and loaded once.
 pub(super) const TRANSFORMED: usize = 4;
-pub(super) const TRANSFORMED_WEIGHTS: usize = 2;
-pub(super) const FROM_PRODUCTS: usize = 4;
+pub(super) const TRANSFORMED_WEIGHTS: usize = 8;
+pub(super) const FROM_PRODUCTS: usize = 9;
 
 /// Loading a vector of weights there again, for each block but the first, where all of them are more than L2 has (256 to 256 channels, 5×5×5 taps on 4×4×4
 /// positions, took three times what its products take on a Xeon).

@@ -25,7 +25,8 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Input channels from which on there is something to gain, and from which on what cancels out in a tile is lost in the sum's own rounding.
+/// Input channels from which on what cancels out in a tile is lost among the rounding errors of the sum (one channel: up to twice the largest error of a sum tap by
+/// tap; and there would be little to gain).
 const FEWEST_CHANNELS: usize = 16;
 
 /// (Input channel, piece) pairs whose products are summed in one chain, at most.
@@ -241,7 +242,7 @@ impl Cutting {
         let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
         let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
         let positions = (machine.l2 as f64 / of_position.max(1.0)) as usize;
-        let positions = positions.max(FEWEST_TILES * MOST_RESULTS * MOST_RESULTS).min(MOST_POSITIONS);
+        let positions = positions.clamp(FEWEST_TILES * MOST_RESULTS * MOST_RESULTS, MOST_POSITIONS);
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
         Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
     }
@@ -273,7 +274,7 @@ impl WinogradPlan {
         let Shapes { lanes, channel_tiles: tiles, .. } = Shapes::new(datum_type, isa);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
-            return Err(format!("{inputs} input and {outputs} output channels a group are too few"));
+            return Err(format!("{inputs} to {outputs} channels a group are too few"));
         }
         let axes = axes_of(problem);
         let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
@@ -686,9 +687,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             let mut sum = Start::Bias(&self.zeros);
             for from in (0..problem.group_in).step_by(plan.pass) {
                 let pass = from..(from + plan.pass).min(problem.group_in);
-                let of_point = pieces.len() * pass.len() * width;
+                // one vector more: points a power of two apart would fight for the same cache sets
+                let of_point = pieces.len() * pass.len() * width + self.kernels.lanes;
                 let weights = weights.of(points * of_point)?;
-                self.transform_weights(g, of, term, pass.clone(), weights);
+                self.transform_weights(g, of, term, pass.clone(), (weights, of_point));
                 for point in 0..points {
                     let weights = &weights[point * of_point..][..of_point];
                     let mut at = 0;
@@ -712,10 +714,16 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Transforms the weights of a term for some input channels: `[point][piece][input channel][output channel]`.
-    fn transform_weights(&self, g: usize, of: &PhaseOfStrip, term: &Term, pass: Range<usize>, to: &mut [E::Compute]) {
+    fn transform_weights(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        term: &Term,
+        pass: Range<usize>,
+        (to, of_point): (&mut [E::Compute], usize),
+    ) {
         let width = of.panel.width;
         let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
-        let of_point = term.pieces.len() * pass.len() * width;
         let mut from = pass.start;
         while from < pass.end {
             let (chunk, weights) = self.chunk(g, of, from);
