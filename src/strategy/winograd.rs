@@ -1,9 +1,11 @@
 //! Each phase as a small dense convolution over the shared grid, of fewer products than it has (tap, position) pairs: neighbouring taps and positions are
-//! multiplied in [transformed tiles](crate::kernel::TileTransforms).
+//! multiplied in transformed tiles (Winograd's minimal filtering, `src/kernel/winograd.rs`).
 //!
 //! Per strip of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
 //! multiplied point by point as [`channels`](super::channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
 //! split into twos and threes. Sums that are not finite are made again tap by tap: in transformed tiles an infinity is not told from what is not a number.
+
+mod tiles;
 
 use super::channels::{even_part, run_cost};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
@@ -14,13 +16,14 @@ use super::taps::{Listed, TapTable, axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::geometry::{AxisPhases, Phase};
+use crate::geometry::AxisPhases;
 use crate::kernel::{
-    ChannelTile, Dispatch, Isa, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData, points_of,
+    ChannelTile, Dispatch, Isa, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData,
 };
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
+use tiles::{Lattice, Term, Work, terms_of};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -29,8 +32,9 @@ use tract_core::internal::*;
 /// tap; and there would be little to gain).
 const FEWEST_CHANNELS: usize = 16;
 
-/// (Input channel, piece) pairs whose products are summed in one chain, at most.
-const LONGEST_CHAIN: usize = 192;
+/// (Input channel, piece) pairs whose products are summed in one chain, at most: results have the errors of several sums. Chains of 192 had up to 2.7 times onnxruntime's
+/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 48 1.4 times, for 5 % more time.
+const LONGEST_CHAIN: usize = 48;
 
 /// Tiles of a strip, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, a strip has more (256 to 256 channels on 32×32
 /// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
@@ -38,6 +42,9 @@ const FEWEST_TILES: usize = 128;
 
 /// Positions of a strip, at most: of few channels, more would gain nothing.
 const MOST_POSITIONS: usize = 4096;
+
+/// Positions after which tiles repeat themselves, at most: a strip has all of them, and dilated taps are far apart.
+const LONGEST_PERIOD: usize = 1024;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,106 +73,12 @@ pub struct WinogradPlan {
     table: Listed<Table>,
 }
 
-/// How tiles lie on an axis: their results are so far apart; none where each position is a tile of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lattice(Option<usize>);
-
-impl Lattice {
-    /// Results as far apart as taps are, if all of them are equally far from the next and a tile has room for two.
-    fn of(axis: &AxisPhases) -> Lattice {
-        let gaps = axis.phases.iter().flat_map(|phase| {
-            let pairs = phase.taps.windows(2);
-            pairs.map(|pair| pair[0].shift.abs_diff(pair[1].shift) as usize)
-        });
-        let gap = gaps.dedup().exactly_one().ok();
-        Lattice(gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)))
-    }
-
-    /// Positions after which the lattice repeats itself.
-    fn period(self) -> usize {
-        self.0.map_or(1, |gap| MOST_RESULTS * gap)
-    }
-
-    /// Whether a phase of so many taps has tiles of several results.
-    fn pairs(self, taps: usize) -> Option<usize> {
-        self.0.filter(|_| taps > 1)
-    }
-
-    /// The first positions of the tiles of a phase of so many taps, `positions` beginning with a period. Which position belongs to which tile is the same however
-    /// an axis is cut.
-    fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
-        let gap = self.pairs(taps);
-        positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(MOST_RESULTS)))
-    }
-
-    /// The taps of a phase, by ascending shift, in runs for tiles of one, two or three: the taps of a tile, and where its runs begin.
-    fn runs(self, taps: usize) -> Vec<(usize, Vec<usize>)> {
-        if self.pairs(taps).is_none() {
-            return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
-        }
-        let twos = [0, 2, 1][taps % MOST_TAPS];
-        let begin = taps - 2 * twos;
-        let threes = (0..begin).step_by(MOST_TAPS).collect::<Vec<_>>();
-        let twos = (begin..taps).step_by(2).collect::<Vec<_>>();
-        [(MOST_TAPS, threes), (2, twos)].into_iter().filter(|(_, runs)| !runs.is_empty()).collect()
-    }
-}
-
-/// The taps of a phase that tiles of one size read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Term {
-    /// Taps of a tile along rows and columns.
-    taps: (usize, usize),
-    pieces: Vec<Piece>,
-}
-
-impl Term {
-    /// Products of a tile for each piece and pair of channels.
-    fn points(&self) -> usize {
-        points_of(self.taps.0) * points_of(self.taps.1)
-    }
-}
-
-/// The taps of one tile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    /// The offset of its first tap in a channel's sheets.
-    offset: usize,
-    /// Their places among the phase's, row by row.
-    taps: Vec<usize>,
-}
-
 /// What is listed of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Table {
     strips: StripTable,
     /// For each phase.
     terms: Vec<Vec<Term>>,
-}
-
-/// The terms of a phase, with pieces as far as `offsets` tells of taps.
-fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usize]) -> Vec<Term> {
-    let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
-    let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
-    // shifts rise or fall with the kernel index
-    let place = |phase: &Phase, at: usize| {
-        let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
-        if falls { phase.taps.len() - 1 - at } else { at }
-    };
-    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + place(y, ky)) * x.taps.len() + place(x, kx);
-    let (rows, columns) = (lattices[0].runs(y.taps.len()), lattices[1].runs(x.taps.len()));
-    rows.iter()
-        .cartesian_product(&columns)
-        .map(|((rows, of_rows), (columns, of_columns))| {
-            let piece = |((o, ky), kx): ((usize, &usize), &usize)| Piece {
-                offset: offsets[flat(o, *ky, *kx)],
-                taps: (*ky..ky + rows).cartesian_product(*kx..kx + columns).map(|(ky, kx)| flat(o, ky, kx)).collect(),
-            };
-            let places = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
-            Term { taps: (*rows, *columns), pieces: places.map(piece).collect() }
-        })
-        .filter(|term| !term.pieces.is_empty())
-        .collect()
 }
 
 impl Table {
@@ -176,44 +89,6 @@ impl Table {
         let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
         let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
         Table { strips: StripTable::new(problem, axes, shape, lanes, taps), terms }
-    }
-}
-
-/// What a tile of a phase takes.
-struct Work {
-    /// Taps along rows and columns.
-    taps: (usize, usize),
-    /// Products for each pair of channels.
-    products: usize,
-    /// Points whose sums make results.
-    points: usize,
-    /// Positions that it has results for.
-    results: usize,
-}
-
-impl Work {
-    /// Of each phase of rows and columns, all taps of outer axes together.
-    fn of(axes: &[AxisPhases], lattices: [Lattice; 2]) -> Vec<Work> {
-        let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
-        let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        // products and points along an axis
-        let along = |lattice: Lattice, taps: usize| {
-            let runs =
-                lattice.runs(taps).into_iter().map(|(taps, runs)| (points_of(taps) * runs.len(), points_of(taps)));
-            runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
-        };
-        let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { MOST_RESULTS } else { 1 };
-        let counts = |axis: &AxisPhases| axis.phases.iter().map(|phase| phase.taps.len()).collect::<Vec<_>>();
-        let of_phase = |(rows, columns): (usize, usize)| {
-            let (y, x) = (along(lattices[0], rows), along(lattices[1], columns));
-            Work {
-                taps: (rows, columns),
-                products: outer * y.0 * x.0,
-                points: y.1 * x.1,
-                results: results(lattices[0], rows) * results(lattices[1], columns),
-            }
-        };
-        counts(y).into_iter().cartesian_product(counts(x)).map(of_phase).collect()
     }
 }
 
@@ -282,6 +157,10 @@ impl WinogradPlan {
         if lattices == [Lattice(None); 2] {
             return Err("no axis has several positions, and taps next to each other".to_string());
         }
+        let period = lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
+        if period > LONGEST_PERIOD {
+            return Err(format!("its taps are too far apart: tiles repeat after {period} positions"));
+        }
         let element = super::compute_bytes(datum_type);
         let work = Work::of(&axes, lattices);
         let Cutting { block, window } = Cutting::of(&axes, lattices, &work, problem.group_in * element, machine);
@@ -293,11 +172,11 @@ impl WinogradPlan {
         let vectors_in = problem.group_in.div_ceil(lanes);
         let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
-        let tiles_of = |of: &Work| {
-            let rows = lattices[0].origins(of.taps.0, 0..window.0).count();
-            rows * lattices[1].origins(of.taps.1, 0..window.1).count()
-        };
+        let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
+        let pieces = work.iter().map(|of| of.products.div_ceil(of.points.max(1))).max().unwrap_or(1);
+        let pass = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
+        let unfinished = (problem.group_in.div_ceil(pass) - 1).saturating_mul(cost::SUMMED);
         let mut best: Option<WinogradPlan> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
             let width = nv * lanes;
@@ -316,7 +195,7 @@ impl WinogradPlan {
                 let multiplied = of_run(*tiles).saturating_mul(problem.group_in);
                 let weights = (problem.group_in * vectors_out).saturating_mul(cost::TRANSFORMED_WEIGHTS);
                 let data = (tiles * vectors_in).saturating_mul(cost::TRANSFORMED);
-                let results = (tiles * vectors_out * of.points).saturating_mul(cost::FROM_PRODUCTS);
+                let results = (tiles * vectors_out * of.points).saturating_mul(cost::FROM_PRODUCTS + unfinished);
                 multiplied
                     .saturating_add(weights)
                     .saturating_add(data)
@@ -330,8 +209,6 @@ impl WinogradPlan {
             let cost = image.saturating_mul((problem.group * problem.batch) as u64);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 let chunk = forced.map_or(problem.group_in, |f| f.2);
-                let pieces = work.iter().map(|of| of.products.div_ceil(of.points.max(1))).max().unwrap_or(1);
-                let pass = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
                 best = Some(WinogradPlan {
                     width,
                     tail_width,
@@ -401,8 +278,7 @@ impl WinogradPlan {
 
     /// Tiles of a strip, at most, of a phase of so many taps along rows and columns.
     fn most_tiles(&self, taps: (usize, usize)) -> usize {
-        let [rows, columns] = [(taps.0, self.window.0), (taps.1, self.window.1)];
-        self.lattices[0].origins(rows.0, 0..rows.1).count() * self.lattices[1].origins(columns.0, 0..columns.1).count()
+        self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
     }
 
     /// Writes the whole output.
