@@ -33,8 +33,8 @@ use tract_core::internal::*;
 const FEWEST_CHANNELS: usize = 16;
 
 /// (Input channel, piece) pairs whose products are summed in one chain, at most: results have the errors of several sums. Chains of 192 had up to 2.7 times onnxruntime's
-/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 48 1.4 times, for 5 % more time.
-const LONGEST_CHAIN: usize = 48;
+/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 64 1.6 times for 3 % more time, and of 48 1.4 times for up to 16 % more (Zen 4).
+const LONGEST_CHAIN: usize = 64;
 
 /// Tiles of a strip, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, a strip has more (256 to 256 channels on 32×32
 /// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
