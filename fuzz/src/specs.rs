@@ -59,6 +59,9 @@ struct Case {
     values: u64,
 }
 
+/// How many of [`ELEMENTS`] are.
+const FLOATS: usize = 3;
+
 const ELEMENTS: [DatumType; 8] = [
     DatumType::F32,
     DatumType::F16,
@@ -74,27 +77,32 @@ impl Draw {
     /// A legal case, small enough to be run.
     fn legal(&self) -> Case {
         let direction = if self.transposed { Direction::Transposed } else { Direction::Forward };
+        // some are small, with sums of floats that are long enough for transformed tiles
+        let deep = (168..208).contains(&self.channels[0]);
         let rank = match self.rank % 16 {
             0..4 => 1,
+            _ if deep => 2,
             4..12 => 2,
             12..15 => 3,
             _ => 4,
         };
         let within = |value: u8, least: usize, most: usize| least + value as usize % (most - least + 1);
-        let most = [17, 7, 4, 2][rank - 1];
+        let most = if deep { 5 } else { [17, 7, 4, 2][rank - 1] };
         let lines = &self.lines[..rank];
         let mut input: TVec<usize> = lines.iter().map(|l| within(l.input, 1, most)).collect();
-        if self.long {
+        if self.long && !deep {
             // past the ends of vectors and tiles
             input[rank - 1] = within(lines[rank - 1].input, 1, [200, 70, 20, 17][rank - 1]);
         }
-        if self.batch >= 224 {
+        if self.batch >= 224 && !deep {
             // a single position, which has a strategy of its own
             input.fill(1);
         }
         let kernel: TVec<usize> = lines.iter().map(|l| within(l.kernel, 1, most.min(5))).collect();
-        let strides: TVec<usize> =
-            lines.iter().map(|l| if l.stride > 240 { 9 } else { within(l.stride, 1, 4) }).collect();
+        let strides: TVec<usize> = lines
+            .iter()
+            .map(|l| if l.stride > 240 { 9 } else { within(l.stride, 1, if deep { 2 } else { 4 }) })
+            .collect();
         let dilations: TVec<usize> = lines.iter().map(|l| within(l.dilation, 1, 3)).collect();
         let output_padding: TVec<usize> = lines
             .iter()
@@ -128,6 +136,10 @@ impl Draw {
         let depthwise = self.channels[0] >= 208;
         let group =
             if depthwise { within(self.channels[0], 2, 40) } else { [1, 1, 2, 3][self.channels[0] as usize % 4] };
+        let channels = |value: u8, few: u8, most: usize| match deep {
+            true => within(value, 16, 19),
+            false => within(value, 1, if value < few { most } else { 40 }),
+        };
         let spec = DeconvSpec {
             direction,
             data_format: if self.channels_last { DataFormat::Nxc } else { DataFormat::Ncx },
@@ -139,14 +151,9 @@ impl Draw {
                 _ => FilterFormat::Xoi,
             },
             // past the ends of vectors and tiles too
-            in_channels: group
-                * if depthwise { 1 } else { within(self.channels[1], 1, if self.channels[1] < 224 { 3 } else { 40 }) },
+            in_channels: group * if depthwise { 1 } else { channels(self.channels[1], 224, 3) },
             out_channels: group
-                * if depthwise {
-                    within(self.channels[2], 1, 2)
-                } else {
-                    within(self.channels[2], 1, if self.channels[2] < 160 { 5 } else { 40 })
-                },
+                * if depthwise { within(self.channels[2], 1, 2) } else { channels(self.channels[2], 160, 5) },
             group,
             kernel,
             strides,
@@ -158,7 +165,7 @@ impl Draw {
         Case {
             input: spec.data_format.shape(within(self.batch, 1, 2), spec.in_channels, input),
             spec,
-            element: ELEMENTS[self.element as usize % ELEMENTS.len()],
+            element: ELEMENTS[self.element as usize % if deep { FLOATS } else { ELEMENTS.len() }],
             isa: available[self.isa as usize % available.len()],
             bias: self.bias,
             values: self.values,
@@ -190,7 +197,9 @@ fn affordable(problem: &Problem) -> bool {
     let weights = taps.saturating_mul((problem.group * problem.group_in * problem.group_out) as u64);
     // the definition walks every pair of a position and a tap
     let walked = cells(problem.input_shape()).max(cells(problem.output_shape())).saturating_mul(taps);
-    walked <= 4 * BUDGET && weights <= BUDGET && problem.multiply_adds() <= BUDGET
+    // sums that are long enough for transformed tiles
+    let budget = if problem.group_in.min(problem.group_out) < 16 { BUDGET } else { 8 * BUDGET };
+    walked <= 4 * budget && weights <= budget && problem.multiply_adds() <= budget
 }
 
 /// Integers as elements, wrapped where they don't fit. No better aligned than elements are: tests put tensors against

@@ -202,7 +202,16 @@ impl<'a, E: Element> Strips<'a, E> {
                             }));
                             sum(PhaseOfStrip { panel, phase, runs: &runs }, sums)?;
                         }
-                        self.tail.0.apply(sums);
+                        if self.shape.window.is_some() {
+                            // between the rows of a window may be more than in them
+                            for sums in sums.chunks_mut(phase_stride) {
+                                for Run { at, positions, .. } in &runs {
+                                    self.tail.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
+                                }
+                            }
+                        } else {
+                            self.tail.0.apply(sums);
+                        }
                         let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_cells(task, place, panel, sums),

@@ -40,6 +40,9 @@ const LONGEST_CHAIN: usize = 64;
 /// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
 const FEWEST_TILES: usize = 128;
 
+/// What the transformed tiles of a strip take, at most, in sizes of L2: layers of many taps have fewer tiles.
+const MOST_OF_L2: usize = 4;
+
 /// Positions of a strip, at most: of few channels, more would gain nothing.
 const MOST_POSITIONS: usize = 4096;
 
@@ -116,11 +119,17 @@ impl Cutting {
         };
         let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
         let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
-        let positions = (machine.l2 as f64 / of_position.max(1.0)) as usize;
-        let positions = positions.clamp(FEWEST_TILES * MOST_RESULTS * MOST_RESULTS, MOST_POSITIONS);
+        let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
+        let fewest = (FEWEST_TILES * MOST_RESULTS * MOST_RESULTS).min(within(MOST_OF_L2 * machine.l2));
+        let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
         Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
     }
+}
+
+/// Elements of the channels of a transformed cell: an odd number of vectors.
+fn channels_of(problem: &Problem, lanes: usize) -> usize {
+    (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
 impl WinogradPlan {
@@ -163,7 +172,8 @@ impl WinogradPlan {
         }
         let element = super::compute_bytes(datum_type);
         let work = Work::of(&axes, lattices);
-        let Cutting { block, window } = Cutting::of(&axes, lattices, &work, problem.group_in * element, machine);
+        let Cutting { block, window } =
+            Cutting::of(&axes, lattices, &work, channels_of(problem, lanes) * element, machine);
         let blocks = GridBlocks::even(&axes, block, false, false);
 
         let outer: usize = outer.iter().map(|axis| axis.grid).product();
@@ -464,10 +474,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// Elements of the channels of a transformed cell: an odd number of vectors.
+    /// See [`channels_of`].
     fn channels(&self) -> usize {
-        let lanes = self.kernels.lanes;
-        (self.problem.group_in.div_ceil(lanes) | 1) * lanes
+        channels_of(self.problem, self.kernels.lanes)
     }
 
     /// Elements between the transformed tiles of a term.
