@@ -496,7 +496,7 @@ impl fmt::Display for Plan {
                 let (rows, columns) = p.window;
                 write!(
                     f,
-                    "winograd {}x{} on {} {:?}, tiles of {rows}x{columns} positions at a time, passes of {} input channels, blocks of {}x{} positions",
+                    "winograd {}x{} on {} {:?}, strips of {rows}x{columns} positions, passes of {} input channels, blocks of {}x{} positions",
                     p.tiles, p.width, self.isa, self.datum_type, p.pass, p.block_rows, p.block_columns
                 )
             }
