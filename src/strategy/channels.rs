@@ -352,22 +352,16 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (source, pitch, step) = if let Some(filling) = filling {
             let stride = self.taps.sheets.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
-            match problem.data_format {
-                DataFormat::Nxc => {
-                    self.taps.sheets.fill_cells(self.kernels, filling, &self.input[first..], self.cell, data);
-                }
-                DataFormat::Ncx if self.cell == 1 => {
-                    let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
-                        let from = &self.input[first + ci * self.strides.1..];
-                        self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
-                    };
-                    data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
-                }
-                DataFormat::Ncx => {
-                    let planes = (&self.input[first..], self.strides.1, problem.group_in);
-                    let working = (&mut scratch.ragged, &mut scratch.tile);
-                    self.taps.sheets.fill_transposed(self.kernels, filling, planes, (&mut *data, self.cell), working)?
-                }
+            if problem.data_format == DataFormat::Ncx && self.cell == 1 {
+                let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
+                    let from = &self.input[first + ci * self.strides.1..];
+                    self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
+                };
+                data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
+            } else {
+                let source = (&self.input[first..], self.strides.1, problem.group_in);
+                let (to, working) = ((&mut *data, self.cell), (&mut scratch.ragged, &mut scratch.tile));
+                self.taps.sheets.fill_deep(self.kernels, filling, problem.data_format, source, to, working)?;
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
             let source = Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..] };

@@ -336,13 +336,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Nxc => self.problem.group_in,
         };
         let data = block.of(cell * self.taps.sheets.channel_stride)?;
-        match self.problem.data_format {
-            DataFormat::Nxc => self.taps.sheets.fill_cells(self.kernels, filling, &self.input[first..], cell, data),
-            DataFormat::Ncx => {
-                let planes = (&self.input[first..], self.strides.1, self.problem.group_in);
-                self.taps.sheets.fill_transposed(self.kernels, filling, planes, (data, cell), (ragged, tile))?
-            }
-        }
+        let source = (&self.input[first..], self.strides.1, self.problem.group_in);
+        let data_format = self.problem.data_format;
+        self.taps.sheets.fill_deep(self.kernels, filling, data_format, source, (data, cell), (ragged, tile))?;
         self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
             of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));

@@ -10,6 +10,7 @@ mod landings;
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
 use crate::kernel::{Aligned, Kernels, Rows, SplitRows, reserved};
+use crate::spec::DataFormat;
 pub(crate) use landings::Landing;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -328,6 +329,29 @@ impl Sheets {
             super::transposed(kernels, planes, size, (size, lanes), &mut to[c..], cell);
         }
         Ok(())
+    }
+
+    /// Writes the sheets of some channels as cells of `cell` elements, from either layout: channels-first input has its planes `stride` elements apart, channels-last
+    /// cells stay as they are. The rest is as for [`Sheets::fill_transposed`].
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn fill_deep<E: Element>(
+        &self,
+        kernels: &Kernels<E::Compute>,
+        filling: &Filling,
+        data_format: DataFormat,
+        (source, stride, channels): (&[E], usize, usize),
+        (to, cell): (&mut [E::Compute], usize),
+        working: (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+    ) -> TractResult<()> {
+        match data_format {
+            DataFormat::Nxc => {
+                self.fill_cells(kernels, filling, source, cell, to);
+                Ok(())
+            }
+            DataFormat::Ncx => self.fill_transposed(kernels, filling, (source, stride, channels), (to, cell), working),
+        }
     }
 
     /// Row by row, by a function that copies cells of `depth` elements; `source` begins with the first cell.

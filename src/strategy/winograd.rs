@@ -424,14 +424,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let inside = size * sheets.channel_stride;
         let cells = block.of(inside + size * plan.slack(sheets) + lanes)?;
         let input = &self.input[task.n * self.strides.0 + g * self.problem.group_in * self.strides.1..];
-        let to = &mut cells[..inside];
-        match self.problem.data_format {
-            DataFormat::Nxc => sheets.fill_cells(self.kernels, filling, input, size, to),
-            DataFormat::Ncx => {
-                let planes = (input, self.strides.1, self.problem.group_in);
-                sheets.fill_transposed(self.kernels, filling, planes, (to, size), (ragged, tile))?
-            }
-        }
+        let source = (input, self.strides.1, self.problem.group_in);
+        let to = (&mut cells[..inside], size);
+        sheets.fill_deep(self.kernels, filling, self.problem.data_format, source, to, (ragged, tile))?;
         let cells = Cells { data: cells, size, pitch: sheets.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
