@@ -496,8 +496,8 @@ impl fmt::Display for Plan {
                 let (rows, columns) = p.window;
                 write!(
                     f,
-                    "winograd {}x{} on {} {:?}, strips of {rows}x{columns} positions, passes of {} input channels, blocks of {}x{} positions",
-                    p.tiles, p.width, self.isa, self.datum_type, p.pass, p.block_rows, p.block_columns
+                    "winograd {}x{} on {} {:?}, strips of {rows}x{columns} positions, blocks of {}x{} positions",
+                    p.tiles, p.width, self.isa, self.datum_type, p.block_rows, p.block_columns
                 )
             }
             Decision::Channels(p) => {

@@ -33,8 +33,12 @@ use tract_core::internal::*;
 const FEWEST_CHANNELS: usize = 16;
 
 /// (Input channel, piece) pairs whose products are summed in one chain, at most: results have the errors of several sums. Chains of 192 had up to 2.7 times onnxruntime's
-/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 64 1.6 times for 3 % more time, and of 48 1.4 times for up to 16 % more (Zen 4).
-const LONGEST_CHAIN: usize = 64;
+/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 64 1.6 times and of 48 1.4 times, each for some 3 % more time (Zen 4).
+const LONGEST_CHAIN: usize = 48;
+
+/// Chains whose weights are transformed at once: their sums are added while they are in L1 (of one, up to 16 % more time), and the weights of a point stay
+/// there from tile to tile (four took 3 % more where there are few tiles).
+const CHAINS_OF_PASS: usize = 2;
 
 /// Tiles of a strip, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, a strip has more (256 to 256 channels on 32×32
 /// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
@@ -60,8 +64,6 @@ pub struct WinogradPlan {
     pub tiles: usize,
     /// Input channels of a chunk of the filter.
     pub chunk: usize,
-    /// Input channels whose products are summed in one chain.
-    pub pass: usize,
     /// Rows and columns of positions whose sums are made and stored together.
     pub window: (usize, usize),
     /// Grid rows of a block.
@@ -184,9 +186,6 @@ impl WinogradPlan {
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
-        let pieces = work.iter().map(|of| of.products.div_ceil(of.points.max(1))).max().unwrap_or(1);
-        let pass = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
-        let unfinished = (problem.group_in.div_ceil(pass) - 1).saturating_mul(cost::SUMMED);
         let mut best: Option<WinogradPlan> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
             let width = nv * lanes;
@@ -205,7 +204,9 @@ impl WinogradPlan {
                 let multiplied = of_run(*tiles).saturating_mul(problem.group_in);
                 let weights = (problem.group_in * vectors_out).saturating_mul(cost::TRANSFORMED_WEIGHTS);
                 let data = (tiles * vectors_in).saturating_mul(cost::TRANSFORMED);
-                let results = (tiles * vectors_out * of.points).saturating_mul(cost::FROM_PRODUCTS + unfinished);
+                let sums = of.points * cost::FROM_PRODUCTS
+                    + (of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN).saturating_mul(cost::SUMMED);
+                let results = (tiles * vectors_out).saturating_mul(sums);
                 multiplied
                     .saturating_add(weights)
                     .saturating_add(data)
@@ -224,7 +225,6 @@ impl WinogradPlan {
                     tail_width,
                     tiles: positions,
                     chunk,
-                    pass: if chunk < pass { pass / chunk * chunk } else { pass },
                     window,
                     block_rows: block.0,
                     block_columns: block.1,
@@ -253,7 +253,9 @@ impl WinogradPlan {
         let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
         let data = data.saturating_mul(phases).saturating_mul(channels);
         let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
-        let weights = work.iter().map(|of| of.products).max().unwrap_or(0).saturating_mul(self.pass);
+        // see [`Self::passes`]
+        let weights = work.iter().map(|of| of.products.max(of.points * LONGEST_CHAIN)).max().unwrap_or(0);
+        let weights = weights.saturating_mul(CHAINS_OF_PASS);
         let sums = (self.shape().most + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         data.saturating_add(points.saturating_add(weights).saturating_mul(self.width))
@@ -289,6 +291,14 @@ impl WinogradPlan {
     /// Tiles of a strip, at most, of a phase of so many taps along rows and columns.
     fn most_tiles(&self, taps: (usize, usize)) -> usize {
         self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
+    }
+
+    /// Input channels whose products with so many pieces are summed in one chain, and those whose weights are transformed at once.
+    fn passes(&self, problem: &Problem, pieces: usize) -> (usize, usize) {
+        let chain = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
+        let pass = chain * CHAINS_OF_PASS;
+        // weights of a chunk are next to each other
+        (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
     }
 
     /// Writes the whole output.
@@ -564,27 +574,35 @@ impl<'a, E: Element> Prepared<'a, E> {
             let pieces: TVec<usize> = (0..term.pieces.len()).map(|piece| piece * self.channels()).collect();
             let of_tile = points * width + self.kernels.lanes;
             let products = products.of(count * of_tile)?;
-            let mut sum = Start::Bias(&self.zeros);
-            for from in (0..problem.group_in).step_by(plan.pass) {
-                let pass = from..(from + plan.pass).min(problem.group_in);
+            let (of_chain, of_pass) = plan.passes(problem, pieces.len());
+            for from in (0..problem.group_in).step_by(of_pass) {
+                let pass = from..(from + of_pass).min(problem.group_in);
                 // one vector more: points a power of two apart would fight for the same cache sets
                 let of_point = pieces.len() * pass.len() * width + self.kernels.lanes;
                 let weights = weights.of(points * of_point)?;
-                self.transform_weights(g, of, term, pass.clone(), (weights, of_point));
+                let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
+                    .map(|chain| (pieces.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
+                    .collect();
+                for (at, chain) in &chains {
+                    self.transform_weights(g, of, term, chain.clone(), (&mut weights[*at..], of_point));
+                }
                 for point in 0..points {
                     let weights = &weights[point * of_point..][..of_point];
                     let mut at = 0;
                     for tile in &panel.tiles {
                         while at + tile.positions <= count {
-                            let base = begin + (at * points + point) * tile_stride + pass.start;
-                            let source = Source { data, base, channel_stride: 1, channels: pass.len(), taps: &pieces };
                             let to = &mut products[at * of_tile + point * width..];
-                            tile.run(weights, &source, points * tile_stride, sum, to, of_tile);
+                            for (weight, chain) in &chains {
+                                let base = begin + (at * points + point) * tile_stride + chain.start;
+                                let channels = chain.len();
+                                let source = Source { data, base, channel_stride: 1, channels, taps: &pieces };
+                                let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
+                                tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
+                            }
                             at += tile.positions;
                         }
                     }
                 }
-                sum = Start::Add;
             }
             let strides = PointStrides { point: width, tile: of_tile };
             finite &= transforms.products(products, strides, start, width, &tiles.places, sums);
