@@ -125,6 +125,7 @@ impl ChannelsPlan {
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
@@ -134,7 +135,7 @@ impl ChannelsPlan {
         let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
         let loaded_again = match far {
             true => {
-                (weights / lanes).saturating_mul(cost::FAR_WEIGHT).saturating_mul(blocks.count.saturating_sub(1))
+                (weights / lanes).saturating_mul(cost::far_weight(isa)).saturating_mul(blocks.count.saturating_sub(1))
                     / blocks.count.max(1)
             }
             false => 0,
@@ -162,7 +163,8 @@ impl ChannelsPlan {
             let multiplied = (whole.min(rows).saturating_mul(depth) as f64 * outer_share) as usize;
             let moved = stored.saturating_add(copied).saturating_add(loaded_again);
             let block = multiplied.saturating_add(summed).saturating_add(moved) as u64;
-            let cost = block.saturating_mul((blocks.count * problem.group * problem.batch) as u64);
+            let cost =
+                block.saturating_mul((blocks.count * problem.group * problem.batch) as u64).saturating_add(beyond);
             let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(ChannelsPlan {

@@ -8,6 +8,7 @@
 //! planner` tells how far the choices they lead to are from the best ones.
 
 use super::sheets::Sheets;
+use crate::kernel::Isa;
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::DatumType;
@@ -61,8 +62,10 @@ pub(super) const TRANSFORMED_WEIGHTS: usize = 8;
 pub(super) const FROM_PRODUCTS: usize = 9;
 
 /// Loading a vector of weights there again, for each block but the first, where all of them are more than L2 has (256 to 256 channels, 5×5×5 taps on 4×4×4
-/// positions, took three times what its products take on a Xeon).
-pub(super) const FAR_WEIGHT: usize = 30;
+/// positions, took three times what its products take on a Xeon, whose L3 is slow; on a Zen 4 little more than the products).
+pub(super) fn far_weight(isa: Isa) -> usize {
+    if isa == Isa::Amx { 30 } else { 3 }
+}
 
 /// What moving data in and out adds where few products are made of it, as a multiple of the estimate: worth sharing, if not a reason to choose another strategy (two to
 /// four slots a nanosecond on a Xeon where dense layers have 5.6).
@@ -131,11 +134,15 @@ const BEYOND_CACHE: usize = 20;
 
 /// What input and output add where groups have one input channel.
 pub(super) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> u64 {
-    let bytes = [problem.input_shape(), problem.output_shape()]
+    (moved_bytes(problem, datum_type).saturating_sub(machine.l2) / BEYOND_CACHE) as u64
+}
+
+/// Bytes of input and output.
+fn moved_bytes(problem: &Problem, datum_type: DatumType) -> usize {
+    [problem.input_shape(), problem.output_shape()]
         .iter()
         .map(|shape| shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
-        .fold(0, usize::saturating_add);
-    (bytes.saturating_sub(machine.l2) / BEYOND_CACHE) as u64
+        .fold(0, usize::saturating_add)
 }
 
 /// What a vector of channels costs the strategy that sums cells, whatever their size: where lanes are picked, and for each tap where they are not.
@@ -221,15 +228,39 @@ pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: us
     vectors.saturating_add(sheets.count().saturating_mul(channels).saturating_mul(SHEET))
 }
 
-/// Reading a vector of positions where it is, of so many channels in an input of so many `bytes`: many planes, and few cache lines at once of each, are not fetched
-/// ahead (256 to 20 channels on 128×128 positions took twice what their products take on a Xeon).
-pub(super) fn read_in_place(channels: usize, bytes: usize, machine: &Machine) -> usize {
-    match (channels, bytes > machine.l2) {
-        (..64, _) => 0,
-        (_, false) => 6,
-        (_, true) => 20,
+/// Planes so many bytes apart, or a multiple, fight for the same sets of L1.
+const SAME_SETS: usize = 4096;
+
+/// Reading a vector of positions where it is, of so many channels in an input of so many `bytes`, `passes` times. Many planes, and few cache lines at once of each, are
+/// not fetched ahead (256 to 20 channels on 128×128 positions took twice what their products take on a Xeon). A Zen 4 reads them once as fast as it
+/// multiplies (512 to 3 on 64×64), but not again and again (1024 to 512, 2×2 taps on 28×28: 1.09 of the time of positions that are copied).
+pub(super) fn read_in_place(problem: &Problem, bytes: usize, passes: usize, isa: Isa, machine: &Machine) -> usize {
+    let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);
+    match (isa, problem.group_in, bytes > machine.l2) {
+        (Isa::Amx, 64.., false) => 6,
+        (Isa::Amx, 64.., true) => 20,
+        (Isa::Amx, ..) | (_, _, false) => 0,
+        _ if passes <= 1 => 1,
+        _ if plane.is_multiple_of(SAME_SETS) => passes.saturating_mul(8),
+        _ => passes.saturating_mul(2),
     }
 }
+
+/// What input and output cost besides where both are more than L3 keeps, by the strategy's slots a vector: nothing on the Xeon, whose estimates were
+/// fitted to such layers without.
+pub(super) fn beyond_caches(problem: &Problem, datum_type: DatumType, slots: u64, lanes: usize, isa: Isa) -> u64 {
+    const KEPT: usize = 10 << 20;
+    let bytes = moved_bytes(problem, datum_type);
+    if isa == Isa::Amx || bytes < KEPT {
+        return 0;
+    }
+    (bytes / (lanes * datum_type.size_of())) as u64 * slots
+}
+
+/// The slots of strategies that read some positions of many planes and write as many of several: twelve to twenty. Of those that read
+/// cells of channels and store squares, five to eight.
+pub(super) const BEYOND_BY_PLANES: u64 = 16;
+pub(super) const BEYOND_BY_CELLS: u64 = 6;
 
 /// Copying a vector of positions into a block. Channels last take squares, as above.
 pub(super) fn copied(data_format: DataFormat, channels: usize) -> usize {

@@ -129,7 +129,7 @@ impl PhasesPlan {
 
         let waits = match problem.group_in {
             1 => cost::beyond_cache(problem, datum_type, machine),
-            _ => 0,
+            _ => cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PLANES, lanes, isa),
         };
         let mut best: Option<PhasesPlan> = None;
         for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
@@ -149,12 +149,9 @@ impl PhasesPlan {
                 count: blocks,
                 sheets: laid_out,
             } = GridBlocks::even(&axes, block, apart, in_place);
+            let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
             let copied = match in_place {
-                true => {
-                    let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
-                    let reading = cost::read_in_place(problem.group_in, bytes, machine);
-                    (flat / lanes).saturating_mul(problem.group_in).saturating_mul(reading)
-                }
+                true => 0,
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * bundle);
                     cost::filled(&laid_out, problem.group_in, lanes, copying)
@@ -172,6 +169,17 @@ impl PhasesPlan {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
+                let tile_major = resident && !(rows && problem.group_out > MOST_PLANES);
+                let passes = match tile_major {
+                    true => 1,
+                    false => problem.group_out.div_ceil(mr) * if rows { phases / x.out_step } else { phases },
+                };
+                let read = match in_place {
+                    true => (flat / lanes)
+                        .saturating_mul(problem.group_in)
+                        .saturating_mul(cost::read_in_place(problem, bytes, passes, isa, machine)),
+                    false => 0,
+                };
                 let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident);
                 // tiles that write rows end where rows end, the others run over
                 let (runs, vectors) =
@@ -200,7 +208,8 @@ impl PhasesPlan {
                     _ => 0,
                 };
                 let stored = stored.saturating_add(rows_stored);
-                let block = panels.saturating_mul(depth).saturating_add(copied).saturating_add(stored);
+                let moved = copied.saturating_add(read).saturating_add(stored);
+                let block = panels.saturating_mul(depth).saturating_add(moved);
                 let block = block.saturating_add(cost::BLOCK) as u64;
                 let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
                 let cost = match (problem.group_in, problem.group_out) {
@@ -218,7 +227,7 @@ impl PhasesPlan {
                         direct: in_place,
                         rows,
                         chunk_tiles: chunk_tiles(mr * bundle, nv * lanes, x, element),
-                        tile_major: resident && !(rows && problem.group_out > MOST_PLANES),
+                        tile_major,
                         block_rows,
                         block_columns,
                         cost,

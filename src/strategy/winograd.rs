@@ -184,6 +184,7 @@ impl WinogradPlan {
         let vectors_in = problem.group_in.div_ceil(lanes);
         let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
         let mut best: Option<WinogradPlan> = None;
@@ -217,7 +218,7 @@ impl WinogradPlan {
             let stored = (y.grid * x.grid).saturating_mul(vectors_out * phases * store);
             let image = multiplied.saturating_add(stored).saturating_mul(outer);
             let image = image.saturating_add(copied.saturating_mul(blocks.count)) as u64;
-            let cost = image.saturating_mul((problem.group * problem.batch) as u64);
+            let cost = image.saturating_mul((problem.group * problem.batch) as u64).saturating_add(beyond);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 let chunk = forced.map_or(problem.group_in, |f| f.2);
                 best = Some(WinogradPlan {
