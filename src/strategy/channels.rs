@@ -3,17 +3,18 @@
 //! Where [`phases`](super::phases) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
 //! streams positions, strip by strip.
 
+use super::panels::{PanelShape, Panels};
 use super::phases::part_of_chain;
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
-use super::strips::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
+use super::strips::{PhaseOfStrip, Run, StripShape, StripTable, Strips};
 use super::taps::{Listed, TapTable, axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::Element;
-use crate::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
-use crate::kernel::{ChannelTile, Dispatch, Isa, Kernels, Source, Start};
+use crate::kernel::{Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
@@ -253,13 +254,6 @@ pub(super) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, 
     cost
 }
 
-struct Panel<T: 'static> {
-    place: PanelOfStrip,
-    weights: usize,
-    /// The tile of the plan, then smaller ones for the positions that are left.
-    tiles: Vec<&'static ChannelTile<T>>,
-}
-
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a ChannelsPlan,
@@ -268,11 +262,7 @@ struct Prepared<'a, E: Element> {
     taps: &'a TapTable,
     /// Channels side by side in a cell of the sheets.
     cell: usize,
-    panels: Vec<Panel<E::Compute>>,
-    weights: &'a [E::Compute],
-    group_weights: usize,
-    /// Padded to panel widths, per group.
-    bias: Vec<E::Compute>,
+    panels: Panels<'a, E>,
     input: &'a [E],
     strips: Strips<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
@@ -309,31 +299,18 @@ impl<'a, E: Element> Prepared<'a, E> {
             StripTable::new(problem, axes, &shape, kernels.lanes, taps)
         };
         let table = plan.table.get(plan.cost, own, list);
-        let mut at = 0;
-        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
-            .enumerate()
-            .map(|(index, (first_channel, width))| {
-                let weights = at;
-                at += width * table.taps.weights;
-                let nv = width / kernels.lanes;
-                let mut tiles: Vec<_> =
-                    kernels.channel_tiles.iter().filter(|t| t.nv == nv && t.positions <= plan.positions).collect();
-                tiles.reverse();
-                ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
-                Ok(Panel { place: PanelOfStrip { index, first_channel, width }, weights, tiles })
-            })
-            .collect::<TractResult<_>>()?;
-        let padded: usize = panels.iter().map(|p| p.place.width).sum();
+        let panels = PanelShape {
+            widths: (plan.width, plan.tail_width),
+            positions: plan.positions,
+            weights: table.taps.weights,
+        };
         Ok(Prepared {
             plan,
             problem,
             kernels,
             taps: &table.taps,
             cell,
-            panels,
-            weights: filter.data::<E::Compute>()?,
-            group_weights: at,
-            bias: super::padded_bias(problem, operands.bias, padded),
+            panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             input: operands.input,
             strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
             strides: super::input_strides(problem, axes.len()),
@@ -376,8 +353,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Source { data, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[][..] };
             (source, x.grid, step)
         };
-        let channels = task.channels.clone();
-        let panels = self.panels.iter().map(|p| p.place).filter(|p| channels.contains(&p.first_channel));
+        let panels = self.panels.within(task.channels.clone());
         self.strips.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |of, sums| {
             of.runs.iter().for_each(|run| self.sum(g, &of, run, &source, step, &mut sums[run.at..]));
             Ok(())
@@ -394,11 +370,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         step: usize,
         sums: &mut [E::Compute],
     ) {
-        let PanelOfStrip { index, first_channel, width } = of.panel;
-        let (plan, phase, panel) = (self.plan, &self.taps.phases[of.phase], &self.panels[index]);
-        let bias = g * (self.bias.len() / self.problem.group) + first_channel;
-        let mut start = Start::Bias(&self.bias[bias..bias + width]);
-        let weights = &self.weights[g * self.group_weights + panel.weights + phase.weights * width..];
+        let (plan, phase, width) = (self.plan, &self.taps.phases[of.phase], of.panel.width);
+        let mut start = Start::Bias(self.panels.bias(g, of.panel));
+        let weights = self.panels.weights(g, of.panel, phase.weights);
         let channels = if taps.is_empty() { 1 } else { source.channels };
         for from in (0..channels).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
@@ -412,7 +386,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
                 let weights = &weights[tap * channels * width..];
                 let mut position = run.start;
-                for tile in &panel.tiles {
+                for tile in self.panels.tiles(of.panel) {
                     while position + tile.positions <= run.end {
                         let source = Source { base: pass.base + position * step, ..pass };
                         let sums = &mut sums[(position - run.start) * plan.width..];

@@ -8,6 +8,7 @@ pub mod depthwise;
 pub mod matrix;
 pub mod matvec;
 pub mod overlap;
+mod panels;
 pub mod phases;
 mod pieces;
 #[cfg(feature = "multithread")]

@@ -8,18 +8,17 @@
 mod tiles;
 
 use super::channels::{even_part, run_cost};
+use super::panels::{PanelShape, Panels};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
-use super::strips::{PanelOfStrip, PhaseOfStrip, StripShape, StripTable, Strips};
+use super::strips::{PhaseOfStrip, StripShape, StripTable, Strips};
 use super::taps::{Listed, TapTable, axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
-use crate::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
-use crate::kernel::{
-    ChannelTile, Dispatch, Isa, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData,
-};
+use crate::kernel::{Dispatch, Isa, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -329,24 +328,13 @@ impl WinogradPlan {
     }
 }
 
-struct Panel<T: 'static> {
-    place: PanelOfStrip,
-    weights: usize,
-    /// The tile of the plan, then smaller ones for what is left.
-    tiles: Vec<&'static ChannelTile<T>>,
-}
-
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a WinogradPlan,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     table: &'a Table,
-    panels: Vec<Panel<E::Compute>>,
-    weights: &'a [E::Compute],
-    group_weights: usize,
-    /// Padded to panel widths, per group.
-    bias: Vec<E::Compute>,
+    panels: Panels<'a, E>,
     /// As many as a panel is wide.
     zeros: Vec<E::Compute>,
     input: &'a [E],
@@ -388,28 +376,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let shape = plan.shape();
         let table = plan.table.get(plan.cost, own, || Table::new(plan, problem, &shape, kernels.lanes));
-        let mut at = 0;
-        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.width, plan.tail_width)
-            .enumerate()
-            .map(|(index, (first_channel, width))| {
-                let weights = at;
-                at += width * table.strips.taps.weights;
-                let fits = |tile: &&ChannelTile<_>| tile.channels == width && tile.positions <= plan.tiles;
-                let tiles: Vec<_> = kernels.channel_tiles.iter().rev().filter(fits).collect();
-                ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
-                Ok(Panel { place: PanelOfStrip { index, first_channel, width }, weights, tiles })
-            })
-            .collect::<TractResult<_>>()?;
-        let padded: usize = panels.iter().map(|p| p.place.width).sum();
+        let panels = PanelShape {
+            widths: (plan.width, plan.tail_width),
+            positions: plan.tiles,
+            weights: table.strips.taps.weights,
+        };
         Ok(Prepared {
             plan,
             problem,
             kernels,
             table,
-            panels,
-            weights: filter.data::<E::Compute>()?,
-            group_weights: at,
-            bias: super::padded_bias(problem, operands.bias, padded),
+            panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             zeros: vec![E::Compute::ZERO; plan.width],
             input: operands.input,
             strips: Strips::new(problem, axes, kernels, shape, &table.strips, operands.tail),
@@ -441,10 +418,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let cells = Cells { data: cells, size, pitch: sheets.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
-        let channels = task.channels.clone();
-        let panels: TVec<PanelOfStrip> =
-            self.panels.iter().map(|p| p.place).filter(|p| channels.contains(&p.first_channel)).collect();
-        let first_panel = panels.first().map(|panel| panel.index);
+        let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
         let mut of_phases: Vec<Option<Tiles>> = vec![];
         of_phases.resize_with(self.table.terms.len(), || None);
         // of all phases, at once: what is there stays as long as nothing grows
@@ -455,7 +429,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let all: usize = self.table.terms.iter().enumerate().map(of_phase).sum();
         let data = data.of(all)?;
         let mut used = 0;
-        self.strips.run(task, (g, pitch), panels.into_iter(), (tile, ragged), |of, sums| {
+        let panels = self.panels.within(task.channels.clone());
+        self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
                 // another strip
                 of_phases.fill_with(|| None);
@@ -555,9 +530,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         (weights, products): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
         sums: &mut [E::Compute],
     ) -> TractResult<bool> {
-        let (plan, problem, panel) = (self.plan, self.problem, &self.panels[of.panel.index]);
-        let (width, count) = (panel.place.width, tiles.starts.len());
-        let bias = self.bias_of(g, of.panel);
+        let (plan, problem) = (self.plan, self.problem);
+        let (width, count) = (of.panel.width, tiles.starts.len());
+        let bias = self.panels.bias(g, of.panel);
         let terms = &self.table.terms[of.phase];
         if terms.is_empty() {
             for run in of.runs {
@@ -590,7 +565,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for point in 0..points {
                     let weights = &weights[point * of_point..][..of_point];
                     let mut at = 0;
-                    for tile in &panel.tiles {
+                    for tile in self.panels.tiles(of.panel) {
                         while at + tile.positions <= count {
                             let to = &mut products[at * of_tile + point * width..];
                             for (weight, chain) in &chains {
@@ -643,22 +618,16 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn chunk(&self, g: usize, of: &PhaseOfStrip, channel: usize) -> (Range<usize>, &[E::Compute]) {
         let (phase, width) = (&self.table.strips.taps.phases[of.phase], of.panel.width);
         let first = channel / self.plan.chunk * self.plan.chunk;
-        let weights = g * self.group_weights + self.panels[of.panel.index].weights + phase.weights * width;
+        let weights = self.panels.weights(g, of.panel, phase.weights);
         let chunk = first..(first + self.plan.chunk).min(self.problem.group_in);
-        (chunk, &self.weights[weights + first * phase.taps.len() * width..])
-    }
-
-    /// The bias of a panel.
-    fn bias_of(&self, g: usize, panel: PanelOfStrip) -> &[E::Compute] {
-        let first = g * (self.bias.len() / self.problem.group) + panel.first_channel;
-        &self.bias[first..first + panel.width]
+        (chunk, &weights[first * phase.taps.len() * width..])
     }
 
     /// Makes sums that are not finite again, tap by tap; positions of the strip's rows are `pitch` apart.
     fn repair(&self, g: usize, of: &PhaseOfStrip, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
         let (plan, width) = (self.plan, of.panel.width);
         let phase = &self.table.strips.taps.phases[of.phase];
-        let Some(tile) = self.panels[of.panel.index].tiles.last() else { return };
+        let Some(tile) = self.panels.tiles(of.panel).last() else { return };
         let zero = E::Compute::ZERO;
         for (run, i) in of.runs.iter().flat_map(|run| (0..run.positions.len()).map(move |i| (run, i))) {
             let sums = &mut sums[run.at + i * plan.width..][..width];
@@ -667,7 +636,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             let at = run.positions.start + i;
             let position = (at / pitch * cells.pitch + at % pitch) * cells.size;
-            sums.copy_from_slice(self.bias_of(g, of.panel));
+            sums.copy_from_slice(self.panels.bias(g, of.panel));
             for from in (0..self.problem.group_in).step_by(plan.chunk) {
                 let (chunk, weights) = self.chunk(g, of, from);
                 let of_tap = chunk.len() * width;
