@@ -67,11 +67,13 @@ pub(super) unsafe fn padded_rows<V: Vector>(from: &[V::Lane], rows: &Rows, to: &
 #[inline(always)]
 pub(super) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, to: [&mut [V::Lane]; 2], pitch: usize) {
     let SplitRows { count, step, widths, before } = *rows;
+    let lens = [to[0].len(), to[1].len()];
     let to = to.map(|to| to.as_mut_ptr());
     let both = widths[0].min(widths[1]);
     for r in 0..count {
-        // SAFETY: by this function's contract all rows are within their slices. Vectors are made of two whole ones that the row holds: as many even as odd
-        // elements.
+        // SAFETY: by this function's contract all rows are within their slices. Vectors are made of two whole ones: that the row holds, as many even as odd
+        // elements, or, where rows are shorter than one, that the slice holds. Those are written where all of them is within `to`: what that overwrites is
+        // still to be written.
         unsafe {
             let source = from.as_ptr().add(r * step);
             let targets = [0, 1].map(|s| to[s].add(r * pitch + before[s]));
@@ -84,6 +86,14 @@ pub(super) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, t
                     }
                 }
                 split = both;
+            } else if r * step + 2 * V::LANES <= from.len()
+                && (0..2).all(|s| widths[s] <= V::LANES && r * pitch + before[s] + V::LANES <= lens[s])
+            {
+                let halves = V::load(source).unzip(V::load(source.add(V::LANES)));
+                for s in 0..2 {
+                    halves[s].store(targets[s]);
+                }
+                split = V::LANES;
             }
             for s in 0..2 {
                 zero(to[s].add(r * pitch), before[s]);
