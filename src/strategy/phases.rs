@@ -45,8 +45,10 @@ const FEWEST_IN_HALVES: usize = 32;
 const L1_SHARE: usize = 20 * 1024;
 
 /// Planes of output channels that a tile's input is made into before the next tile, at most, where tiles write rows: 16 to 96 channels on 112×112 positions took 1.4
-/// times as long with all planes in turns, 3 to 32 on 256×256 0.97 of it (a Xeon).
-const MOST_PLANES: usize = 64;
+/// times as long with all planes in turns, 3 to 32 on 256×256 0.97 of it (a Xeon). On a Zen 4 the latter took 1.4 times as long, 1 to 32 on 32×32×32 1.1 times.
+fn most_planes(isa: Isa) -> usize {
+    if isa == Isa::Amx { 64 } else { 16 }
+}
 
 /// Outputs from this size on go to memory: short runs to many rows at once cost more there than a buffer does (1.25 times on htdemucs' 88 MB, Zen 4).
 const LONG_RUNS_FROM: usize = 32 << 20;
@@ -169,7 +171,7 @@ impl PhasesPlan {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
-                let tile_major = resident && !(rows && problem.group_out > MOST_PLANES);
+                let tile_major = resident && !(rows && problem.group_out > most_planes(isa));
                 let passes = match tile_major {
                     true => 1,
                     false => problem.group_out.div_ceil(mr) * if rows { phases / x.out_step } else { phases },
