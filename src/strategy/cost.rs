@@ -254,7 +254,7 @@ pub(super) fn beyond_caches(problem: &Problem, datum_type: DatumType, slots: u64
     if isa == Isa::Amx || bytes < KEPT {
         return 0;
     }
-    (bytes / (lanes * datum_type.size_of())) as u64 * slots
+    ((bytes / (lanes * datum_type.size_of())) as u64).saturating_mul(slots)
 }
 
 /// The slots of strategies that read some positions of many planes and write as many of several: twelve to twenty. Of those that read
