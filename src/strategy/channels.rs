@@ -126,7 +126,6 @@ impl ChannelsPlan {
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
-        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
@@ -141,6 +140,7 @@ impl ChannelsPlan {
             }
             false => 0,
         };
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let row_share = y.share_inside();
 

@@ -3,9 +3,9 @@
 //! The constants were fitted to the times of random layers, each under every strategy that takes it (f32, one thread): those of channels to 480 on a Zen 4
 //! with AVX-512 (channels first), those of tile registers to 600 on a Xeon, of both directions and layouts, of sheets, of input that is read in place and of
 //! what phases and col2im store to 1,200 there, and those of layers of one input channel a group, the two strategies made for them, to 1,200 more; those that
-//! are taken where there are no tile registers to 900 on the Zen 4. What is neither was set to the times of the layers in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector of
-//! results, memory traffic included; on the Xeon dense layers do 5.3 slots a nanosecond, those of one input channel a group 3.3. `cargo bench --bench
-//! planner` tells how far the choices they lead to are from the best ones.
+//! hold where there are no tile registers to 900 on the Zen 4. What is neither was set to the times of the layers in `benches/workloads.json`. They count
+//! what a strategy adds to the multiply-adds for each vector of results, memory traffic included; on the Xeon dense layers do 5.3 slots a nanosecond, those
+//! of one input channel a group 3.3. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
 
 use super::sheets::Sheets;
 use crate::kernel::Isa;

@@ -183,9 +183,9 @@ impl WinogradPlan {
         let vectors_in = problem.group_in.div_ceil(lanes);
         let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
         let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
-        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
         let mut best: Option<WinogradPlan> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
             let width = nv * lanes;
