@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7, compares the answers of the strategies, and prints the time of each beside
 //! its estimate, then how much slower the choice is than the best, in the mean and at worst; `-- 160 7 nxc` does so for channels-last data, in narrow
-//! groups half of the time, `-- 160 7 forward` draws forward convolutions, and `-- 160 7 depthwise` layers of one input channel a group. The constants
-//! of `src/strategy/cost.rs` come from such runs.
+//! groups half of the time, `-- 160 7 forward` draws forward convolutions, `-- 160 7 depthwise` layers of one input channel a group, and
+//! `-- 160 7 forward pointwise` layers of one tap. The constants of `src/strategy/cost.rs` come from such runs.
 
 mod common;
 
@@ -33,6 +33,7 @@ struct Kind {
     data_format: DataFormat,
     direction: Direction,
     depthwise: bool,
+    pointwise: bool,
 }
 
 /// Strategies are left out whose estimate is so many times the choice's.
@@ -48,7 +49,7 @@ impl Draw {
 
     /// A layer such as networks have, or none where the combination is not worth timing.
     fn layer(&mut self, kind: &Kind) -> TractResult<Option<Layer>> {
-        let Kind { data_format, direction, depthwise } = *kind;
+        let Kind { data_format, direction, depthwise, pointwise } = *kind;
         let rank = self.of(&[1usize, 2, 2, 2, 2, 3]);
         let group = self.of(&[1usize, 1, 1, 1, 2, 4, 8]);
         let inputs = self.of(&[3usize, 8, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512]);
@@ -84,6 +85,7 @@ impl Draw {
             (6, 3, 1),
         ]);
         let (kernel, stride, dilation) = match direction {
+            _ if pointwise => (1, 1, 1),
             Direction::Transposed => (kernel, stride, dilation),
             Direction::Forward => self.of(&[
                 (1, 1, 1),
@@ -170,7 +172,7 @@ fn main() -> TractResult<()> {
     let says = |word: &str| std::env::args().any(|argument| argument == word);
     let data_format = if says("nxc") { DataFormat::Nxc } else { DataFormat::Ncx };
     let direction = if says("forward") { Direction::Forward } else { Direction::Transposed };
-    let kind = Kind { data_format, direction, depthwise: says("depthwise") };
+    let kind = Kind { data_format, direction, depthwise: says("depthwise"), pointwise: says("pointwise") };
     let mut draw = Draw(seed);
     let mut losses = vec![];
     while (losses.len() as u64) < count {

@@ -516,6 +516,7 @@ impl fmt::Display for Plan {
             Decision::Phases(p) => {
                 write!(f, "phases {}x{} on {} {:?}", p.mr, p.nv, self.isa, self.datum_type)?;
                 let source = match (p.direct, p.apart) {
+                    (true, _) if p.ahead => "in place, fetched ahead",
                     (true, _) => "in place",
                     (_, true) => "in a copy per column shift",
                     _ => "in padded rows",

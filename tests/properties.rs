@@ -639,3 +639,58 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
     }
     Ok(())
 }
+
+/// Layers whose input is read in place, in several blocks, or fetched ahead, whose last tile reaches past its end: against the definition.
+#[test]
+fn input_in_place() -> TractResult<()> {
+    let layers = [
+        (Direction::Forward, (1, 17, 40), tvec!(1), tvec!(1025)),
+        (Direction::Forward, (2, 9, 24), tvec!(1, 1), tvec!(33, 67)),
+        (Direction::Forward, (1, 300, 7), tvec!(1), tvec!(300)),
+        (Direction::Forward, (1, 600, 21), tvec!(1), tvec!(1021)),
+        (Direction::Transposed, (1, 33, 19), tvec!(2, 2), tvec!(20, 29)),
+        (Direction::Transposed, (2, 40, 2), tvec!(3), tvec!(331)),
+    ];
+    let mut in_place = 0;
+    for (direction, (group, inputs, outputs), kernel, spatial) in layers {
+        let rank = kernel.len();
+        let spec = DeconvSpec {
+            direction,
+            data_format: DataFormat::Ncx,
+            filter_format: FilterFormat::Iox,
+            in_channels: group * inputs,
+            out_channels: group * outputs,
+            group,
+            strides: kernel.clone(),
+            kernel,
+            dilations: tvec!(1; rank),
+            padding: Padding::Explicit { begin: tvec!(0; rank), end: tvec!(0; rank) },
+            output_padding: tvec!(0; rank),
+        };
+        let input = DataFormat::Ncx.shape(1, spec.in_channels, spatial);
+        let mut random = Random(13);
+        let x = random.tensor(DatumType::F32, &input);
+        let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
+        let by = |strategy, isa| -> TractResult<Option<(String, Vec<f64>)>> {
+            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
+            let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
+            let answer = plan.run(&spec, &x, &filter, None)?;
+            Ok(Some((plan.to_string(), f64::from_tensor(&answer).into_iter().collect())))
+        };
+        let (_, want) = by(Algorithm::Reference, Isa::Portable)?.context("the definition declines nothing")?;
+        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        for (strategy, isa) in [Algorithm::Phases, Algorithm::Channels].into_iter().cartesian_product(isas) {
+            let Some((plan, got)) = by(strategy, isa)? else { continue };
+            ensure!(strategy != Algorithm::Phases || plan.contains("read in place"), "{plan}");
+            in_place += usize::from(plan.contains("read in place"));
+            ensure!(got.len() == want.len());
+            for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                let allowed = 2.0 * tolerance(DatumType::F32, inputs, inputs as f64, *want);
+                ensure!((got - want).abs() <= allowed, "{plan}, {spec:?}: {got} for {want} at {at}");
+            }
+        }
+    }
+    ensure!(in_place >= 6, "{in_place} plans read their input in place");
+    Ok(())
+}

@@ -153,7 +153,7 @@ impl<T: Number> Shape<T> {
 
     fn source(&self) -> Source<'_, T> {
         let &Shape { channel_stride, channels, taps, .. } = self;
-        Source { data: &self.data, base: 0, channel_stride, channels, taps }
+        Source { data: &self.data, base: 0, channel_stride, channels, taps, ahead: true }
     }
 
     /// `Σ weight(c, t) · source[c, t + at]`.

@@ -75,6 +75,18 @@ pub(super) trait Vector: Copy {
     unsafe fn pick(self, lanes: *const u32) -> Self;
 }
 
+/// Fetches the cache line of an address, which may be anywhere, where there is an instruction for it.
+#[inline(always)]
+pub(super) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: x86-64 has SSE, and a prefetch of an address that can not be read does nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// `S` registers, a power of two, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
 ///
 /// # Safety

@@ -125,7 +125,11 @@ impl ChannelsPlan {
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
-        let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let store = if problem.data_format == DataFormat::Ncx {
+            cost::transposed(problem, datum_type, isa)
+        } else {
+            cost::PLACED
+        };
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
@@ -343,14 +347,21 @@ impl<'a, E: Element> Prepared<'a, E> {
                 self.taps.sheets.fill_deep(self.kernels, filling, problem.data_format, source, to, working)?;
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
-            let source = Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..] };
+            let source =
+                Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
             (source, self.taps.sheets.pitch, self.cell)
         } else {
             let data = E::as_compute(self.input).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
             let base = first + task.offset(spatial);
-            let source =
-                Source { data, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[][..] };
+            let source = Source {
+                data,
+                base,
+                channel_stride: self.strides.1,
+                channels: problem.group_in,
+                taps: &[][..],
+                ahead: false,
+            };
             (source, x.grid, step)
         };
         let panels = self.panels.within(task.channels.clone());

@@ -364,7 +364,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let reach = first + (channels - 1) * self.strides[1] + padded;
         let in_place = self.problem.data_format == DataFormat::Ncx && reach <= self.operands.input.len();
         let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
-            Some(data) => Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0] },
+            Some(data) => {
+                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], ahead: false }
+            }
             None => {
                 let data = block.of(channels * padded)?;
                 let (from, step) = (&self.operands.input[first..], self.strides[3]);
@@ -383,7 +385,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     super::transposed(self.kernels, cells, channels, (channels, count), data, padded);
                 }
-                Source { data, base: 0, channel_stride: padded, channels, taps: &[0] }
+                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], ahead: false }
             }
         };
         let origin = source.base;

@@ -49,7 +49,17 @@ pub(super) const READ_AGAIN: usize = 520;
 /// Loading such weights and making parts of them, once a strip.
 pub(super) const PARTED_WEIGHTS: usize = 650;
 
-/// Transposing and storing a vector of sums of the strategy with lanes of channels (21 on a Xeon whose output is in L3).
+/// Transposing and storing a vector of sums of the strategies with lanes of channels (21 on a Xeon whose output is in L3): less on a Zen 4 where the sixteen planes
+/// that are written at once do not fight for the same sets.
+pub(super) fn transposed(problem: &Problem, datum_type: DatumType, isa: Isa) -> usize {
+    let [_, output] = moved_bytes(problem, datum_type);
+    let plane = output / (problem.group_out * problem.group * problem.batch).max(1);
+    match isa {
+        Isa::Amx => TRANSPOSED,
+        _ if plane.is_multiple_of(SAME_SETS) => TRANSPOSED,
+        _ => 13,
+    }
+}
 pub(super) const TRANSPOSED: usize = 17;
 
 /// Storing a vector of such sums where channels are last.
@@ -134,15 +144,14 @@ const BEYOND_CACHE: usize = 20;
 
 /// What input and output add where groups have one input channel.
 pub(super) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> u64 {
-    (moved_bytes(problem, datum_type).saturating_sub(machine.l2) / BEYOND_CACHE) as u64
+    let [input, output] = moved_bytes(problem, datum_type);
+    (input.saturating_add(output).saturating_sub(machine.l2) / BEYOND_CACHE) as u64
 }
 
-/// Bytes of input and output.
-fn moved_bytes(problem: &Problem, datum_type: DatumType) -> usize {
+/// Bytes of the input, and of the output.
+fn moved_bytes(problem: &Problem, datum_type: DatumType) -> [usize; 2] {
     [problem.input_shape(), problem.output_shape()]
-        .iter()
         .map(|shape| shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
-        .fold(0, usize::saturating_add)
 }
 
 /// What a vector of channels costs the strategy that sums cells, whatever their size: where lanes are picked, and for each tap where they are not.
@@ -228,18 +237,31 @@ pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: us
     vectors.saturating_add(sheets.count().saturating_mul(channels).saturating_mul(SHEET))
 }
 
-/// Planes so many bytes apart, or a multiple, fight for the same sets of L1.
-const SAME_SETS: usize = 4096;
+/// Planes so many bytes apart, or a multiple, fight for the same sets of L1, and for one or two of L2.
+const SAME_SETS: usize = 4 << 10;
+const SAME_SETS_OF_L2: usize = 64 << 10;
 
-/// Reading a vector of positions where it is, of so many channels in an input of so many `bytes`, `passes` times. Many planes, and few cache lines at once of each, are
-/// not fetched ahead (256 to 20 channels on 128×128 positions took twice what their products take on a Xeon). A Zen 4 reads them once as fast as it
-/// multiplies (512 to 3 on 64×64), but not again and again (1024 to 512, 2×2 taps on 28×28: 1.09 of the time of positions that are copied).
-pub(super) fn read_in_place(problem: &Problem, bytes: usize, passes: usize, isa: Isa, machine: &Machine) -> usize {
+/// Reading a vector of positions where it is, of an input of so many `bytes`, for `panels` of `mr` × `nv` tiles, in as many `passes` as the input is gone
+/// over. Many planes, and few cache lines at once of each, are not fetched by the CPU itself (256 to 20 channels on 128×128 positions took twice what their
+/// products take on a Xeon). On a Zen 4 tiles fetch them, and one pass is as fast as the products (512 to 24 on 160×160: 0.6 of the time before). What the first
+/// panel fetched is not always there for the next ones: 256 to 48 on 100×100 took 1.7 times as long by 24×1 as by 12×2.
+pub(super) fn read_in_place(
+    problem: &Problem,
+    bytes: usize,
+    (passes, panels): (usize, usize),
+    (mr, nv): (usize, usize),
+    isa: Isa,
+    machine: &Machine,
+) -> usize {
     let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);
     match (isa, problem.group_in, bytes > machine.l2) {
         (Isa::Amx, 64.., false) => 6,
         (Isa::Amx, 64.., true) => 20,
         (Isa::Amx, ..) | (_, _, false) => 0,
+        _ if problem.group_in >= 128 && plane.is_multiple_of(SAME_SETS_OF_L2) => {
+            passes.saturating_mul(40usize.saturating_sub(mr).max(8))
+        }
+        _ if nv == 1 && panels > 1 => passes.saturating_add(30),
         _ if passes <= 1 => 1,
         _ if plane.is_multiple_of(SAME_SETS) => passes.saturating_mul(8),
         _ => passes.saturating_mul(2),
@@ -248,19 +270,27 @@ pub(super) fn read_in_place(problem: &Problem, bytes: usize, passes: usize, isa:
 
 /// What input and output cost besides where both are more than L3 keeps, by the strategy's slots a vector: nothing on the Xeon, whose estimates were
 /// fitted to such layers without.
-pub(super) fn beyond_caches(problem: &Problem, datum_type: DatumType, slots: u64, lanes: usize, isa: Isa) -> u64 {
+pub(super) fn beyond_caches(
+    problem: &Problem,
+    datum_type: DatumType,
+    (of_input, of_output): (u64, u64),
+    lanes: usize,
+    isa: Isa,
+) -> u64 {
     const KEPT: usize = 10 << 20;
-    let bytes = moved_bytes(problem, datum_type);
-    if isa == Isa::Amx || bytes < KEPT {
+    let [input, output] = moved_bytes(problem, datum_type);
+    if isa == Isa::Amx || input.saturating_add(output) < KEPT {
         return 0;
     }
-    ((bytes / (lanes * datum_type.size_of())) as u64).saturating_mul(slots)
+    let vectors = |bytes: usize| (bytes / (lanes * datum_type.size_of())) as u64;
+    vectors(input).saturating_mul(of_input).saturating_add(vectors(output).saturating_mul(of_output))
 }
 
 /// The slots of strategies that read some positions of many planes and write as many of several: twelve to twenty. Of those that read
-/// cells of channels and store squares, five to eight.
-pub(super) const BEYOND_BY_PLANES: u64 = 16;
-pub(super) const BEYOND_BY_CELLS: u64 = 6;
+/// cells of channels and store squares, five to eight. What is read in place is fetched ahead, and its results are stored in long runs.
+pub(super) const BEYOND_BY_PLANES: (u64, u64) = (16, 16);
+pub(super) const BEYOND_BY_CELLS: (u64, u64) = (6, 6);
+pub(super) const BEYOND_IN_PLACE: (u64, u64) = (4, 6);
 
 /// Copying a vector of positions into a block. Channels last take squares, as above.
 pub(super) fn copied(data_format: DataFormat, channels: usize) -> usize {

@@ -114,6 +114,7 @@ impl MatVecPlan {
                         channel_stride: 1,
                         channels: CHAIN.min(channels - from),
                         taps: &[0],
+                        ahead: false,
                     };
                     tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
                 }

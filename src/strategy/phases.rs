@@ -50,6 +50,9 @@ fn most_planes(isa: Isa) -> usize {
     if isa == Isa::Amx { 64 } else { 16 }
 }
 
+/// Positions of a block that is read in place, at least: rows of fewer are stored in short runs.
+const FEWEST_IN_PLACE: usize = 128;
+
 /// Outputs from this size on go to memory: short runs to many rows at once cost more there than a buffer does (1.25 times on htdemucs' 88 MB, Zen 4).
 const LONG_RUNS_FROM: usize = 32 << 20;
 
@@ -74,6 +77,8 @@ pub struct PhasesPlan {
     pub apart: bool,
     /// Whether the input is read in place.
     pub direct: bool,
+    /// Whether what is read in place is fetched ahead of the tiles, as the caches do not have it.
+    pub ahead: bool,
     /// Whether tiles write output rows themselves, phases interleaved in registers.
     pub rows: bool,
     /// Tiles whose results are stored together, so that the output is written in long runs.
@@ -131,7 +136,10 @@ impl PhasesPlan {
 
         let waits = match problem.group_in {
             1 => cost::beyond_cache(problem, datum_type, machine),
-            _ => cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PLANES, lanes, isa),
+            _ => {
+                let slots = if in_place { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                cost::beyond_caches(problem, datum_type, slots, lanes, isa)
+            }
         };
         let mut best: Option<PhasesPlan> = None;
         for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
@@ -141,6 +149,7 @@ impl PhasesPlan {
             // a block's sheets, all channels, take at most half of L2: the weights stream through the rest
             let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
             let block = match in_place {
+                true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
                 true => (y.grid.min((budget / x.grid).max(1)), x.grid),
                 false => GridBlocks::within(&axes, apart, budget),
             };
@@ -176,10 +185,16 @@ impl PhasesPlan {
                     true => 1,
                     false => problem.group_out.div_ceil(mr) * if rows { phases / x.out_step } else { phases },
                 };
+                let panels = problem.group_out.div_ceil(mr);
                 let read = match in_place {
-                    true => (flat / lanes)
-                        .saturating_mul(problem.group_in)
-                        .saturating_mul(cost::read_in_place(problem, bytes, passes, isa, machine)),
+                    true => (flat / lanes).saturating_mul(problem.group_in).saturating_mul(cost::read_in_place(
+                        problem,
+                        bytes,
+                        (passes, panels),
+                        (mr, nv),
+                        isa,
+                        machine,
+                    )),
                     false => 0,
                 };
                 let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident);
@@ -227,6 +242,7 @@ impl PhasesPlan {
                         nv,
                         apart,
                         direct: in_place,
+                        ahead: in_place && bytes > machine.l2 && isa != Isa::Amx,
                         rows,
                         chunk_tiles: chunk_tiles(mr * bundle, nv * lanes, x, element),
                         tile_major,
@@ -428,12 +444,19 @@ impl<'a, E: Element> Prepared<'a, E> {
                     self.taps.sheets.fill_planes(self.kernels, filling, source, inputs, to, &mut scratch.ragged)?;
                 }
             }
-            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[] }
+            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], ahead: false }
         } else {
             let flat = E::as_compute(self.input).context("element: computed in another type")?;
             pitch = plan.axes[plan.axes.len() - 1].grid;
             let base = first + task.offset(&self.strides.2);
-            Source { data: flat, base, channel_stride: self.strides.1, channels: problem.group_in, taps: &[] }
+            Source {
+                data: flat,
+                base,
+                channel_stride: self.strides.1,
+                channels: problem.group_in,
+                taps: &[],
+                ahead: false,
+            }
         };
         let origin = source.base;
         let flat = (task.rows.len() - 1) * pitch + task.columns.len();
@@ -444,6 +467,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
         let mut visit = |panel: usize, tile: usize| {
+            // one pass has the caches filled for those of the other panels
+            source.ahead = plan.ahead && panels.first() == Some(&panel);
             let panel = &self.panels[panel];
             if plan.rows {
                 let (row, column) = (tile / per_row, tile % per_row * tile_positions);
@@ -568,8 +593,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         // squares that are transposed may run over the last row
         let out = buffers.tile.of(self.columns * of_phase + self.kernels.lanes)?;
         let channels = panel.height.min(task.channels.end - panel.first_channel);
-        let source = &self.readable(source, stride, count, buffers.ragged)?;
         let tile_positions = plan.nv * self.kernels.lanes;
+        let last = (stride - 1) / tile_positions * tile_positions;
+        let of_last = Source { base: source.base + last, ..*source };
+        let of_last = self.readable(&of_last, stride - last, count - last, buffers.ragged)?;
         // groups follow each other in the output, but in the buffer, panels are padded
         let row = |at: usize| at / channels * of_group + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
@@ -584,7 +611,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let bias = &self.bias[bias..bias + panel.height];
                     let weights = &self.weights[g * self.group_weights + panel.weights..];
                     let of_input = (g - groups.start) * problem.group_in * source.channel_stride;
-                    let source = Source { base: source.base + of_input + at, ..*source };
+                    let source = match at == last {
+                        true => Source { base: of_last.base + of_input, ..of_last },
+                        false => Source { base: source.base + of_input + at, ..*source },
+                    };
                     for (phase, out) in phases.iter().zip(out.chunks_mut(of_phase)) {
                         let weights = &weights[phase.weights * panel.height..];
                         let out = &mut out[(g - groups.start) * of_group + at..];

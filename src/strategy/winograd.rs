@@ -182,7 +182,11 @@ impl WinogradPlan {
         let phases: usize = axes.iter().map(|axis| axis.out_step).product();
         let vectors_in = problem.group_in.div_ceil(lanes);
         let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
-        let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let store = if problem.data_format == DataFormat::Ncx {
+            cost::transposed(problem, datum_type, isa)
+        } else {
+            cost::PLACED
+        };
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
         let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
@@ -571,7 +575,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                             for (weight, chain) in &chains {
                                 let base = begin + (at * points + point) * tile_stride + chain.start;
                                 let channels = chain.len();
-                                let source = Source { data, base, channel_stride: 1, channels, taps: &pieces };
+                                let source =
+                                    Source { data, base, channel_stride: 1, channels, taps: &pieces, ahead: false };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                                 tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
                             }
@@ -642,8 +647,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let of_tap = chunk.len() * width;
                 for (tap, weights) in phase.taps.iter().zip(weights.chunks(of_tap)) {
                     let base = position + tap * cells.size + from;
-                    let source =
-                        Source { data: cells.data, base, channel_stride: 1, channels: chunk.len(), taps: &[0] };
+                    let source = Source {
+                        data: cells.data,
+                        base,
+                        channel_stride: 1,
+                        channels: chunk.len(),
+                        taps: &[0],
+                        ahead: false,
+                    };
                     tile.run(weights, &source, cells.size, Start::Add, sums, width);
                 }
             }
