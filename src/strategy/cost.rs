@@ -3,9 +3,10 @@
 //! The constants were fitted to the times of random layers, each under every strategy that takes it (f32, one thread): those of channels to 480 on a Zen 4
 //! with AVX-512 (channels first), those of tile registers to 600 on a Xeon, of both directions and layouts, of sheets, of input that is read in place and of
 //! what phases and col2im store to 1,200 there, and those of layers of one input channel a group, the two strategies made for them, to 1,200 more; those that
-//! hold where there are no tile registers to 900 on the Zen 4. What is neither was set to the times of the layers in `benches/workloads.json`. They count
-//! what a strategy adds to the multiply-adds for each vector of results, memory traffic included; on the Xeon dense layers do 5.3 slots a nanosecond, those
-//! of one input channel a group 3.3. `cargo bench --bench planner` tells how far the choices they lead to are from the best ones.
+//! hold where there are no tile registers to 900 on the Zen 4, and those of layers of one tap to 600 there. What is neither was set to the times of the layers
+//! in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector of results, memory traffic included; on the Xeon dense
+//! layers do 5.3 slots a nanosecond, those of one input channel a group 3.3. `cargo bench --bench planner` tells how far the choices they lead to are from
+//! the best ones.
 
 use super::sheets::Sheets;
 use crate::kernel::Isa;
@@ -49,18 +50,18 @@ pub(super) const READ_AGAIN: usize = 520;
 /// Loading such weights and making parts of them, once a strip.
 pub(super) const PARTED_WEIGHTS: usize = 650;
 
-/// Transposing and storing a vector of sums of the strategies with lanes of channels (21 on a Xeon whose output is in L3): less on a Zen 4 where the sixteen planes
-/// that are written at once do not fight for the same sets.
+/// Transposing and storing a vector of sums of the strategies with lanes of channels (21 on a Xeon whose output is in L3).
+pub(super) const TRANSPOSED: usize = 17;
+
+/// The same where there may be no tile registers: less on a Zen 4 where the sixteen planes that are written at once do not fight for the same sets.
 pub(super) fn transposed(problem: &Problem, datum_type: DatumType, isa: Isa) -> usize {
-    let [_, output] = moved_bytes(problem, datum_type);
-    let plane = output / (problem.group_out * problem.group * problem.batch).max(1);
+    let plane = problem.axes.iter().fold(datum_type.size_of(), |bytes, axis| bytes.saturating_mul(axis.output));
     match isa {
         Isa::Amx => TRANSPOSED,
         _ if plane.is_multiple_of(SAME_SETS) => TRANSPOSED,
         _ => 13,
     }
 }
-pub(super) const TRANSPOSED: usize = 17;
 
 /// Storing a vector of such sums where channels are last.
 pub(super) const PLACED: usize = 6;
@@ -240,11 +241,13 @@ pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: us
 /// Planes so many bytes apart, or a multiple, fight for the same sets of L1, and for one or two of L2.
 const SAME_SETS: usize = 4 << 10;
 const SAME_SETS_OF_L2: usize = 64 << 10;
+const WAITED_FOR: usize = 40;
 
 /// Reading a vector of positions where it is, of an input of so many `bytes`, for `panels` of `mr` × `nv` tiles, in as many `passes` as the input is gone
 /// over. Many planes, and few cache lines at once of each, are not fetched by the CPU itself (256 to 20 channels on 128×128 positions took twice what their
 /// products take on a Xeon). On a Zen 4 tiles fetch them, and one pass is as fast as the products (512 to 24 on 160×160: 0.6 of the time before). What the first
-/// panel fetched is not always there for the next ones: 256 to 48 on 100×100 took 1.7 times as long by 24×1 as by 12×2.
+/// panel fetched is not always there for the next ones: 256 to 48 on 100×100 took 1.7 times as long by 24×1 as by 12×2. Of planes that fight for one set of
+/// L2, tiles wait for each line some forty slots, whether they make 16 or 24 products of it.
 pub(super) fn read_in_place(
     problem: &Problem,
     bytes: usize,
@@ -259,7 +262,7 @@ pub(super) fn read_in_place(
         (Isa::Amx, 64.., true) => 20,
         (Isa::Amx, ..) | (_, _, false) => 0,
         _ if problem.group_in >= 128 && plane.is_multiple_of(SAME_SETS_OF_L2) => {
-            passes.saturating_mul(40usize.saturating_sub(mr).max(8))
+            passes.saturating_mul(WAITED_FOR.saturating_sub(mr).max(8))
         }
         _ if nv == 1 && panels > 1 => passes.saturating_add(30),
         _ if passes <= 1 => 1,
