@@ -141,6 +141,8 @@ struct Shape<T> {
     channel_stride: usize,
     channels: usize,
     taps: &'static [usize],
+    /// Whether tiles fetch ahead, which must not fault past the end: where there are gaps.
+    ahead: bool,
 }
 
 impl<T: Number> Shape<T> {
@@ -148,12 +150,12 @@ impl<T: Number> Shape<T> {
         let span = taps.iter().max().map_or(0, |tap| tap + width);
         let channel_stride = span + gap;
         let len = if span == 0 { 0 } else { (channels - 1) * channel_stride + span };
-        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps }
+        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps, ahead: gap > 0 }
     }
 
     fn source(&self) -> Source<'_, T> {
-        let &Shape { channel_stride, channels, taps, .. } = self;
-        Source { data: &self.data, base: 0, channel_stride, channels, taps, ahead: true }
+        let &Shape { channel_stride, channels, taps, ahead, .. } = self;
+        Source { data: &self.data, base: 0, channel_stride, channels, taps, ahead }
     }
 
     /// `Σ weight(c, t) · source[c, t + at]`.

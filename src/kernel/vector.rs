@@ -75,6 +75,9 @@ pub(super) trait Vector: Copy {
     unsafe fn pick(self, lanes: *const u32) -> Self;
 }
 
+/// Whether there is an instruction for [`prefetch`].
+pub(crate) const FETCHES: bool = cfg!(target_arch = "x86_64");
+
 /// Fetches the cache line of an address, which may be anywhere, where there is an instruction for it.
 #[inline(always)]
 pub(super) fn prefetch<T>(address: *const T) {

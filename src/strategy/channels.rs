@@ -125,11 +125,7 @@ impl ChannelsPlan {
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
-        let store = if problem.data_format == DataFormat::Ncx {
-            cost::transposed(problem, datum_type, isa)
-        } else {
-            cost::PLACED
-        };
+        let store = cost::from_lanes(problem, datum_type, isa);
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,

@@ -50,21 +50,17 @@ pub(super) const READ_AGAIN: usize = 520;
 /// Loading such weights and making parts of them, once a strip.
 pub(super) const PARTED_WEIGHTS: usize = 650;
 
-/// Transposing and storing a vector of sums of the strategies with lanes of channels (21 on a Xeon whose output is in L3).
-pub(super) const TRANSPOSED: usize = 17;
-
-/// The same where there may be no tile registers: less on a Zen 4 where the sixteen planes that are written at once do not fight for the same sets.
-pub(super) fn transposed(problem: &Problem, datum_type: DatumType, isa: Isa) -> usize {
+/// Storing a vector of sums of the strategies with lanes of channels: transposed (21 on a Xeon whose output is in L3; less on a Zen 4 where the sixteen planes
+/// that are written at once do not fight for the same sets), or, where channels are last, as it is.
+pub(super) fn from_lanes(problem: &Problem, datum_type: DatumType, isa: Isa) -> usize {
     let plane = problem.axes.iter().fold(datum_type.size_of(), |bytes, axis| bytes.saturating_mul(axis.output));
-    match isa {
-        Isa::Amx => TRANSPOSED,
-        _ if plane.is_multiple_of(SAME_SETS) => TRANSPOSED,
+    match (problem.data_format, isa) {
+        (DataFormat::Nxc, _) => 6,
+        (_, Isa::Amx) => 17,
+        _ if plane.is_multiple_of(SAME_SETS) => 17,
         _ => 13,
     }
 }
-
-/// Storing a vector of such sums where channels are last.
-pub(super) const PLACED: usize = 6;
 
 /// Transforming a vector of channels of a tile's input, for each of its products; a vector of weights; and products to results, each of which is
 /// stored and loaded once.

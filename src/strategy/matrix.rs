@@ -130,7 +130,7 @@ impl MatrixPlan {
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = (whole.min(rows) as f64 * outer_share) as usize;
         let multiplied = (multiplied / 2).saturating_mul(sides);
-        let store = if problem.data_format == DataFormat::Ncx { cost::TRANSPOSED } else { cost::PLACED };
+        let store = cost::from_lanes(problem, DatumType::F32, Isa::Amx);
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
         let by_squares = match problem.data_format {
             DataFormat::Ncx => blocks.sheets.positions_read().saturating_mul(cost::INTO_BLOCK),

@@ -11,7 +11,7 @@ use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
+use crate::kernel::{Dispatch, FETCHES, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
@@ -134,10 +134,11 @@ impl PhasesPlan {
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
 
+        let fetches = in_place && FETCHES && isa != Isa::Amx;
         let waits = match problem.group_in {
             1 => cost::beyond_cache(problem, datum_type, machine),
             _ => {
-                let slots = if in_place { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                let slots = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
                 cost::beyond_caches(problem, datum_type, slots, lanes, isa)
             }
         };
@@ -181,11 +182,11 @@ impl PhasesPlan {
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
                 let tile_major = resident && !(rows && problem.group_out > most_planes(isa));
+                let panels = problem.group_out.div_ceil(mr);
                 let passes = match tile_major {
                     true => 1,
-                    false => problem.group_out.div_ceil(mr) * if rows { phases / x.out_step } else { phases },
+                    false => panels * if rows { phases / x.out_step } else { phases },
                 };
-                let panels = problem.group_out.div_ceil(mr);
                 let read = match in_place {
                     true => (flat / lanes).saturating_mul(problem.group_in).saturating_mul(cost::read_in_place(
                         problem,
@@ -207,7 +208,7 @@ impl PhasesPlan {
                     whole.saturating_mul(tile_cost(m, nv)).saturating_add(last).saturating_mul(runs)
                 };
                 let last = if tail > 0 { row_cost(tail_mr) } else { 0 };
-                let panels = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
+                let multiplied = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
                 let store = match rows {
                     true if same_element => cost::FROM_REGISTERS,
                     true => cost::FROM_REGISTERS.saturating_add(cost::NARROWED),
@@ -226,7 +227,7 @@ impl PhasesPlan {
                 };
                 let stored = stored.saturating_add(rows_stored);
                 let moved = copied.saturating_add(read).saturating_add(stored);
-                let block = panels.saturating_mul(depth).saturating_add(moved);
+                let block = multiplied.saturating_mul(depth).saturating_add(moved);
                 let block = block.saturating_add(cost::BLOCK) as u64;
                 let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
                 let cost = match (problem.group_in, problem.group_out) {
@@ -242,7 +243,7 @@ impl PhasesPlan {
                         nv,
                         apart,
                         direct: in_place,
-                        ahead: in_place && bytes > machine.l2 && isa != Isa::Amx,
+                        ahead: fetches && bytes > machine.l2,
                         rows,
                         chunk_tiles: chunk_tiles(mr * bundle, nv * lanes, x, element),
                         tile_major,

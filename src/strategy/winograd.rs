@@ -182,11 +182,7 @@ impl WinogradPlan {
         let phases: usize = axes.iter().map(|axis| axis.out_step).product();
         let vectors_in = problem.group_in.div_ceil(lanes);
         let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
-        let store = if problem.data_format == DataFormat::Ncx {
-            cost::transposed(problem, datum_type, isa)
-        } else {
-            cost::PLACED
-        };
+        let store = cost::from_lanes(problem, datum_type, isa);
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
         let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
