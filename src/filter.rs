@@ -1,7 +1,7 @@
 //! Filters as strategies read them.
 
 use crate::element::{Compute, Element, dispatch_element};
-use crate::kernel::{self, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
+use crate::kernel::{self, Before, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
 use crate::spec::{DeconvSpec, Direction};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
@@ -79,6 +79,7 @@ impl PackedFilter {
             filter.shape(),
             spec.filter_shape()
         );
+        kernel::give_back_free_pages(Before::Packing);
         dispatch_element!(filter.datum_type(), E => Self::pack_t::<E>(spec, layout, filter))
     }
 

@@ -5,7 +5,7 @@
 
 use crate::element::{ELEMENT_TYPES, Element, dispatch_element};
 use crate::filter::{FilterLayout, PackedFilter};
-use crate::kernel::{self, Dispatch, Isa};
+use crate::kernel::{self, Before, Dispatch, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use crate::strategy::cells::CellsPlan;
@@ -428,6 +428,7 @@ impl Plan {
             "activation: datum_type={:?}, only floats take one",
             self.datum_type
         );
+        kernel::give_back_free_pages(Before::Running);
         dispatch_element!(self.datum_type, E => {
             let shape = self.problem.output_shape();
             let steps = tail::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;

@@ -179,6 +179,31 @@ fn learn_to_keep() {
     unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_FROM))) }
 }
 
+/// What comes after the system got back what is free.
+#[derive(Clone, Copy)]
+pub(crate) enum Before {
+    /// The first filter is packed: loading a model left free what it read.
+    Packing,
+    /// The first layer is run: optimising it left free the filters as they were.
+    Running,
+}
+
+/// Gives the pages that are free back to the system, once a process each: glibc would keep them, and a model's weights count twice in its memory (91 MiB of a
+/// DCGAN at the peak and 73 MiB after it, for 85 and 45). Takes a millisecond or two of the time it took to load it.
+pub(crate) fn give_back_free_pages(before: Before) {
+    static GIVEN: [Once; 2] = [const { Once::new() }; 2];
+    GIVEN[before as usize].call_once(trim);
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn trim() {
+    // SAFETY: only free pages are given back, at any time and from any thread.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn trim() {}
+
 /// Makes glibc take blocks beyond those that it learns from out of its heap, too, and keep several times an output's size free at its end, as it does by
 /// itself for smaller blocks. Where the environment tells glibc what to do, that stays. Threads other than the first have heaps of 64 MiB, beyond which
 /// blocks are mapped as before.

@@ -20,7 +20,7 @@ mod vector;
 mod window;
 mod winograd;
 
-pub(crate) use alloc::{refill, reserved, uninitialized_tensor, zeros};
+pub(crate) use alloc::{Before, give_back_free_pages, refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};

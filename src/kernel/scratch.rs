@@ -1,9 +1,11 @@
 //! Memory that is kept between runs.
 
-use super::alloc::reserve;
+use super::alloc::reserved;
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tract_core::internal::*;
 
-/// Memory that a thread keeps between runs, so that steady state allocates outputs only.
+/// Memory that tasks work in, kept between runs, so that steady state allocates outputs only.
 #[derive(Default)]
 pub(crate) struct Scratch<T> {
     /// A block of input.
@@ -22,6 +24,50 @@ pub(crate) struct Scratch<T> {
     pub transformed: [Aligned<T>; 3],
 }
 
+/// Scratch memory by place; that of a place which has none is in use. There is as much as tasks ever ran at once, which is less than threads ever ran any: where the
+/// calling thread and one of an executor's two run the tasks of a layer, the other one runs those of the next (7 MiB of a U-Net's).
+pub(crate) struct Shelf<T>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
+
+impl<T> Shelf<T> {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Shelf(Mutex::new(vec![]))
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Option<Box<Scratch<T>>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends some, most often what the thread had before, which its core's cache has.
+    pub fn lend<R>(&self, use_it: impl FnOnce(&mut Scratch<T>) -> R) -> R
+    where
+        Scratch<T>: Default,
+    {
+        thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });
+        let (place, mut scratch) = self.take(LAST.get());
+        LAST.set(place);
+        let result = use_it(&mut scratch);
+        self.places()[place] = Some(scratch);
+        result
+    }
+
+    /// What is in the preferred place, or in another one, or what is new, and its place.
+    fn take(&self, preferred: usize) -> (usize, Box<Scratch<T>>)
+    where
+        Scratch<T>: Default,
+    {
+        let mut places = self.places();
+        if let Some(scratch) = places.get_mut(preferred).and_then(Option::take) {
+            return (preferred, scratch);
+        }
+        let other = places.iter_mut().enumerate().find_map(|(place, scratch)| Some((place, scratch.take()?)));
+        other.unwrap_or_else(|| {
+            places.push(None);
+            (places.len() - 1, Box::default())
+        })
+    }
+}
+
 /// A buffer whose slices begin on a cache line: vectors that straddle lines cost twice.
 #[derive(Default)]
 pub(crate) struct Aligned<T>(Vec<T>);
@@ -35,10 +81,39 @@ impl<T: Copy + Default> Aligned<T> {
         let slack = 64 / size_of::<T>();
         let whole = len.saturating_add(slack);
         if self.0.len() < whole {
-            reserve("working memory", &mut self.0, whole)?;
+            // given back first: nothing of it is wanted, and the longer one may take its place
+            self.0 = vec![];
+            self.0 = reserved("working memory", whole)?;
             self.0.resize(whole, T::default());
         }
         let begin = self.0.as_ptr().align_offset(64).min(slack);
         Ok(&mut self.0[begin..begin + len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_much_is_kept_as_is_used_at_once() {
+        let shelf = Shelf::<f32>::new();
+        let block = |scratch: &mut Scratch<f32>| scratch.block.0.len();
+        let grown = shelf.lend(|scratch| {
+            shelf.lend(|other| assert_eq!(block(other), 0));
+            scratch.block.of(100).map(|_| block(scratch))
+        });
+        // a thread that had none before
+        let lent = std::thread::scope(|scope| scope.spawn(|| shelf.lend(|scratch| block(scratch))).join());
+        assert_eq!(lent.ok(), grown.ok());
+        assert_eq!(shelf.places().len(), 2);
+    }
+
+    #[test]
+    fn a_thread_finds_its_own_again() {
+        let shelf = Shelf::<f32>::new();
+        let inner = shelf.lend(|_| shelf.lend(|inner| std::ptr::from_mut(inner).addr()));
+        // the outer one was lent first, but is not the thread's last
+        assert_eq!(shelf.lend(|scratch| std::ptr::from_mut(scratch).addr()), inner);
     }
 }

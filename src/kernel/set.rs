@@ -7,7 +7,7 @@ use super::matrix::{self, MatrixKernels};
 use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::plane::{PlaneTaps, sum_of_plane};
 use super::rows;
-use super::scratch::Scratch;
+use super::scratch::{Scratch, Shelf};
 use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{
@@ -20,7 +20,6 @@ use super::winograd::{
 };
 use crate::element::Compute;
 use crate::tail::Activation;
-use std::cell::RefCell;
 
 type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
@@ -690,12 +689,12 @@ kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles
 #[cfg(target_arch = "aarch64")]
 kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 
-/// A thread's scratch memory of one type, lent for the length of a task. Tasks don't nest.
-macro_rules! scratch_of_thread {
+/// Scratch memory of one type, lent for the length of a task.
+macro_rules! scratch_of_type {
     ($t:ty) => {
         fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<$t>) -> R) -> R {
-            thread_local!(static SCRATCH: RefCell<Scratch<$t>> = RefCell::default());
-            SCRATCH.with_borrow_mut(use_it)
+            static SHELF: Shelf<$t> = Shelf::new();
+            SHELF.lend(use_it)
         }
     };
 }
@@ -710,12 +709,12 @@ pub(crate) trait Dispatch: Compute {
         None
     }
 
-    /// Lends the thread's scratch memory.
+    /// Lends scratch memory.
     fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
 }
 
 impl Dispatch for f32 {
-    scratch_of_thread!(f32);
+    scratch_of_type!(f32);
 
     fn kernels(isa: Isa) -> &'static Kernels<f32> {
         match isa {
@@ -735,7 +734,7 @@ impl Dispatch for f32 {
 }
 
 impl Dispatch for f64 {
-    scratch_of_thread!(f64);
+    scratch_of_type!(f64);
 
     fn kernels(isa: Isa) -> &'static Kernels<f64> {
         match isa {
@@ -751,7 +750,7 @@ impl Dispatch for f64 {
 }
 
 impl Dispatch for i64 {
-    scratch_of_thread!(i64);
+    scratch_of_type!(i64);
 
     fn kernels(_isa: Isa) -> &'static Kernels<i64> {
         &portable_i64::KERNELS

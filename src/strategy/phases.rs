@@ -339,7 +339,7 @@ struct Prepared<'a, E: Element> {
     strides: (usize, usize, Vec<usize>),
 }
 
-/// A thread's scratch memory, without the block.
+/// Scratch memory, without the block.
 struct Buffers<'a, T> {
     tile: &'a mut Aligned<T>,
     ragged: &'a mut Aligned<T>,

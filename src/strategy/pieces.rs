@@ -225,7 +225,7 @@ pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usi
     of_tasks.saturating_add(slices.saturating_mul(size_of::<Slice<f32>>()))
 }
 
-/// Runs `work` on every task of a cut, each with its thread's scratch memory. `cost` is the estimate for all of them.
+/// Runs `work` on every task of a cut, each with scratch memory. `cost` is the estimate for all of them.
 pub(crate) fn run_tasks<E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
