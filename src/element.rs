@@ -177,10 +177,7 @@ impl Compute for i64 {
     }
 }
 
-/// A type that tensors hold.
-///
-/// Integers are computed modulo 2⁶⁴ and stored modulo their own width: exact whenever the true result fits the type, two's
-/// complement wrap otherwise, never a saturation and never a detour through floating point.
+/// A type that tensors hold while a plan runs on them: see [`integers`](crate::integers) for those that are none.
 pub(crate) trait Element: Datum + Copy + Send + Sync {
     /// The type that sums are computed in.
     type Compute: Dispatch + Datum;
@@ -188,7 +185,7 @@ pub(crate) trait Element: Datum + Copy + Send + Sync {
     /// To the compute type, exactly.
     fn widen(self) -> Self::Compute;
 
-    /// From the compute type: rounded to nearest (floats) or wrapped (integers).
+    /// From the compute type, rounded to nearest.
     fn narrow(value: Self::Compute) -> Self;
 
     /// Widens a slice into another of the same length.
@@ -249,7 +246,7 @@ macro_rules! same_element {
         }
     )*};
 }
-same_element!(f32, f64);
+same_element!(f32, f64, i64);
 
 impl Element for f16 {
     type Compute = f32;
@@ -273,25 +270,6 @@ impl Element for f16 {
     }
 }
 
-macro_rules! integer_element {
-    ($($t:ty),*) => {$(
-        impl Element for $t {
-            type Compute = i64;
-
-            #[inline(always)]
-            fn widen(self) -> i64 {
-                self as i64
-            }
-
-            #[inline(always)]
-            fn narrow(value: i64) -> $t {
-                value as $t
-            }
-        }
-    )*};
-}
-integer_element!(i8, u8, i16, u16, i32, u32, i64, u64);
-
 /// The element types that a deconvolution can run on.
 pub(crate) const ELEMENT_TYPES: [DatumType; 11] = [
     DatumType::F32,
@@ -307,7 +285,7 @@ pub(crate) const ELEMENT_TYPES: [DatumType; 11] = [
     DatumType::U64,
 ];
 
-/// Calls `$body` with `$E` bound to the [`Element`] type of a datum type; an error for any other.
+/// Calls `$body` with `$E` bound to the [`Element`] type of a datum type that [`computed_as`](crate::integers::computed_as) gives; an error for any other.
 macro_rules! dispatch_element {
     ($dt:expr, $E:ident => $body:expr) => {{
         use tract_core::internal::{DatumType, bail, f16};
@@ -324,36 +302,8 @@ macro_rules! dispatch_element {
                 type $E = f64;
                 $body
             }
-            DatumType::I8 => {
-                type $E = i8;
-                $body
-            }
-            DatumType::U8 => {
-                type $E = u8;
-                $body
-            }
-            DatumType::I16 => {
-                type $E = i16;
-                $body
-            }
-            DatumType::U16 => {
-                type $E = u16;
-                $body
-            }
-            DatumType::I32 => {
-                type $E = i32;
-                $body
-            }
-            DatumType::U32 => {
-                type $E = u32;
-                $body
-            }
             DatumType::I64 => {
                 type $E = i64;
-                $body
-            }
-            DatumType::U64 => {
-                type $E = u64;
                 $body
             }
             other => bail!(

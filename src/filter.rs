@@ -1,8 +1,10 @@
 //! Filters as strategies read them.
 
 use crate::element::{Compute, Element, dispatch_element};
+use crate::integers;
 use crate::kernel::{self, Before, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
 use crate::spec::{DeconvSpec, Direction};
+use std::borrow::Cow;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -58,7 +60,7 @@ pub enum FilterLayout {
     },
 }
 
-/// A filter in some layout, in the element type that sums are computed in (except for [`FilterLayout::Plain`]).
+/// A filter in some layout, in the element type that sums are computed in (but for floats in [`FilterLayout::Plain`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PackedFilter {
     layout: FilterLayout,
@@ -80,7 +82,12 @@ impl PackedFilter {
             spec.filter_shape()
         );
         kernel::give_back_free_pages(Before::Packing);
-        dispatch_element!(filter.datum_type(), E => Self::pack_t::<E>(spec, layout, filter))
+        let computed_as = integers::computed_as(filter.datum_type());
+        let filter = match integers::converted("filter", filter, computed_as)? {
+            Cow::Borrowed(_) => Cow::Borrowed(filter),
+            Cow::Owned(converted) => Cow::Owned(Arc::new(converted)),
+        };
+        dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter))
     }
 
     fn pack_t<E: Element>(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {

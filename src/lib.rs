@@ -84,9 +84,12 @@
 //!
 //! # Memory
 //!
-//! Working memory is kept by each thread from run to run, as large as the largest layer needed it; outputs are the tensors that tract
-//! gets. With the first one of 128 KiB or more, glibc is made to keep freed blocks up to 32 MiB each, and 64 MiB at the end of
-//! its heap, as it does by itself once a program has freed a block that large: the next run does not wait for fresh pages. With
+//! Working memory is kept from run to run, for as many threads as ever computed at once, as large as the largest layer needed it; outputs are the
+//! tensors that tract gets. Integers of other types than `i64` are copied to it and back.
+//!
+//! What loading left free goes back to the system (`malloc_trim`, twice a process: before the first filter is packed and before the first run). With
+//! each output of 128 KiB or more that is the largest until then, glibc is made to keep four times as much at the end of its heap, as it does by itself
+//! once a program has freed a block half as large: the next run does not wait for fresh pages. With
 //! the first output of 16 MiB or more, it is made to take all blocks from its heap (`mallopt`, for the whole process), and to
 //! keep at the heap's end what is free there, up to four times the largest output and 1 GiB. That is not done where the environment
 //! has `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_MAX_`, `MALLOC_MMAP_THRESHOLD_` or tunables of glibc's `malloc`, and changes nothing
@@ -121,6 +124,8 @@ mod frontend;
 mod fuse;
 #[forbid(unsafe_code)]
 pub mod geometry;
+#[forbid(unsafe_code)]
+mod integers;
 pub mod kernel;
 #[forbid(unsafe_code)]
 pub mod knobs;

@@ -5,6 +5,7 @@
 
 use crate::element::{ELEMENT_TYPES, Element, dispatch_element};
 use crate::filter::{FilterLayout, PackedFilter};
+use crate::integers;
 use crate::kernel::{self, Before, Dispatch, Isa};
 use crate::machine::Machine;
 use crate::spec::{DeconvSpec, Padding, Problem};
@@ -264,6 +265,15 @@ impl Plan {
         );
         options.check_output(&problem.output_shape(), datum_type)?;
         let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
+        let computed_as = integers::computed_as(datum_type);
+        // of input and output, where they are converted
+        let copies = match computed_as == datum_type {
+            true => 0,
+            false => [problem.input_shape(), problem.output_shape()]
+                .iter()
+                .map(|shape| shape.iter().fold(computed_as.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
+                .fold(0, usize::saturating_add),
+        };
         let isa = options.isa.unwrap_or_else(Isa::best);
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
         let empty = problem.input_shape().contains(&0);
@@ -282,12 +292,14 @@ impl Plan {
                 continue;
             }
             let machine = Machine::current();
-            let proposed = strategy.propose(&folded, datum_type, isa, options.layout.as_ref(), machine);
-            let affordable = proposed.and_then(|decision| match decision.working_bytes(&folded, datum_type) {
-                bytes if bytes > limit => {
-                    Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
+            let proposed = strategy.propose(&folded, computed_as, isa, options.layout.as_ref(), machine);
+            let affordable = proposed.and_then(|decision| {
+                match copies.saturating_add(decision.working_bytes(&folded, computed_as)) {
+                    bytes if bytes > limit => {
+                        Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
+                    }
+                    _ => Ok(decision),
                 }
-                _ => Ok(decision),
             });
             match affordable {
                 Err(reason) => declined.push((strategy, reason)),
@@ -429,13 +441,16 @@ impl Plan {
             self.datum_type
         );
         kernel::give_back_free_pages(Before::Running);
-        dispatch_element!(self.datum_type, E => {
+        let computed_as = integers::computed_as(self.datum_type);
+        let input = integers::converted("input", input, computed_as)?;
+        let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
+        let output: Tensor = dispatch_element!(computed_as, E => {
             let shape = self.problem.output_shape();
             let steps = tail::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
-            let mut output = kernel::uninitialized_tensor("output size", self.datum_type, &shape)?;
+            let mut output = kernel::uninitialized_tensor("output size", computed_as, &shape)?;
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
-                bias: bias.map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
+                bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
                 tail: Tail { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(self.isa) },
             };
             let mut view = output.try_as_plain_ram_mut()?;
@@ -452,8 +467,9 @@ impl Plan {
                 Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
             }
-            Ok(output)
-        })
+            output
+        });
+        integers::convert("output size", output, self.datum_type)
     }
 }
 

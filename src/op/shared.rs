@@ -5,6 +5,7 @@ use crate::cache::PlanCache;
 use crate::describe::list;
 use crate::element::{Compute, Element, dispatch_element};
 use crate::filter::PackedFilter;
+use crate::integers;
 use crate::kernel::{self, Dispatch, Isa};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
@@ -73,10 +74,12 @@ fn bias_only(
         DataFormat::Ncx => shape[2..].iter().product(),
         DataFormat::Nxc => 1,
     };
-    let mut output = kernel::uninitialized_tensor("output size", datum_type, &shape)?;
-    dispatch_element!(datum_type, E => {
+    let computed_as = integers::computed_as(datum_type);
+    let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
+    let mut output = kernel::uninitialized_tensor("output size", computed_as, &shape)?;
+    dispatch_element!(computed_as, E => {
         let mut sums = vec![<<E as Element>::Compute as Compute>::ZERO; problem.group * problem.group_out];
-        if let Some(bias) = bias {
+        if let Some(bias) = &bias {
             let bias = bias.try_as_plain_ram()?;
             sums.iter_mut().zip(bias.as_slice::<E>()?).for_each(|(sum, bias)| *sum = bias.widen());
         }
@@ -99,7 +102,7 @@ fn bias_only(
             }
         }
     });
-    Ok(output)
+    integers::convert("output size", output, datum_type)
 }
 
 /// The output's spatial size where neither the spec nor the input's shape tells it.

@@ -1,0 +1,101 @@
+//! Integers: all are computed as those of 64 bits with a sign.
+//!
+//! Modulo 2⁶⁴, and stored modulo their own width: exact whenever the true result fits the type, two's complement wrap otherwise, never a saturation and never
+//! a detour through floating point. That they are converted before and after, and not as they are read and written, costs them a copy each and saves eight
+//! instances of every strategy.
+
+use crate::element::ELEMENT_TYPES;
+use crate::kernel::uninitialized_tensor;
+use std::borrow::Cow;
+use tract_core::internal::tract_num_traits::AsPrimitive;
+use tract_core::internal::*;
+
+/// The type that operands of a type have while a plan runs on them, and that its output is made in.
+pub(crate) fn computed_as(datum_type: DatumType) -> DatumType {
+    match ELEMENT_TYPES.contains(&datum_type) && !datum_type.is_float() {
+        true => DatumType::I64,
+        false => datum_type,
+    }
+}
+
+/// A tensor in another type: one of integers of 64 bits as any other integers, or the other way round. `what` begins the message of an error.
+///
+/// # Errors
+/// When the memory can't be had.
+pub(crate) fn converted<'a>(what: &str, from: &'a Tensor, to: DatumType) -> TractResult<Cow<'a, Tensor>> {
+    if from.datum_type() == to {
+        return Ok(Cow::Borrowed(from));
+    }
+    let mut tensor = uninitialized_tensor(what, to, from.shape())?;
+    macro_rules! copy {
+        ($($narrow:ident $datum_type:ident),*) => {
+            match (from.datum_type(), to) {
+                $(
+                    (DatumType::$datum_type, DatumType::I64) => copy::<$narrow, i64>(from, &mut tensor)?,
+                    (DatumType::I64, DatumType::$datum_type) => copy::<i64, $narrow>(from, &mut tensor)?,
+                )*
+                (other, _) => bail!("{what}: datum_type={other:?}, {to:?} is needed"),
+            }
+        };
+    }
+    copy!(i8 I8, u8 U8, i16 I16, u16 U16, i32 I32, u32 U32, u64 U64);
+    Ok(Cow::Owned(tensor))
+}
+
+/// As [`converted`], of a tensor that is not wanted any more.
+///
+/// # Errors
+/// As [`converted`].
+pub(crate) fn convert(what: &str, from: Tensor, to: DatumType) -> TractResult<Tensor> {
+    match converted(what, &from, to)? {
+        Cow::Owned(converted) => Ok(converted),
+        Cow::Borrowed(_) => Ok(from),
+    }
+}
+
+fn copy<A: Datum + AsPrimitive<B>, B: Datum + Copy>(from: &Tensor, to: &mut Tensor) -> TractResult<()> {
+    let from = from.try_as_plain_ram()?.as_slice::<A>()?;
+    let mut view = to.try_as_plain_ram_mut()?;
+    for (to, from) in view.as_slice_mut::<B>()?.iter_mut().zip(from) {
+        *to = from.as_();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_wrap() -> TractResult<()> {
+        let wide = tensor1(&[-1i64, 300, i64::MIN, 1 << 40]);
+        for (to, expected) in [
+            (DatumType::U8, tensor1(&[255u8, 44, 0, 0])),
+            (DatumType::I16, tensor1(&[-1i16, 300, 0, 0])),
+            (DatumType::U64, tensor1(&[u64::MAX, 300, 1 << 63, 1 << 40])),
+            (DatumType::I64, wide.clone()),
+        ] {
+            assert_eq!(convert("output", wide.clone(), to)?, expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn operands_keep_their_bits() -> TractResult<()> {
+        for (from, expected) in [
+            (tensor1(&[-128i8, 127]), tensor1(&[-128i64, 127])),
+            (tensor1(&[u32::MAX, 0]), tensor1(&[(1i64 << 32) - 1, 0])),
+            (tensor1(&[u64::MAX, 1]), tensor1(&[-1i64, 1])),
+        ] {
+            assert_eq!(*converted("input", &from, computed_as(from.datum_type()))?, expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn floats_stay() {
+        assert_eq!(computed_as(DatumType::F16), DatumType::F16);
+        let error = converted("input", &tensor1(&[1f32]), DatumType::I64).err().map(|e| e.to_string());
+        assert_eq!(error.as_deref(), Some("input: datum_type=F32, I64 is needed"));
+    }
+}
