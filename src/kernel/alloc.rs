@@ -29,18 +29,18 @@ const ATTEMPTS: usize = 16;
 const OF_BLOCKS: usize = 16;
 const LINE: usize = 64;
 
-/// Nearly the largest block (32 MiB with its header) that glibc learns from: what it keeps then begins at blocks of that size, and at 64 MiB in all. Until
-/// it has met one, a model of many smaller outputs gives the end of the heap back to the system at every run and gets it as fresh pages in the next:
-/// a U-Net at 256 × 256 took 177 ms for 162 (a Xeon).
+/// Nearly the largest block (32 MiB with its header) that glibc learns from: what it keeps at the heap's end is twice what it has learnt from.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
+const LEARNT_TO: usize = (32 << 20) - (64 << 10);
 
 /// The smallest and the largest output that has a place of its own, and that glibc is made to keep beyond what it learns (layers of 42 to 134 MB took 0.62 to
 /// 0.79 of the time on a Xeon, where the system clears 7 GB/s).
 const KEPT_FROM: usize = 16 << 20;
 const KEPT_TO: usize = 256 << 20;
 
-/// How many outputs there is room for at the heap's end before it is given back: what is tried for counts, too, though it is never touched.
+/// How many of the largest outputs there is room for at the heap's end before it is given back: what is tried for counts, too, though it is never touched. With
+/// less, a model gives the end back at every run and gets it as fresh pages in the next (a U-Net at 256 × 256 took 177 ms for 162, a Xeon); with more, what
+/// loading left free there counts in the memory of a small one.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ROOM_FOR: usize = 4;
 
@@ -54,11 +54,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
         .try_fold(dt.size_of(), |bytes, dim| bytes.checked_mul(*dim))
         .with_context(|| format!("{what}: shape={shape:?}, the number of bytes overflows"))?;
     if bytes >= TRIED_FROM {
-        static LEARNT: Once = Once::new();
-        LEARNT.call_once(learn_to_keep);
-        if bytes >= KEPT_FROM {
-            keep_room_for(bytes);
-        }
+        keep_room_for(bytes);
         // with what is cut off
         let room = bytes.saturating_add(2 * PAGE);
         ensure!(can_be_had(room), "{what}: shape={shape:?}, {bytes} bytes can not be allocated");
@@ -171,14 +167,6 @@ fn make_place(bytes: usize, only: bool) {
     }
 }
 
-/// Shows glibc a large block. Not by way of Rust's allocator, which may be another one, or count.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn learn_to_keep() {
-    // `black_box`, or else the compiler may drop both calls
-    // SAFETY: what is freed was just allocated, or is null.
-    unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_FROM))) }
-}
-
 /// What comes after the system got back what is free.
 #[derive(Clone, Copy)]
 pub(crate) enum Before {
@@ -204,9 +192,9 @@ fn trim() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn trim() {}
 
-/// Makes glibc take blocks beyond those that it learns from out of its heap, too, and keep several times an output's size free at its end, as it does by
-/// itself for smaller blocks. Where the environment tells glibc what to do, that stays. Threads other than the first have heaps of 64 MiB, beyond which
-/// blocks are mapped as before.
+/// Makes glibc keep several times an output's size free at the heap's end. Up to what it learns from, it is shown a block, which changes nothing where the environment
+/// tells it what to do; from [`KEPT_FROM`] on it is also told to take larger blocks out of its heap, but for such an environment. Threads other than the first have
+/// heaps of 64 MiB, beyond which blocks are mapped as before.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn keep_room_for(bytes: usize) {
     static KEPT: Mutex<usize> = Mutex::new(0);
@@ -219,19 +207,22 @@ fn keep_room_for(bytes: usize) {
         std::env::vars_os().any(told)
     });
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if bytes > KEPT_TO || bytes <= *kept || *TOLD {
+    if bytes > KEPT_TO || bytes <= *kept {
         return;
     }
     *kept = bytes;
-    // SAFETY: two numbers that steer the allocator, which may be set at any time and from any thread; the larger is 2^30.
-    unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, (ROOM_FOR * bytes) as libc::c_int);
-        libc::mallopt(libc::M_MMAP_MAX, 0);
+    if bytes < KEPT_FROM {
+        // Not by way of Rust's allocator, which may be another one, or count. `black_box`, or else the compiler may drop both calls.
+        // SAFETY: what is freed was just allocated, or is null.
+        unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_TO.min(ROOM_FOR / 2 * bytes)))) }
+    } else if !*TOLD {
+        // SAFETY: two numbers that steer the allocator, which may be set at any time and from any thread; the larger is 2^30.
+        unsafe {
+            libc::mallopt(libc::M_TRIM_THRESHOLD, (ROOM_FOR * bytes) as libc::c_int);
+            libc::mallopt(libc::M_MMAP_MAX, 0);
+        }
     }
 }
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn learn_to_keep() {}
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn keep_room_for(_bytes: usize) {}
