@@ -218,6 +218,7 @@ mod amx {
     use super::*;
     use std::arch::asm;
     use std::arch::x86_64::*;
+    use std::mem::MaybeUninit;
     use std::sync::OnceLock;
 
     pub fn is_available() -> bool {
@@ -347,9 +348,9 @@ mod amx {
         })
     }
 
-    /// Four tiles of sums: `[position side][channel side][position][channel]`.
+    /// Four tiles of sums: `[position side][channel side][position][channel]`. Of one side of channels there are two sums, to be added.
     #[repr(C, align(64))]
-    struct Sums([f32; 4 * SIDE * SIDE]);
+    struct Sums(MaybeUninit<[f32; 4 * SIDE * SIDE]>);
 
     /// # Safety
     /// As [`MatrixKernels::multiply`] asserts; the CPU has tile registers, and the process may use them.
@@ -363,36 +364,93 @@ mod amx {
         out: &mut [f32],
         out_stride: usize,
     ) {
-        let mut sums = Sums([0.0; 4 * SIDE * SIDE]);
+        // SAFETY: this function's contract.
+        unsafe {
+            match sides {
+                2 => multiply_sides::<2>(weights, source, count, start, out, out_stride),
+                _ => multiply_sides::<1>(weights, source, count, start, out, out_stride),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`multiply`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn multiply_sides<const SIDES: usize>(
+        weights: &[u16],
+        source: &PartSource,
+        count: usize,
+        start: Start<f32>,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
         // Tiles with as many positions as each other: the fewer rows they have, the less time they take.
         let rows = count.div_ceil(2 * count.div_ceil(POSITIONS_AT_ONCE));
         let shapes = Shapes::new(rows);
-        // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract.
+        // Sums are finished while the next ones are made: vectors don't wait for tile registers then.
+        let mut sums = [const { Sums(MaybeUninit::uninit()) }; 2];
+        let mut made = None;
+        // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract. Sums
+        // are written before they are read.
         unsafe {
+            let mut finish = |sums: &Sums, first: usize| {
+                let to = out.as_mut_ptr().add(first * out_stride);
+                finish::<SIDES>(sums, rows, (count - first).min(2 * rows), start, to, out_stride);
+            };
             // The compiler puts nothing in tile registers, so shapes stay what they are until the release, which makes it cheap to switch threads.
             asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly));
-            for first in (0..count).step_by(2 * rows) {
-                let positions = (count - first).min(2 * rows);
+            for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
                 let from = source.data.as_ptr().add(source.base + first * source.step);
-                match sides {
-                    2 => four_tiles(from, rows, source, weights, &mut sums),
-                    _ => two_tiles(from, rows, source, weights, &mut sums),
+                match SIDES {
+                    2 => four_tiles(from, rows, source, weights, &mut sums[turn % 2]),
+                    _ => two_tiles(from, rows, source, weights, &mut sums[turn % 2]),
                 }
-                for p in 0..positions {
-                    for side in 0..sides {
-                        let at =
-                            ((p >= rows) as usize * 2 + side) * SIDE * SIDE + (p - (p >= rows) as usize * rows) * SIDE;
-                        let sum = _mm512_load_ps(sums.0.as_ptr().add(at));
-                        let to = out.as_mut_ptr().add((first + p) * out_stride + side * SIDE);
-                        let before = match start {
-                            Start::Bias(bias) => _mm512_loadu_ps(bias.as_ptr().add(side * SIDE)),
-                            Start::Add => _mm512_loadu_ps(to),
-                        };
+                if let Some((turn, first)) = made.replace((turn, first)) {
+                    finish(&sums[turn % 2], first);
+                }
+            }
+            asm!("tilerelease", options(nostack, nomem));
+            if let Some((turn, first)) = made {
+                finish(&sums[turn % 2], first);
+            }
+        }
+    }
+
+    /// Adds sums to the bias or to what is there.
+    ///
+    /// # Safety
+    /// `sums` are those of tiles of so many rows, all written; from `to` on, `positions` of them can be written, `stride` apart, `SIDES · SIDE` elements each.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn finish<const SIDES: usize>(
+        sums: &Sums,
+        rows: usize,
+        positions: usize,
+        start: Start<f32>,
+        to: *mut f32,
+        stride: usize,
+    ) {
+        let sums = sums.0.as_ptr().cast::<f32>();
+        // SAFETY: this function's contract; a bias has as many values.
+        unsafe {
+            let bias = match start {
+                Start::Bias(bias) => std::array::from_fn(|side| _mm512_loadu_ps(bias.as_ptr().add(side * SIDE))),
+                Start::Add => [_mm512_setzero_ps(); SIDES],
+            };
+            for half in 0..2 {
+                let first = half * rows;
+                for p in first..positions.min(first + rows) {
+                    for (side, bias) in bias.iter().enumerate() {
+                        let tile =
+                            |tile: usize| _mm512_load_ps(sums.add(((half * 2 + tile) * SIDE + (p - first)) * SIDE));
+                        let sum = if SIDES == 2 { tile(side) } else { _mm512_add_ps(tile(0), tile(1)) };
+                        let to = to.add(p * stride + side * SIDE);
+                        let before = if let Start::Add = start { _mm512_loadu_ps(to) } else { *bias };
                         _mm512_storeu_ps(to, _mm512_add_ps(before, sum));
                     }
                 }
             }
-            asm!("tilerelease", options(nostack, nomem));
         }
     }
 
@@ -433,14 +491,14 @@ mod amx {
     }
 
     /// The sums of two tile registers of positions by two of channels, or one, over all steps of a source: first the small products, of parts that are
-    /// not both high, then the large ones. Where there are two sums only, the halves of each are added.
+    /// not both high, then the large ones.
     macro_rules! tiles {
-        ($(#[$doc:meta])* $name:ident, $sides:tt, halves $halves:expr) => {
+        ($(#[$doc:meta])* $name:ident, $sides:tt) => {
             $(#[$doc])*
             #[inline(always)]
             unsafe fn $name(from: *const u16, rows: usize, source: &PartSource, weights: &[u16], sums: &mut Sums) {
                 if source.steps.is_empty() {
-                    sums.0.fill(0.0);
+                    sums.0.write([0.0; 4 * SIDE * SIDE]);
                     return;
                 }
                 let steps = source.steps.as_ptr_range();
@@ -455,15 +513,14 @@ mod amx {
                         "lea {w}, [{weights} + 2*{w}]",
                         "lea {x}, [{from} + 2*{x}]",
                         "lea {y}, [{x} + {side}]",
-                        load_positions!(),
+                        "lea {x}, [{x} + 2*{part}]", "lea {y}, [{y} + 2*{part}]",
+                        load_positions!(), load_weights!($sides, 0), products!($sides, even),
+                        "sub {x}, {part}", "sub {y}, {part}",
+                        load_positions!(), products!($sides, odd),
                         load_weights!($sides, 1), products!($sides, even),
-                        load_weights!($sides, 2), products!($sides, odd),
-                        "add {x}, {part}", "add {y}, {part}",
-                        load_positions!(),
-                        load_weights!($sides, 1), products!($sides, even),
-                        load_weights!($sides, 0), products!($sides, odd),
-                        "add {x}, {part}", "add {y}, {part}",
-                        load_positions!(), products!($sides, even),
+                        "sub {x}, {part}", "sub {y}, {part}",
+                        load_positions!(), products!($sides, odd),
+                        load_weights!($sides, 2), products!($sides, even),
                         "add {at}, 16",
                         "cmp {at}, {end}",
                         "jne 2b",
@@ -497,12 +554,6 @@ mod amx {
                         options(nostack),
                     );
                 }
-                for half in $halves {
-                    let (to, from): (usize, usize) = half;
-                    for i in 0..SIDE * SIDE {
-                        sums.0[to * SIDE * SIDE + i] += sums.0[from * SIDE * SIDE + i];
-                    }
-                }
             }
         };
     }
@@ -510,12 +561,12 @@ mod amx {
     tiles! {
         /// # Safety
         /// The CPU has tile registers, whose shapes are [`Shapes::new`] of `rows`; from `from` on, the source has twice so many positions; `weights` has two sides for each step.
-        four_tiles, 2, halves []
+        four_tiles, 2
     }
     tiles! {
         /// # Safety
         /// As [`four_tiles`], for one side of channels.
-        two_tiles, 1, halves [(0, 1), (2, 3)]
+        two_tiles, 1
     }
 }
 
