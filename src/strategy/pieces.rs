@@ -8,7 +8,7 @@ use crate::kernel::{Dispatch, Kernels, reserved};
 use crate::spec::{Axis, DataFormat, Problem};
 use crate::tail::{ChannelTail, Tail};
 use std::ops::Range;
-use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_itertools::{Either, Itertools};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
@@ -191,7 +191,7 @@ pub(crate) struct Task<'a, E> {
 pub(crate) struct Pieces<'a, E> {
     /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task. In NXC, where other tasks have other
     /// channels of the same cells: per outer phase, each cell.
-    slices: Vec<Slice<'a, E>>,
+    slices: Slices<'a, E>,
     /// The task's channels, where each cell is a slice.
     by_cell: Option<Range<usize>>,
     /// The outer phases (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
@@ -204,6 +204,47 @@ pub(crate) struct Pieces<'a, E> {
     step: usize,
     /// Whether whole vectors are written past the caches.
     streamed: bool,
+}
+
+/// Parts of the output, in its order.
+enum Slices<'a, E> {
+    /// Anywhere.
+    Listed(Vec<Slice<'a, E>>),
+    /// One behind the other, of so many elements each, where a task has all of its channels' cells: a list of some hundred took a tenth of a layer's time.
+    Even(Slice<'a, E>, usize),
+}
+
+impl<E> Slices<'_, E> {
+    /// The index of the first cell of one.
+    fn at(&self, index: usize) -> usize {
+        match self {
+            Slices::Listed(list) => list[index].at,
+            Slices::Even(all, len) => all.at + index * len,
+        }
+    }
+
+    fn cells(&mut self, index: usize) -> &mut [E] {
+        match self {
+            Slices::Listed(list) => list[index].cells,
+            Slices::Even(all, len) => &mut all.cells[index * *len..][..*len],
+        }
+    }
+
+    /// The cells of each `step`th, from `range.start + first` on.
+    fn every(&mut self, range: Range<usize>, step: usize, first: usize) -> impl Iterator<Item = &mut [E]> {
+        match self {
+            Slices::Listed(list) => {
+                Either::Left(list[range].chunks_exact_mut(step).map(move |slices| &mut *slices[first].cells))
+            }
+            Slices::Even(all, len) => {
+                let len = *len;
+                let cells = &mut all.cells[range.start * len..range.end * len];
+                Either::Right(
+                    cells.chunks_exact_mut((step * len).max(1)).map(move |cells| &mut cells[first * len..][..len]),
+                )
+            }
+        }
+    }
 }
 
 /// Consecutive cells of the output.
@@ -255,10 +296,18 @@ fn tasks<'a, E: Element>(
     let groups = &cut.groups;
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
 
+    let even = outer_grid == 1 && cut.rows.len() * cut.columns.len() == 1 && !by_cell;
     let mut tasks = reserved(
         "tasks",
         problem.batch * groups.len() * cut.channels.len() * outer_grid * cut.rows.len() * cut.columns.len(),
     )?;
+    let (mut rest, mut taken) = (output, 0);
+    let mut take = |len: usize| {
+        let (cells, tail) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = tail;
+        taken += len;
+        Slice { at: taken - len, cells }
+    };
     for n in 0..problem.batch {
         for group in groups {
             for channels in &cut.channels {
@@ -272,6 +321,13 @@ fn tasks<'a, E: Element>(
                                 (true, false) => 1,
                                 (true, true) => row_cells.len() * column_cells.len(),
                             };
+                            let slices = match even {
+                                true => {
+                                    let len = row_cells.len() * column_cells.len() * step;
+                                    Slices::Even(take(outer_phases.len() * slices * len), len)
+                                }
+                                false => Slices::Listed(reserved("tasks", outer_phases.len() * slices)?),
+                            };
                             tasks.push(Task {
                                 n,
                                 groups: group.clone(),
@@ -280,7 +336,7 @@ fn tasks<'a, E: Element>(
                                 rows: rows.clone(),
                                 columns: columns.clone(),
                                 pieces: Pieces {
-                                    slices: reserved("tasks", outer_phases.len() * slices)?,
+                                    slices,
                                     by_cell: by_cell.then(|| channels.clone()),
                                     outer_phases: outer_phases.clone(),
                                     rows: row_cells.clone(),
@@ -296,7 +352,9 @@ fn tasks<'a, E: Element>(
         }
     }
 
-    hand_out(problem, outer_axes, cut, (&row_blocks, &column_blocks), output, &mut tasks);
+    if !even {
+        hand_out(problem, outer_axes, cut, (&row_blocks, &column_blocks), rest, &mut tasks);
+    }
     Ok(tasks)
 }
 
@@ -313,7 +371,9 @@ fn hand_out<'a, E>(
     let (mut rest, mut taken) = (output, 0);
     let mut give = |task: &mut Task<'a, E>, len: usize| {
         let (cells, tail) = std::mem::take(&mut rest).split_at_mut(len);
-        task.pieces.slices.push(Slice { at: taken, cells });
+        if let Slices::Listed(list) = &mut task.pieces.slices {
+            list.push(Slice { at: taken, cells });
+        }
         (rest, taken) = (tail, taken + len);
     };
     let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len();
@@ -539,13 +599,13 @@ impl<E: Element> Pieces<'_, E> {
         let (step, size) = (self.step, rows.len());
         let len = (size * rows[0].len()).min((self.columns.end - column) * step);
         let at = self.cell(row, column) * step;
-        let Slice { at: first, cells } = &mut self.slices[outer];
+        let (first, cells) = (self.slices.at(outer), self.slices.cells(outer));
         let finished = |to: &mut [E::Compute]| {
             let (whole, rest) = to.split_at_mut(len / size * size);
             kernels.interleave(rows, whole);
             rest.iter_mut().zip(rows).for_each(|(to, row)| *to = row[len / size]);
             if !tail.is_empty() {
-                to.chunks_mut(step).enumerate().for_each(|(i, cell)| tail.apply_cell(0, *first + at + i * step, cell));
+                to.chunks_mut(step).enumerate().for_each(|(i, cell)| tail.apply_cell(0, first + at + i * step, cell));
             }
         };
         let to = &mut cells[at..at + len];
@@ -580,7 +640,7 @@ impl<E: Element> Pieces<'_, E> {
     /// A slice from a channel of a cell on; the arguments are those of [`Pieces::write`].
     fn cells_at(&mut self, channel: usize, outer: usize, row: usize, column: usize) -> &mut [E] {
         let (slice, at) = self.find(channel, outer, row, column);
-        &mut self.slices[slice].cells[at..]
+        &mut self.slices.cells(slice)[at..]
     }
 
     /// Writes consecutive cells of one channel; the arguments are those of [`Pieces::write`].
@@ -613,7 +673,7 @@ impl<E: Element> Pieces<'_, E> {
     /// The index of a cell in the output; the arguments are those of [`Pieces::write`].
     pub fn index(&self, channel: usize, outer: usize, row: usize, column: usize) -> usize {
         let (slice, at) = self.find(channel, outer, row, column);
-        self.slices[slice].at + at
+        self.slices.at(slice) + at
     }
 
     /// Elements between cells of a row in the output.
@@ -634,9 +694,8 @@ impl<E: Element> Pieces<'_, E> {
         cells: Range<usize>,
     ) -> impl Iterator<Item = &mut [E]> {
         let count = self.outer_phases.len();
-        self.slices[channels.start * count..channels.end * count]
-            .chunks_exact_mut(count)
-            .map(move |slices| &mut slices[outer].cells[cells.clone()])
+        let slices = self.slices.every(channels.start * count..channels.end * count, count, outer);
+        slices.map(move |slice| &mut slice[cells.clone()])
     }
 
     /// Writes runs of cells of at most a vector of consecutive channels (NCX): those of the cell that `starts` tells of are side by side in `from`, from there
@@ -656,7 +715,7 @@ impl<E: Element> Pieces<'_, E> {
     ) {
         let (lanes, streamed) = (kernels.lanes, self.streamed && tail.is_empty());
         let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
-        let place = |lane: usize| self.slices[slice(lane)].at;
+        let place = |lane: usize| self.slices.at(slice(lane));
         let places: SmallVec<[usize; 16]> =
             if tail.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
         let finish = |lane: usize, cell: usize, results: &mut [E::Compute]| {
@@ -699,7 +758,7 @@ impl<E: Element> Pieces<'_, E> {
     /// All channels of consecutive output rows (NXC), of a task that has whole rows.
     pub fn cells_of_rows(&mut self, outer: usize, rows: Range<usize>) -> &mut [E] {
         let len = self.columns.len() * self.step;
-        &mut self.slices[outer].cells[(rows.start - self.rows.start) * len..][..rows.len() * len]
+        &mut self.slices.cells(outer)[(rows.start - self.rows.start) * len..][..rows.len() * len]
     }
 
     /// Whole output rows of one channel as one slice; `None` where the layout forbids, or where the task does not have whole rows.
@@ -707,8 +766,8 @@ impl<E: Element> Pieces<'_, E> {
         if self.step != 1 || self.columns != (0..width) {
             return None;
         }
-        let slice = &mut self.slices[channel * self.outer_phases.len() + outer];
-        Some(&mut slice.cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
+        let cells = self.slices.cells(channel * self.outer_phases.len() + outer);
+        Some(&mut cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
     }
 
     /// Writes one whole output row of one channel, `row` being the output's.

@@ -173,7 +173,8 @@ impl<'a, E: Element> Strips<'a, E> {
         let per_outer = y.out_step * columns;
         let strips = self.shape.strips(task.rows.len(), task.columns.len(), pitch);
         let phase_stride = self.shape.phase_stride(self.kernels.lanes);
-        let (mut starts, mut runs) = (vec![], vec![]);
+        let mut starts = vec![];
+        let mut listed = vec![];
         let panels: TVec<PanelOfStrip> = panels.collect();
         let (outer, inner) =
             if self.shape.panels_first { (strips.len(), panels.len()) } else { (panels.len(), strips.len()) };
@@ -181,31 +182,22 @@ impl<'a, E: Element> Strips<'a, E> {
             for j in 0..inner {
                 let (panel, strip) =
                     if self.shape.panels_first { (panels[j], &strips[i]) } else { (panels[i], &strips[j]) };
-                let first = strip.flat.start;
-                let by_row = self.shape.by_row.then(|| flat_runs(strip.flat.clone(), pitch, strip.columns.clone()));
-                let positions: Vec<Range<usize>> = match by_row {
-                    Some(runs) => runs.map(|run| first + run.at..first + run.at + run.len).collect(),
-                    None => vec![strip.flat.clone()],
-                };
+                if j == 0 || !self.shape.panels_first {
+                    listed = self.runs_of(task, strip, pitch);
+                }
                 for o in 0..task.pieces.outer_phases.len() {
                     for ry in 0..y.out_step {
                         let sums = tile.of(columns * phase_stride)?;
                         for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
                             let phase = task.pieces.outer_phases[o] * per_outer + ry * columns + rx;
-                            runs.clear();
-                            runs.extend(positions.iter().map(|run| {
-                                let rows = run.start / pitch..run.end.div_ceil(pitch);
-                                let rows = task.rows.start + rows.start..task.rows.start + rows.end;
-                                let taps = self.taps_inside(phase, &task.outer, rows);
-                                let at = (run.start - first) * self.shape.width;
-                                Run { taps, positions: run.clone(), at }
-                            }));
-                            sum(PhaseOfStrip { panel, phase, runs: &runs }, sums)?;
+                            let runs = &listed[o * per_outer + ry * columns + rx];
+                            sum(PhaseOfStrip { panel, phase, runs }, sums)?;
                         }
                         if self.shape.window.is_some() {
                             // between the rows of a window may be more than in them
+                            let runs = &listed[o * per_outer + ry * columns];
                             for sums in sums.chunks_mut(phase_stride) {
-                                for Run { at, positions, .. } in &runs {
+                                for Run { at, positions, .. } in runs {
                                     self.tail.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
                                 }
                             }
@@ -225,6 +217,26 @@ impl<'a, E: Element> Strips<'a, E> {
             }
         }
         Ok(())
+    }
+
+    /// The runs of a strip, for each phase of the output that a task has: the same for all panels.
+    fn runs_of(&self, task: &Task<E>, strip: &Strip, pitch: usize) -> Vec<Vec<Run>> {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let per_outer = y.out_step * x.out_step;
+        let first = strip.flat.start;
+        let by_row = self.shape.by_row.then(|| flat_runs(strip.flat.clone(), pitch, strip.columns.clone()));
+        let positions: Vec<Range<usize>> = match by_row {
+            Some(runs) => runs.map(|run| first + run.at..first + run.at + run.len).collect(),
+            None => vec![strip.flat.clone()],
+        };
+        let run = |phase: usize, run: &Range<usize>| {
+            let rows = run.start / pitch..run.end.div_ceil(pitch);
+            let rows = task.rows.start + rows.start..task.rows.start + rows.end;
+            let taps = self.taps_inside(phase, &task.outer, rows);
+            Run { taps, positions: run.clone(), at: (run.start - first) * self.shape.width }
+        };
+        let phases = task.pieces.outer_phases.iter().flat_map(|o| o * per_outer..(o + 1) * per_outer);
+        phases.map(|phase| positions.iter().map(|positions| run(phase, positions)).collect()).collect()
     }
 
     /// The taps of a phase that read input somewhere on grid rows `rows` at an outer position, or more: a range.
