@@ -1,7 +1,9 @@
-//! The only unsafe code of the crate: SIMD micro-kernels and the allocation of outputs.
+//! The only unsafe code of the crate: SIMD micro-kernels, the allocation of outputs, and borrowed work that other threads help with.
 
 mod alloc;
 mod cells;
+#[cfg(feature = "multithread")]
+mod door;
 mod gather;
 #[cfg(all(test, target_os = "linux"))]
 mod guarded;
@@ -22,6 +24,8 @@ mod winograd;
 
 pub(crate) use alloc::{Before, give_back_free_pages, refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
+#[cfg(feature = "multithread")]
+pub(crate) use door::with_helpers;
 pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;

@@ -1,21 +1,13 @@
 //! Tasks that several threads run together.
 
-use std::hint::spin_loop;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 use tract_core::internal::*;
-
-/// How long a thread that has nothing left to do keeps awake for those that have. Being woken takes most of that.
-const AWAKE: Duration = Duration::from_micros(100);
 
 /// Tasks that threads take one by one.
 pub(super) struct Queue<'a, T> {
     /// Of each thread.
     left: Mutex<Vec<std::slice::IterMut<'a, T>>>,
     failed: Mutex<Option<TractError>>,
-    /// Threads that found nothing left.
-    done: AtomicUsize,
 }
 
 impl<'a, T> Queue<'a, T> {
@@ -24,7 +16,7 @@ impl<'a, T> Queue<'a, T> {
         let of_thread = tasks.len().div_ceil(threads).max(1);
         let mut left: Vec<_> = tasks.chunks_mut(of_thread).map(|tasks| tasks.iter_mut()).collect();
         left.resize_with(threads, Default::default);
-        Queue { left: Mutex::new(left), failed: Mutex::new(None), done: AtomicUsize::new(0) }
+        Queue { left: Mutex::new(left), failed: Mutex::new(None) }
     }
 
     /// The next task for a thread. None where nothing is left, or where another thread failed.
@@ -46,17 +38,6 @@ impl<'a, T> Queue<'a, T> {
                 }
             }
         }
-        self.done.fetch_add(1, Ordering::Release);
-    }
-
-    /// Keeps awake for a while, until so many threads are done.
-    pub fn wait_for(&self, threads: usize) {
-        let begin = Instant::now();
-        while self.done.load(Ordering::Acquire) < threads && begin.elapsed() < AWAKE {
-            spin_loop();
-        }
-        // they are not quite gone
-        (0..32).for_each(|_| spin_loop());
     }
 
     /// The first error.
