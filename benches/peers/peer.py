@@ -5,9 +5,11 @@ onnxruntime allocates the output of each run, OpenVINO and MNN write into the on
 """
 
 import gc
+import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -23,11 +25,11 @@ class OnnxRuntime:
         options.inter_op_num_threads = 1
         self.session = self.library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    def feed(self, x):
-        self.inputs = {"x": x}
+    def feed(self, xs):
+        self.inputs = {value.name: x for value, x in zip(self.session.get_inputs(), xs)}
 
     def run(self):
-        return self.session.run(["y"], self.inputs)
+        return self.session.run(None, self.inputs)
 
     def answer(self):
         return self.run()[0]
@@ -44,8 +46,9 @@ class OpenVino:
         config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
         self.request = self.library.Core().compile_model(path, "CPU", config).create_infer_request()
 
-    def feed(self, x):
-        self.request.set_input_tensor(self.library.Tensor(x, shared_memory=True))
+    def feed(self, xs):
+        for at, x in enumerate(xs):
+            self.request.set_input_tensor(at, self.library.Tensor(x, shared_memory=True))
 
     def run(self):
         # Without share_outputs the answer would be copied once more.
@@ -66,10 +69,13 @@ class Mnn:
     def load(self, threads, path):
         config = {"backend": "CPU", "numThread": threads, "precision": "high"}
         self.runtime = self.library.nn.create_runtime_manager((config,))
-        self.module = self.library.nn.load_module_from_file(path, ["x"], ["y"], runtime_manager=self.runtime)
+        beside = Path(path).with_name("names.json")
+        names = json.loads(beside.read_text()) if beside.exists() else {"inputs": ["x"], "outputs": ["y"]}
+        self.module = self.library.nn.load_module_from_file(
+            path, names["inputs"], names["outputs"], runtime_manager=self.runtime)
 
-    def feed(self, x):
-        self.inputs = [self.library.expr.const(x, x.shape, self.library.expr.NCHW)]
+    def feed(self, xs):
+        self.inputs = [self.library.expr.const(x, x.shape, self.library.expr.NCHW) for x in xs]
 
     def run(self):
         return self.module.onForward(self.inputs)
@@ -83,14 +89,14 @@ ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn}
 
 class Peer:
     def __init__(self, engine):
-        self.make, self.x = ENGINES[engine], None
+        self.make, self.xs = ENGINES[engine], None
         # The library itself is loaded here: `load` is for the model.
         self.engine = self.make()
 
     def command(self, line):
         verb, _, arguments = line.partition(" ")
-        if verb == "input":
-            self.x = np.load(arguments)
+        if verb == "inputs":
+            self.xs = [np.load(path) for path in arguments.split(" ")]
             return []
         if verb == "load":
             threads, path = arguments.split(" ", 1)
@@ -99,7 +105,7 @@ class Peer:
             start = time.perf_counter_ns()
             engine = self.make()
             engine.load(int(threads), path)
-            engine.feed(self.x)
+            engine.feed(self.xs)
             self.engine = engine
             return [time.perf_counter_ns() - start]
         if verb == "output":
@@ -108,7 +114,7 @@ class Peer:
         if verb == "time":
             warmup, n = map(int, arguments.split())
             return self.time(warmup, n)
-        raise ValueError(f"command={verb}, expected input, load, output or time")
+        raise ValueError(f"command={verb}, expected inputs, load, output or time")
 
     def time(self, warmup, n):
         run, clock, times = self.engine.run, time.perf_counter_ns, []

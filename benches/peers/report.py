@@ -21,7 +21,7 @@ NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tr
          "mnn": "MNN"}
 COLOURS = {"plugin": "#0072b2", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "mnn": "#cc79a7"}
 GROUPS = {"listed": "Listed shapes", "unlisted": "Unlisted shapes", "forward": "Forward convolutions", "models": "Whole models",
-          "floor": "Cost of a call"}
+          "files": "Models from files", "floor": "Cost of a call"}
 
 
 def median_us(engine):
@@ -60,7 +60,8 @@ def ratio_to_fastest(result, subject):
 def peak_share(result, subject):
     own = result["engines"].get(subject)
     time = own and median_us(own)
-    return result["useful_flops"] / (time * 1e-6) / result["peak_flops"] if time and result["peak_flops"] else None
+    known = time and result["useful_flops"] and result["peak_flops"]
+    return result["useful_flops"] / (time * 1e-6) / result["peak_flops"] if known else None
 
 
 def geometric_mean(ratios):

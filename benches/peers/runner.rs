@@ -4,7 +4,7 @@
 //!
 //! | command | answer |
 //! |---|---|
-//! | `input PATH` | `ok`; the .npy file becomes the model's input |
+//! | `inputs PATH …` | `ok`; the .npy files become the model's inputs |
 //! | `load THREADS PATH` | `ok NS`; reads and optimises an ONNX file, dropping the model held before |
 //! | `output PATH` | `ok`; runs once and writes the first output as .npy |
 //! | `time WARMUP N` | `ok NS …`; N runs timed one by one after WARMUP untimed ones |
@@ -32,7 +32,7 @@ fn main() -> TractResult<()> {
         eprintln!("this bench is driven by benches/peers/run.py");
         return Ok(());
     };
-    let mut runner = Runner { engine, input: None, state: None };
+    let mut runner = Runner { engine, inputs: tvec![], state: None };
     let mut answers = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         match runner.command(&line?) {
@@ -46,7 +46,7 @@ fn main() -> TractResult<()> {
 
 struct Runner {
     engine: String,
-    input: Option<TValue>,
+    inputs: TVec<TValue>,
     state: Option<Box<dyn State>>,
 }
 
@@ -54,9 +54,12 @@ impl Runner {
     fn command(&mut self, line: &str) -> TractResult<String> {
         let (verb, arguments) = line.split_once(' ').unwrap_or((line, ""));
         match verb {
-            "input" => {
-                let x: ArrayD<f32> = read_npy(arguments).with_context(|| arguments.to_string())?;
-                self.input = Some(x.into_tensor().into_tvalue());
+            "inputs" => {
+                let read = |path: &str| -> TractResult<TValue> {
+                    let x: ArrayD<f32> = read_npy(path).with_context(|| path.to_string())?;
+                    Ok(x.into_tensor().into_tvalue())
+                };
+                self.inputs = arguments.split(' ').map(read).collect::<TractResult<_>>()?;
                 Ok(String::new())
             }
             "load" => {
@@ -88,7 +91,7 @@ impl Runner {
                 let (threads, ms) = two_numbers(verb, arguments)?;
                 Ok(format!("{:.0}", fma_peak::measure(threads, Duration::from_millis(ms as u64))))
             }
-            _ => bail!("command={verb}, expected input, load, output, time or peak"),
+            _ => bail!("command={verb}, expected inputs, load, output, time or peak"),
         }
     }
 
@@ -103,8 +106,7 @@ impl Runner {
     }
 
     fn run(&mut self) -> TractResult<TVec<TValue>> {
-        let input = self.input.clone().context("run: no input, send one first")?;
-        self.state.as_mut().context("run: no model, load one first")?.run(tvec!(input))
+        self.state.as_mut().context("run: no model, load one first")?.run(self.inputs.clone())
     }
 }
 

@@ -20,6 +20,16 @@ def load():
     return data["operators"] + data["models"]
 
 
+def of_folders(folders):
+    """A row for each folder with a model.onnx and an io.npz (in__NAME, out__NAME) beside it, as models/ has them."""
+    rows = []
+    for folder in map(Path, folders):
+        if not (folder / "model.onnx").exists() or not (folder / "io.npz").exists():
+            raise SystemExit(f"folders={folder}: no model.onnx with an io.npz")
+        rows.append({"name": folder.resolve().name, "folder": str(folder.resolve()), "useful_flops": None})
+    return rows
+
+
 def select(rows, globs, group):
     """Rows whose name matches one of the comma-separated globs, of one group (its "set", or "models") or all."""
     chosen = [row for row in rows if any(fnmatch(row["name"], glob) for glob in globs.split(","))]
@@ -27,6 +37,8 @@ def select(rows, globs, group):
 
 
 def group_of(row):
+    if "folder" in row:
+        return "files"
     return row["set"] if "op" in row else "models"
 
 
