@@ -1,15 +1,12 @@
 //! Sharing work out to the threads of tract's current executor, and whether it is worth that.
 //!
-//! The calling thread does not wait for others to wake: it begins, and who comes takes tasks too. Who comes when nothing is left is not waited for either. One that
-//! comes when the work should be half done leaves it alone: what it needs is in the other core's caches, and the calling thread would wait for its first task longer
-//! than it takes itself. So work that is shared takes hardly longer than on one thread, whatever waking takes.
+//! The calling thread does not wait for others to wake: it begins, and who comes takes tasks too. Who comes when nothing is left is not waited for either, so
+//! work that is shared takes hardly longer than on one thread, whatever waking takes.
 
 #[cfg(feature = "multithread")]
 use crate::kernel::with_helpers;
 use crate::knobs::TRACT_DECONV_SHARE_FROM;
 use std::sync::OnceLock;
-#[cfg(feature = "multithread")]
-use std::time::{Duration, Instant};
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
 use tract_linalg::multithread::par_chunks_mut;
@@ -17,21 +14,13 @@ use tract_linalg::multithread::par_chunks_mut;
 /// Estimated cost, in vector multiply-adds, below which work is never shared, about 30 us: asking for a thread takes some.
 pub(super) const LEAST_SHARED: u64 = 7 << 14;
 
-/// Vector multiply-adds a nanosecond, as far as the estimates go.
-#[cfg(feature = "multithread")]
-const SLOTS_A_NANOSECOND: u64 = 4;
-
-/// What [`TRACT_DECONV_SHARE_FROM`] says.
-fn set_from() -> Option<u64> {
-    static SET: OnceLock<Option<u64>> = OnceLock::new();
-    *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64))
-}
-
 /// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or one where it is not worth more, unless
 /// [`TRACT_DECONV_SHARE_FROM`] decides.
 pub(crate) fn threads(cost: u64) -> usize {
+    static SET: OnceLock<Option<u64>> = OnceLock::new();
+    let set = *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64));
     // small work does not ask for the executor
-    if cost < set_from().unwrap_or(LEAST_SHARED) {
+    if cost < set.unwrap_or(LEAST_SHARED) {
         return 1;
     }
     match current_tract_executor() {
@@ -52,32 +41,18 @@ pub(crate) fn parallel<T: Send>(
     if tasks.len() < 2 || threads(cost) == 1 {
         return tasks.iter_mut().try_for_each(run);
     }
-    // whoever sets from when on work is shared wants it to be
-    share(tasks, if set_from().is_some() { u64::MAX } else { cost }, run)
+    share(tasks, run)
 }
 
 /// Runs every task, on the calling thread and others that come. Each has a run of tasks of its own and takes the last ones of others when it is through: what a
 /// thread reads is then mostly what it read or wrote before, in the layer before or in the run before, and in its own cache.
-#[cfg_attr(not(feature = "multithread"), expect(unused_variables))]
-fn share<T: Send>(
-    tasks: &mut [T],
-    cost: u64,
-    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
-) -> TractResult<()> {
+fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Sync + Send) -> TractResult<()> {
     match current_tract_executor() {
         #[cfg(feature = "multithread")]
         Executor::MultiThread(pool) => {
             let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
             let queue = super::queue::Queue::new(tasks, others + 1);
-            let (asked, half) = (Instant::now(), Duration::from_nanos(cost / SLOTS_A_NANOSECOND / 2));
-            let ask = |job: Box<dyn FnOnce() + Send>| {
-                pool.spawn(move || {
-                    if asked.elapsed() <= half {
-                        job()
-                    }
-                })
-            };
-            with_helpers(others, ask, &|thread| queue.work(thread, &run));
+            with_helpers(others, |job| pool.spawn(job), &|thread| queue.work(thread, &run));
             queue.outcome()
         }
         _ => par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run)),
@@ -106,7 +81,7 @@ mod tests {
                     *task += 1;
                     Ok(())
                 };
-                share(&mut tasks, u64::MAX, once)?;
+                share(&mut tasks, once)?;
                 ensure!(tasks == vec![1; count], "{count} tasks on {threads} threads: {tasks:?}");
             }
             Ok(())
@@ -122,7 +97,7 @@ mod tests {
                 ensure!(*i != 10, "task {i}");
                 Ok(())
             };
-            let error = share(&mut tasks, u64::MAX, failing).expect_err("one fails");
+            let error = share(&mut tasks, failing).expect_err("one fails");
             ensure!(format!("{error}") == "task 10");
             let begun = tasks.iter().filter(|(_, run)| *run).count();
             // others may run all while the error is made
@@ -134,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_callers() {
-        let panics = || share(&mut [0; 10], u64::MAX, |_| panic!("a task's"));
+        let panics = || share(&mut [0; 10], |_| panic!("a task's"));
         let caught = std::panic::catch_unwind(|| multithread_tract_scope(Executor::multithread(3), panics));
         assert!(caught.is_err());
     }
