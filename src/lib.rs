@@ -79,7 +79,7 @@
 //!
 //! Work is split over tract's current executor, which is a single thread unless you set another one; nothing is spawned here. The
 //! calling thread takes its share, one of as many as the executor has threads, and does not wait for the others to wake: one that
-//! comes when nothing is left finds nothing to do. Layers of less than some 30 us stay on the calling thread.
+//! comes when nothing is left finds nothing to do. Layers of less than some 35 us stay on the calling thread.
 //!
 //! # Memory
 //!
