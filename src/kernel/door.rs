@@ -2,6 +2,7 @@
 //! when the work is done finds the door closed and nothing to touch.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +32,10 @@ unsafe impl Send for Door {}
 unsafe impl Sync for Door {}
 
 impl Door {
+    fn new(work: *const Work) -> Door {
+        Door { state: AtomicUsize::new(0), work, owner: current(), panicked: Mutex::new(None) }
+    }
+
     /// Does the work of a helper, if the door is open.
     fn help(&self, helper: usize) {
         let enter = |state: usize| (state & CLOSED == 0).then_some(state + 1);
@@ -63,23 +68,41 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// What a helper is to do. A box of an executor's for each is all that is allocated: more small blocks that stay between large outputs cost a model fresh pages.
+pub(crate) struct Job {
+    door: Arc<Door>,
+    helper: usize,
+}
+
+impl Job {
+    /// Does it, if that is not too late.
+    pub fn run(self) {
+        self.door.help(self.helper);
+    }
+}
+
 /// Runs `work(0)` on the calling thread, and `work(1)` to `work(helpers)` on those that `ask` hands a job to and that begin it before the calling thread is through. What
 /// one of them panics with, the caller does.
-pub(crate) fn with_helpers(helpers: usize, ask: impl Fn(Box<dyn FnOnce() + Send>), work: &(dyn Fn(usize) + Sync)) {
+pub(crate) fn with_helpers(helpers: usize, ask: impl Fn(Job), work: &(dyn Fn(usize) + Sync)) {
+    thread_local!(static LAST: Cell<Option<Arc<Door>>> = const { Cell::new(None) });
     // SAFETY: only the lifetime changes. The pointer is followed by those inside only, and this function ends, by return or panic, when the door is closed and nobody is.
     let work: *const Work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Work>(work) };
-    let door = Arc::new(Door { state: AtomicUsize::new(0), work, owner: current(), panicked: Mutex::new(None) });
+    // the last one again, unless somebody may still come to it
+    let mut door = LAST.take().unwrap_or_else(|| Arc::new(Door::new(work)));
+    match Arc::get_mut(&mut door) {
+        Some(door) => (door.work, door.state) = (work, AtomicUsize::new(0)),
+        None => door = Arc::new(Door::new(work)),
+    }
     {
         let closing = Closing(&door);
-        for helper in 1..=helpers {
-            let door = Arc::clone(&door);
-            ask(Box::new(move || door.help(helper)));
-        }
+        (1..=helpers).for_each(|helper| ask(Job { door: Arc::clone(&door), helper }));
         // SAFETY: this function's own borrow.
         unsafe { (*work)(0) };
         drop(closing);
     }
-    if let Some(panic) = door.panicked.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    let panicked = door.panicked.lock().unwrap_or_else(PoisonError::into_inner).take();
+    LAST.set(Some(door));
+    if let Some(panic) = panicked {
         resume_unwind(panic);
     }
 }
@@ -89,8 +112,8 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    fn start(job: Box<dyn FnOnce() + Send>) {
-        drop(std::thread::spawn(job))
+    fn start(job: Job) {
+        drop(std::thread::spawn(|| job.run()))
     }
 
     #[test]
@@ -114,7 +137,7 @@ mod tests {
         with_helpers(3, ask, &work);
         let jobs = jobs.into_inner().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(jobs.len(), 3);
-        jobs.into_iter().for_each(|job| job());
+        jobs.into_iter().for_each(Job::run);
         assert_eq!(done.into_inner(), 1);
     }
 

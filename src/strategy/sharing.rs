@@ -54,7 +54,7 @@ fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Syn
         Executor::MultiThread(pool) => {
             let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
             let queue = super::queue::Queue::new(tasks, others + 1);
-            with_helpers(others, |job| pool.spawn(job), &|thread| queue.work(thread, &run));
+            with_helpers(others, |job| pool.spawn(|| job.run()), &|thread| queue.work(thread, &run));
             queue.outcome()
         }
         _ => par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run)),
