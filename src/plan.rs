@@ -266,14 +266,6 @@ impl Plan {
         options.check_output(&problem.output_shape(), datum_type)?;
         let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
         let computed_as = integers::computed_as(datum_type);
-        // of input and output, where they are converted
-        let copies = match computed_as == datum_type {
-            true => 0,
-            false => [problem.input_shape(), problem.output_shape()]
-                .iter()
-                .map(|shape| shape.iter().fold(computed_as.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
-                .fold(0, usize::saturating_add),
-        };
         let isa = options.isa.unwrap_or_else(Isa::best);
         ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
         let empty = problem.input_shape().contains(&0);
@@ -293,13 +285,11 @@ impl Plan {
             }
             let machine = Machine::current();
             let proposed = strategy.propose(&folded, computed_as, isa, options.layout.as_ref(), machine);
-            let affordable = proposed.and_then(|decision| {
-                match copies.saturating_add(decision.working_bytes(&folded, computed_as)) {
-                    bytes if bytes > limit => {
-                        Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
-                    }
-                    _ => Ok(decision),
+            let affordable = proposed.and_then(|decision| match decision.working_bytes(&folded, computed_as) {
+                bytes if bytes > limit => {
+                    Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
                 }
+                _ => Ok(decision),
             });
             match affordable {
                 Err(reason) => declined.push((strategy, reason)),
