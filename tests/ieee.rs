@@ -178,3 +178,48 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
     }
     Ok(())
 }
+
+/// What is too small to change a sum leaves it as it is, whichever magnitude it has, down to the smallest that there is.
+#[test]
+fn tiny_numbers_among_others() -> TractResult<()> {
+    let mut random = Random(31);
+    let mut ran = [0; Strategy::ALL.len()];
+    for (spec, spatial) in specs() {
+        for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            let input = data_format.shape(1, spec.in_channels, spatial.iter().copied());
+            // one number in three, in the place of a zero in the exact answer's operands
+            let mut with_tiny = |shape: &[usize]| -> TractResult<[Tensor; 2]> {
+                let plain = random.small_integers(DatumType::F32, shape);
+                let mut values = plain.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
+                let mut with = values.clone();
+                for (value, with) in values.iter_mut().zip(&mut with) {
+                    if random.below(3) == 0 {
+                        *value = 0.0;
+                        *with = random.unit() as f32 * 2f32.powi(-70 - random.below(80) as i32);
+                    }
+                }
+                Ok([Tensor::from_shape(shape, &values)?, Tensor::from_shape(shape, &with)?])
+            };
+            let ([x, tiny_x], [w, tiny_w]) = (with_tiny(&input)?, with_tiny(&spec.filter_shape())?);
+            let expected = answer::<f64>(&spec, &x, &w, None, None).y;
+            let tiny_w = tiny_w.into_arc_tensor();
+            for (isa, strategy) in Isa::ALL.into_iter().flat_map(|isa| Strategy::ALL.map(|s| (isa, s))) {
+                let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
+                let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &tiny_w)?;
+                let y = f64::from_tensor(&plan.run(&spec, &tiny_x, &packed, None)?);
+                ran[strategy as usize] += 1;
+                for (want, got) in expected.iter().zip(&y) {
+                    // products of tiny numbers and small integers, of which sums have a few hundred at most
+                    ensure!((got - want).abs() < 1e-16, "{plan}: {got} for {want}: {spec:?}");
+                }
+            }
+        }
+    }
+    for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
+        let _ = writeln!(std::io::stderr(), "tiny numbers: {strategy} ran {ran} times");
+        ensure!(ran > 0 || !strategy.is_available(), "{strategy} declined every problem");
+    }
+    Ok(())
+}

@@ -37,24 +37,30 @@ fn inner_tensors_of_the_text_detector_match_stock_tract() -> Result<()> {
     let folder = models.join("ppocr_v3_det");
     let proto = ModelProto::decode(&*std::fs::read(folder.join("model.onnx"))?)?;
     let graph = proto.graph.context("model without graph")?;
-    let deconvolutions = graph.node.iter().filter(|node| node.op_type == "ConvTranspose");
-    let mut names: Vec<&str> = deconvolutions.map(|node| &*node.output[0]).collect();
-    ensure!(names.len() == 2, "expected 2 ConvTranspose, found {names:?}");
+    let of = |ops: &[&str]| -> Vec<&str> {
+        graph.node.iter().filter(|node| ops.contains(&&*node.op_type)).map(|node| &*node.output[0]).collect()
+    };
+    let (deconvolutions, convolutions) = (of(&["ConvTranspose"]), of(&["ConvTranspose", "Conv"]));
+    ensure!((deconvolutions.len(), convolutions.len()) == (2, 74), "{deconvolutions:?}, {convolutions:?}");
     let sigmoid = graph.node.iter().find(|node| node.output[0] == graph.output[0].name);
-    names.push(&sigmoid.context("unwired output")?.input[0]);
+    let last = vec![&*sigmoid.context("unwired output")?.input[0]];
     let io = Io::read(&folder)?;
-    let inner = |onnx: Onnx| -> Result<TVec<TValue>> {
+    let inner = |onnx: Onnx, names: &[&str]| -> Result<TVec<TValue>> {
         let mut model = onnx.model_for_path(folder.join("model.onnx"))?;
-        model.select_outputs_by_name(&names)?;
+        model.select_outputs_by_name(names)?;
         io.set_shapes(&mut model, Shapes::Stored)?;
         let inputs = io.inputs(&model)?;
         model.into_optimized()?.into_runnable()?.run(inputs)
     };
-    let ours = inner(onnx())?;
-    let stock = inner(tract_onnx::onnx())?;
-    for ((name, ours), stock) in names.iter().zip(&ours).zip(&stock) {
-        let worst = compare(ours, stock, magnitude(stock)?).with_context(|| name.to_string())?;
-        println!("{name}: off by {worst:.1e} of the scale");
+    // each layer's own output, behind which nothing folds then; and the last one with all that folds
+    for names in [convolutions, last] {
+        let stock = inner(tract_onnx::onnx(), &names)?;
+        for (what, onnx) in [("deconv", onnx()), ("deconv and conv", onnx().with_conv())] {
+            for ((name, ours), stock) in names.iter().zip(&inner(onnx, &names)?).zip(&stock) {
+                let worst = compare(ours, stock, magnitude(stock)?).with_context(|| format!("{name}, {what}"))?;
+                println!("{name}, {what}: off by {worst:.1e} of the scale");
+            }
+        }
     }
     Ok(())
 }
