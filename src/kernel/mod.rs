@@ -25,7 +25,7 @@ mod winograd;
 pub(crate) use alloc::{Before, give_back_free_pages, refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 #[cfg(feature = "multithread")]
-pub(crate) use door::with_helpers;
+pub(crate) use door::{Job, with_helpers};
 pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;

@@ -1,5 +1,7 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
+#[cfg(feature = "multithread")]
+mod awake;
 pub mod cells;
 pub mod channels;
 pub mod col2im;

@@ -49,12 +49,12 @@ pub(crate) fn parallel<T: Send>(
 /// Runs every task, on the calling thread and others that come. Each has a run of tasks of its own and takes the last ones of others when it is through: what a
 /// thread reads is then mostly what it read or wrote before, in the layer before or in the run before, and in its own cache.
 fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Sync + Send) -> TractResult<()> {
-    match current_tract_executor() {
+    match &current_tract_executor() {
         #[cfg(feature = "multithread")]
-        Executor::MultiThread(pool) => {
+        executor @ Executor::MultiThread(pool) => {
             let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
             let queue = super::queue::Queue::new(tasks, others + 1);
-            with_helpers(others, |job| pool.spawn(|| job.run()), &|thread| queue.work(thread, &run));
+            with_helpers(others, |job| super::awake::ask(executor, job), &|thread| queue.work(thread, &run));
             queue.outcome()
         }
         _ => par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run)),
