@@ -223,3 +223,26 @@ fn tiny_numbers_among_others() -> TractResult<()> {
     }
     Ok(())
 }
+
+/// Subnormal constants count as zero, whichever way they are multiplied, but for the definition.
+#[test]
+fn subnormal_weights_are_zero() -> TractResult<()> {
+    let mut random = Random(37);
+    for (spec, spatial) in specs() {
+        let input = spec.data_format.shape(1, spec.in_channels, spatial.iter().copied());
+        let x = random.small_integers(DatumType::F32, &input);
+        let w: Vec<f32> = (0..spec.filter_shape().iter().product())
+            .map(|_| f32::from_bits(random.below(0x80_0000) as u32 | (random.below(2) as u32) << 31))
+            .collect();
+        let w = Tensor::from_shape(&spec.filter_shape(), &w)?.into_arc_tensor();
+        for (isa, strategy) in Isa::ALL.into_iter().flat_map(|isa| Strategy::ALL.map(|s| (isa, s))) {
+            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+            let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
+            let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
+            let y = f64::from_tensor(&plan.run(&spec, &x, &packed, None)?);
+            let zero = strategy == Strategy::Reference || y.iter().all(|y| *y == 0.0);
+            ensure!(zero && y.iter().all(|y| y.abs() < 1e-30), "{plan}: {spec:?}");
+        }
+    }
+    Ok(())
+}

@@ -4,7 +4,7 @@ use super::shared::{self, Run, tensor};
 use super::{Dialect, GroupedDeconv};
 use crate::cache::PlanCache;
 use crate::describe::list;
-use crate::filter::{FilterLayout, PackedFilter};
+use crate::filter::{FilterLayout, PackedFilter, without_subnormals};
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DeconvSpec, Padding};
 use crate::tail::{self, Step};
@@ -86,6 +86,10 @@ impl OptGroupedDeconv {
         let packed = match twin {
             Some(twin) => Arc::clone(&twin.filter),
             None => Arc::new(PackedFilter::pack(spec, &layout, filter)?),
+        };
+        let bias = match bias {
+            Bias::Const(bias) => Bias::Const(without_subnormals(&bias)?),
+            other => other,
         };
         Ok(OptGroupedDeconv {
             spec: spec.clone(),
