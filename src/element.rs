@@ -8,9 +8,14 @@ use tract_linalg::element_wise::ElementWise;
 use tract_linalg::routines::Func;
 
 /// A type that sums and products are computed in.
-pub(crate) trait Compute: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+pub(crate) trait Compute:
+    Copy + Default + Send + Sync + PartialEq + PartialOrd + std::fmt::Debug + 'static
+{
     /// The additive identity.
     const ZERO: Self;
+
+    /// The least number that is finite.
+    const LEAST: Self;
 
     /// One half, which integers do not have: what halves is not for them.
     const HALF: Self;
@@ -102,6 +107,7 @@ macro_rules! float_compute {
     ($($t:ty, $sigmoid:ident, $tanh:ident, $erf:ident, $gelu_tanh:ident);*) => {$(
         impl Compute for $t {
             const ZERO: Self = 0.0;
+            const LEAST: Self = <$t>::MIN;
             const HALF: Self = 0.5;
 
             #[inline(always)]
@@ -131,6 +137,10 @@ macro_rules! float_compute {
                     Activation::Sigmoid => $sigmoid(run),
                     Activation::Tanh => $tanh(run),
                     Activation::HardSwish => each.for_each(|x| *x *= (*x / 6.0 + 0.5).clamp(0.0, 1.0)),
+                    Activation::Gate { scale, shift, low, high } => {
+                        let [scale, shift, low, high] = [scale, shift, low, high].map(|v| v as $t);
+                        each.for_each(|x| *x *= (*x * scale + shift).max(low).min(high))
+                    }
                     Activation::Silu => gated(run, $sigmoid),
                     Activation::Gelu => gated(run, |gate| {
                         gate.iter_mut().for_each(|x| *x *= std::f64::consts::FRAC_1_SQRT_2 as $t);
@@ -152,6 +162,7 @@ float_compute!(f32, sigmoid_f32, tanh_f32, erf_f32, gelu_tanh_f32; f64, sigmoid_
 
 impl Compute for i64 {
     const ZERO: Self = 0;
+    const LEAST: Self = i64::MIN;
     const HALF: Self = 0;
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 use crate::spec::{DeconvSpec, Direction, Padding};
 use crate::tail::{Activation, Step};
 use tract_core::internal::*;
-use tract_core::ops::binary::TypedBinOp;
+use tract_core::ops::binary::{BinMiniOp, TypedBinOp};
 use tract_core::ops::element_wise::ElementWiseOp;
 use tract_core::ops::logic::{CompGT, CompLT, Iff};
 use tract_core::ops::math::{Add, Div, Max, Min, Mul, Sub, Tanh};
@@ -27,6 +27,49 @@ impl Affine {
     fn has_term(&self) -> bool {
         self.term.iter().any(|term| *term != 0.0)
     }
+
+    /// Whether all channels are multiplied by the same finite number, which is not zero, and nothing is added.
+    fn is_one_factor(&self) -> bool {
+        let usable = |factor: f64| factor.is_finite() && factor != 0.0;
+        let Some(first) = self.factor.first().filter(|factor| usable(**factor)) else { return false };
+        self.factor.iter().all(|factor| factor == first) && !self.has_term()
+    }
+}
+
+/// `min(max(scale·x + shift, low), high)`, with `low <= high`: what scalar sums, products, minima and maxima of `x` and constants come to, in any order and number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Clamp {
+    scale: f64,
+    shift: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Clamp {
+    const NOTHING: Clamp = Clamp { scale: 1.0, shift: 0.0, low: f64::NEG_INFINITY, high: f64::INFINITY };
+
+    fn multiplied(self, by: f64) -> Clamp {
+        let (low, high) = if by < 0.0 { (self.high, self.low) } else { (self.low, self.high) };
+        Clamp { scale: self.scale * by, shift: self.shift * by, low: low * by, high: high * by }
+    }
+
+    fn plus(self, term: f64) -> Clamp {
+        Clamp { shift: self.shift + term, low: self.low + term, high: self.high + term, ..self }
+    }
+
+    fn at_least(self, bound: f64) -> Clamp {
+        Clamp { low: self.low.max(bound), high: self.high.max(bound), ..self }
+    }
+
+    fn at_most(self, bound: f64) -> Clamp {
+        Clamp { low: self.low.min(bound), high: self.high.min(bound), ..self }
+    }
+
+    /// `x` times this.
+    fn activation(self) -> Activation {
+        let Clamp { scale, shift, low, high } = self;
+        Activation::Gate { scale: scale as f32, shift: shift as f32, low: low as f32, high: high as f32 }
+    }
 }
 
 /// What was found behind a node, as far as nothing else reads the values in between.
@@ -45,6 +88,7 @@ pub(crate) struct Following {
 enum Fold {
     Step(Step),
     Affine(Affine),
+    Gate(Clamp),
     Add(OutletId),
 }
 
@@ -66,6 +110,9 @@ pub(crate) fn following(
         }
         match (folds.pop(), fold) {
             (Some(Fold::Affine(last)), Fold::Affine(affine)) => folds.push(Fold::Affine(last.then(&affine))),
+            (Some(Fold::Gate(gate)), Fold::Affine(affine)) if affine.is_one_factor() => {
+                folds.push(Fold::Gate(gate.multiplied(affine.factor[0])))
+            }
             (last, fold) => folds.extend(last.into_iter().chain([fold])),
         }
         outlet = next;
@@ -81,6 +128,7 @@ pub(crate) fn following(
                 term: per_channel(term, fact.datum_type)?,
             }),
             Fold::Step(step) => found.tail.push(step),
+            Fold::Gate(gate) => found.tail.push(Step::Activation(gate.activation())),
             Fold::Add(residual) => {
                 found.tail.push(Step::Add);
                 found.residuals.push(residual);
@@ -102,7 +150,11 @@ fn behind(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> Tract
     if model.outputs.contains(&from) {
         return Ok(None);
     }
-    let [reader] = model.outlet_successors(from) else { return prelu(model, from, channels) };
+    let reader = match model.outlet_successors(from) {
+        [reader] => reader,
+        [_, _] => return gate(model, from, channels),
+        _ => return prelu(model, from, channels),
+    };
     let node = model.node(reader.node);
     if node.outputs.len() != 1 {
         return Ok(None);
@@ -119,24 +171,29 @@ fn behind(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> Tract
     Ok(Some((fold, node.id.into())))
 }
 
+/// The activation that a node of one input is.
+pub(crate) fn element_wise(node: &TypedNode) -> Option<Activation> {
+    let op = &node.op_as::<ElementWiseOp>()?.0;
+    if op.is::<Sigmoid>() {
+        Some(Activation::Sigmoid)
+    } else if op.is::<Tanh>() {
+        Some(Activation::Tanh)
+    } else if op.is::<HardSwish>() {
+        Some(Activation::HardSwish)
+    } else if op.is::<Silu>() {
+        Some(Activation::Silu)
+    } else if op.is::<GeluExact>() {
+        Some(Activation::Gelu)
+    } else if op.downcast_ref::<GeluApproximate>().is_some_and(|gelu| !gelu.fast_impl) {
+        Some(Activation::GeluTanh)
+    } else {
+        op.downcast_ref::<LeakyRelu>().map(|relu| Activation::LeakyRelu(relu.alpha))
+    }
+}
+
 fn activation(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult<Option<Activation>> {
-    if let Some(op) = node.op_as::<ElementWiseOp>() {
-        let op = &op.0;
-        return Ok(if op.is::<Sigmoid>() {
-            Some(Activation::Sigmoid)
-        } else if op.is::<Tanh>() {
-            Some(Activation::Tanh)
-        } else if op.is::<HardSwish>() {
-            Some(Activation::HardSwish)
-        } else if op.is::<Silu>() {
-            Some(Activation::Silu)
-        } else if op.is::<GeluExact>() {
-            Some(Activation::Gelu)
-        } else if op.downcast_ref::<GeluApproximate>().is_some_and(|gelu| !gelu.fast_impl) {
-            Some(Activation::GeluTanh)
-        } else {
-            op.downcast_ref::<LeakyRelu>().map(|relu| Activation::LeakyRelu(relu.alpha))
-        });
+    if node.op_is::<ElementWiseOp>() {
+        return Ok(element_wise(node));
     }
     let Some((op, constant, _)) = with_constant(model, node, from)? else { return Ok(None) };
     let Some(value) = scalar(&constant)? else { return Ok(None) };
@@ -192,6 +249,57 @@ fn prelu(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractR
     Ok(Some((Fold::Step(step), iff.id.into())))
 }
 
+/// `x` times a [`Clamp`] of `x`: what exporters spell HardSwish out as, `x·min(max(x + 3, 0), 6)`, a sixth of it, and its kin.
+fn gate(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
+    let fact = model.outlet_fact(from)?;
+    // parameters are f32
+    if !matches!(fact.datum_type, DatumType::F16 | DatumType::F32) {
+        return Ok(None);
+    }
+    let readers = model.outlet_successors(from);
+    let is_product = |node: &TypedNode| node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<Mul>());
+    for (first, product) in [(readers[0], readers[1]), (readers[1], readers[0])] {
+        let product = model.node(product.node);
+        let (mut clamp, mut outlet, mut next) = (Clamp::NOTHING, from, first);
+        while is_product(product) && next.node != product.id {
+            let node = model.node(next.node);
+            let Some(further) = clamped(model, node, outlet, channels, clamp)? else { break };
+            (clamp, outlet) = (further, node.id.into());
+            let same = model.outlet_fact(outlet)?;
+            let [reader] = model.outlet_successors(outlet) else { break };
+            if model.outputs.contains(&outlet) || same.datum_type != fact.datum_type || same.shape != fact.shape {
+                break;
+            }
+            next = *reader;
+        }
+        if next.node == product.id && outlet != from {
+            return Ok(Some((Fold::Gate(clamp), product.id.into())));
+        }
+    }
+    Ok(None)
+}
+
+/// What a clamp of `from`'s values becomes by a node that reads them, if it stays one.
+fn clamped(
+    model: &TypedModel,
+    node: &TypedNode,
+    from: OutletId,
+    channels: (usize, usize),
+    clamp: Clamp,
+) -> TractResult<Option<Clamp>> {
+    if let Some(activation) = activation(model, node, from)? {
+        return Ok(match activation {
+            Activation::Max(bound) => Some(clamp.at_least(bound as f64)),
+            Activation::Min(bound) => Some(clamp.at_most(bound as f64)),
+            _ => None,
+        });
+    }
+    let Some(Affine { factor, term }) = affine(model, node, from, channels)? else { return Ok(None) };
+    let same = |values: &[f64]| values.iter().all(|value| *value == values[0]);
+    let usable = factor.first().is_some_and(|f| f.is_finite() && *f != 0.0) && term.iter().all(|t| t.is_finite());
+    Ok((usable && same(&factor) && same(&term)).then(|| clamp.multiplied(factor[0]).plus(term[0])))
+}
+
 /// A binary op of `from` and a constant, and whether the constant is the first operand.
 fn with_constant<'a>(
     model: &TypedModel,
@@ -205,7 +313,7 @@ fn with_constant<'a>(
 }
 
 /// The value of a constant of one element, where f32 holds it exactly.
-fn scalar(constant: &Tensor) -> TractResult<Option<f32>> {
+pub(crate) fn scalar(constant: &Tensor) -> TractResult<Option<f32>> {
     if constant.len() != 1 || !constant.datum_type().is_float() {
         return Ok(None);
     }
@@ -219,10 +327,31 @@ fn affine(
     model: &TypedModel,
     node: &TypedNode,
     from: OutletId,
-    (c_axis, channels): (usize, usize),
+    channels: (usize, usize),
 ) -> TractResult<Option<Affine>> {
     let Some((op, constant, constant_first)) = with_constant(model, node, from)? else { return Ok(None) };
-    let rank = model.outlet_fact(from)?.rank();
+    affine_by(&*op.0, &constant, constant_first, model.outlet_fact(from)?.rank(), channels)
+}
+
+/// What multiplying by a constant or adding it is, for a tensor of such a fact.
+pub(crate) fn affine_of(
+    op: &dyn BinMiniOp,
+    constant: &Tensor,
+    fact: &TypedFact,
+    channels: (usize, usize),
+) -> TractResult<Option<Step>> {
+    let Some(Affine { factor, term }) = affine_by(op, constant, false, fact.rank(), channels)? else { return Ok(None) };
+    let of = |values| per_channel(values, fact.datum_type);
+    Ok(Some(Step::Affine { factor: of(factor)?, term: of(term)? }))
+}
+
+fn affine_by(
+    op: &dyn BinMiniOp,
+    constant: &Tensor,
+    constant_first: bool,
+    rank: usize,
+    (c_axis, channels): (usize, usize),
+) -> TractResult<Option<Affine>> {
     let per_channel = constant.rank() == rank
         && constant.shape().iter().enumerate().all(|(axis, dim)| *dim == if axis == c_axis { channels } else { 1 });
     if !(constant.len() == 1 || per_channel) || !constant.datum_type().is_float() {
@@ -235,15 +364,15 @@ fn affine(
     let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
     let negated = |values: Vec<f64>| values.into_iter().map(|v| -v).collect();
     let affine = |factor, term| Some(Affine { factor, term });
-    Ok(if op.0.is::<Mul>() {
+    Ok(if op.is::<Mul>() {
         affine(values, zeros)
-    } else if op.0.is::<Add>() {
+    } else if op.is::<Add>() {
         affine(ones, values)
-    } else if op.0.is::<Sub>() && constant_first {
+    } else if op.is::<Sub>() && constant_first {
         affine(negated(ones), values)
-    } else if op.0.is::<Sub>() {
+    } else if op.is::<Sub>() {
         affine(ones, negated(values))
-    } else if op.0.is::<Div>() && !constant_first && values.iter().all(|v| *v != 0.0) {
+    } else if op.is::<Div>() && !constant_first && values.iter().all(|v| *v != 0.0) {
         affine(values.into_iter().map(|v| 1.0 / v).collect(), zeros)
     } else {
         None

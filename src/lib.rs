@@ -156,7 +156,7 @@ mod testing;
 pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
 pub use load::{load, load_with};
-pub use op::{Dialect, GroupedDeconv, OptGroupedDeconv};
+pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};

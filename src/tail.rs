@@ -21,6 +21,17 @@ pub enum Activation {
     Tanh,
     /// `x · clamp(x/6 + 1/2, 0, 1)`.
     HardSwish,
+    /// `x · clamp(scale·x + shift, low, high)`, with `low <= high`: HardSwish as exporters spell it out, and its kin.
+    Gate {
+        /// What `x` is multiplied by within.
+        scale: f32,
+        /// What is added then.
+        shift: f32,
+        /// The least factor.
+        low: f32,
+        /// The largest factor.
+        high: f32,
+    },
     /// `x · sigmoid(x)`.
     Silu,
     /// `x/2 · (1 + erf(x/√2))`.
@@ -30,13 +41,14 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// What tells two of them apart: a parameter counts by its bits.
-    fn key(self) -> (std::mem::Discriminant<Activation>, u32) {
-        let parameter = match self {
-            Activation::Max(v) | Activation::Min(v) | Activation::LeakyRelu(v) => v.to_bits(),
-            _ => 0,
+    /// What tells two of them apart: parameters count by their bits.
+    fn key(self) -> (std::mem::Discriminant<Activation>, [u32; 4]) {
+        let parameters = match self {
+            Activation::Max(v) | Activation::Min(v) | Activation::LeakyRelu(v) => [v, 0.0, 0.0, 0.0],
+            Activation::Gate { scale, shift, low, high } => [scale, shift, low, high],
+            _ => [0.0; 4],
         };
-        (std::mem::discriminant(&self), parameter)
+        (std::mem::discriminant(&self), parameters.map(f32::to_bits))
     }
 }
 
@@ -215,14 +227,8 @@ impl<E: Element> ChannelTail<'_, E> {
         for step in steps {
             match step {
                 Bound::Activation(activation) => kernels.activate(*activation, run),
-                Bound::PRelu(slopes) => {
-                    let slope = slopes[self.channel];
-                    run.iter_mut().for_each(|x| *x = x.leak(slope))
-                }
-                Bound::Affine(factors, terms) => {
-                    let (factor, term) = (factors[self.channel], terms[self.channel]);
-                    run.iter_mut().for_each(|x| *x = term.mul_add(*x, factor))
-                }
+                Bound::PRelu(slopes) => kernels.leak(slopes[self.channel], run),
+                Bound::Affine(factors, terms) => kernels.affine(factors[self.channel], terms[self.channel], run),
                 Bound::Add(residual) if stride == 1 => add(kernels, &residual[at..at + run.len()], run),
                 Bound::Add(residual) => {
                     let values = residual.iter().skip(at).step_by(stride);

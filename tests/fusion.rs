@@ -8,7 +8,7 @@ use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
 use common::run::{Stage, load, run};
 use tract_core::internal::*;
-use tract_deconv::{Activation, OptGroupedDeconv, Step};
+use tract_deconv::{Activation, BetweenLayers, OptGroupedDeconv, Pass, Step};
 
 const CHANNELS: usize = 6;
 
@@ -95,7 +95,8 @@ fn same_numbers_for(proto: &tract_onnx::pb::ModelProto, dt: DatumType, shape: &[
         let (a, b) = (a.try_as_plain_ram()?, b.try_as_plain_ram()?);
         for (a, b) in a.as_slice::<f64>()?.iter().zip(b.as_slice::<f64>()?) {
             // unfused, each step rounds to the type, and what lies in between may be larger than the result (HardSwish)
-            let allowed = 4.0 * tolerance(dt, 4 * 12 + 4, 64.0, a.abs().max(1.0));
+            let roundings = if dt == DatumType::F16 { 8.0 } else { 4.0 };
+            let allowed = roundings * tolerance(dt, 4 * 12 + 4, 64.0, a.abs().max(1.0));
             assert!((a - b).abs() <= allowed, "{a} unfused, {b} fused, {allowed} allowed");
         }
     }
@@ -170,9 +171,76 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
         binary("Mul", tensor0(0.5f32), false)(model, &product)
     });
     folds(dt, gelu, &activations(&[Activation::Gelu]))?;
+    for (dt, scaled_first) in [(DatumType::F32, false), (DatumType::F32, true), (DatumType::F16, false)] {
+        let sixth = || binary("Div", tensor0(6f32).cast_to_dt(dt).unwrap().into_owned(), false);
+        let hard_swish = model(dt, true, |model, from| {
+            let (model, moved) = binary("Add", tensor0(3f32).cast_to_dt(dt).unwrap().into_owned(), false)(model, from);
+            let (model, clipped) = clip(model, dt, &moved, [0.0, 6.0]);
+            let (model, gate) = if scaled_first { sixth()(model, &clipped) } else { (model, clipped) };
+            let (model, product) = join(model, "Mul", [from, &gate]);
+            if scaled_first { (model, product) } else { sixth()(model, &product) }
+        });
+        // tract multiplies by a sixth, rounded to the type
+        folds_into(
+            dt,
+            hard_swish,
+            &[if dt == DatumType::F16 {
+                "Gate { scale: 0.16662598, shift: 0.49987793, low: 0.0, high: 0.99975586 }"
+            } else {
+                "Gate { scale: 0.16666667, shift: 0.5, low: 0.0, high: 1.0 }"
+            }],
+        )?;
+    }
+    // whatever else comes to a clamp, bounds that cross and a factor below zero included
+    let kin = model(dt, true, |model, from| {
+        let (model, mirrored) = binary("Sub", tensor0(0.25f32), true)(model, from);
+        let (model, clipped) = clip(model, dt, &mirrored, [0.5, -0.5]);
+        let (model, halved) = binary("Mul", tensor0(-0.5f32), false)(model, &clipped);
+        join(model, "Mul", [&halved, from])
+    });
+    folds_into(dt, kin, &["Gate { scale: 0.5, shift: -0.125, low: 0.25, high: 0.25 }"])?;
     // its first two steps go into weights and bias
     let hard_sigmoid = model(dt, true, unary("HardSigmoid", |n| n.float("alpha", 0.25)));
     folds(dt, hard_sigmoid, &activations(&[Activation::Min(1.0), Activation::Max(0.0)]))
+}
+
+/// A Clip between constants.
+fn clip(model: Model, dt: DatumType, from: &str, bounds: [f32; 2]) -> (Model, String) {
+    let (out, names) = (format!("{from}.Clip"), [format!("{from}.low"), format!("{from}.high")]);
+    let [low, high] = bounds.map(|bound| tensor0(bound).cast_to_dt(dt).unwrap().into_owned());
+    let model = model.initializer(&names[0], &low).initializer(&names[1], &high);
+    (model.node(Node::new("Clip").named(&out).inputs(&[from, &names[0], &names[1]]).output(&out)), out)
+}
+
+#[test]
+fn a_gate_that_is_read_elsewhere_stays_outside() -> TractResult<()> {
+    let dt = DatumType::F32;
+    let gate = |model: Model, from: &str| {
+        let (model, moved) = binary("Add", tensor0(3f32), false)(model, from);
+        clip(model, dt, &moved, [0.0, 6.0])
+    };
+    // the factor is read twice; another value is multiplied; the factor is not one for all channels
+    let twice = model(dt, true, |model, from| {
+        let (model, clipped) = gate(model, from);
+        let (model, product) = join(model, "Mul", [from, &clipped]);
+        join(model, "Add", [&product, &clipped])
+    });
+    let other = model(dt, true, |model, from| {
+        let (model, clipped) = gate(model, from);
+        let (model, tanh) = unary("Tanh", |n| n)(model, from);
+        join(model, "Mul", [&tanh, &clipped])
+    });
+    let per_channel = model(dt, true, |model, from| {
+        let (model, moved) = binary("Add", Random(5).tensor(dt, &[CHANNELS, 1, 1]), false)(model, from);
+        let (model, clipped) = clip(model, dt, &moved, [0.0, 6.0]);
+        join(model, "Mul", [from, &clipped])
+    });
+    for proto in [twice, other, per_channel] {
+        let (ours, others, model) = optimised(&proto)?;
+        assert!(ours[0].tail.is_empty() && others > 0, "{model}");
+        same_numbers(&proto, dt)?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -461,5 +529,202 @@ fn every_strategy_applies_the_tail() -> TractResult<()> {
         plain.close_enough(&fused, true)?;
     }
     assert!(seen.len() >= 4, "layouts: {seen:?}");
+    Ok(())
+}
+
+/// What stands before a deconvolution `up` of the first input's four channels; `head` takes the input's name and gives that of what the deconvolution reads, and what else
+/// the model gives.
+fn headed(
+    dt: DatumType,
+    spatial: &[usize],
+    head: impl FnOnce(Model) -> (Model, String, Vec<String>),
+) -> tract_onnx::pb::ModelProto {
+    let dims: Vec<Dim> =
+        [Dim::from("N"), Dim::from(4)].into_iter().chain(spatial.iter().map(|d| Dim::from(*d))).collect();
+    let (model, last, others) = head(Model::opset(13).input("x", dt, &dims));
+    let kernel: Vec<usize> = [4, 3].into_iter().chain(spatial.iter().map(|_| 2)).collect();
+    let node = Node::new("ConvTranspose").named("up").inputs(&[&last, "w"]).output("y");
+    let model = model.initializer("w", &Random(8).tensor(dt, &kernel)).node(node).output("y");
+    others.iter().fold(model, |model, name| model.output(name)).build()
+}
+
+/// All but the deconvolution is one op, of these passes, for one image and for several.
+fn between(
+    dt: DatumType,
+    spatial: &[usize],
+    proto: &tract_onnx::pb::ModelProto,
+    passes: &[&[&str]],
+) -> TractResult<()> {
+    let (_, others, model) = optimised(proto)?;
+    let found: Vec<&BetweenLayers> = model.nodes.iter().filter_map(|node| node.op_as::<BetweenLayers>()).collect();
+    let names: Vec<Vec<String>> =
+        found.iter().map(|op| op.passes.iter().map(|pass| pass.to_string()).collect()).collect();
+    assert_eq!(names, passes, "{model}");
+    assert_eq!(others, found.len(), "{model}");
+    for n in [1, 3] {
+        same_numbers_for(proto, dt, &[&[n, 4], spatial].concat())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_stands_before_and_folds_into_no_weights_is_one_op() -> TractResult<()> {
+    for dt in [DatumType::F32, DatumType::F16, DatumType::F64] {
+        for spatial in [&[9, 17][..], &[50], &[3, 4, 5], &[64, 80]] {
+            // tract's LeakyRelu takes no f64
+            let (op, pass) = if dt == DatumType::F64 { ("Tanh", "Tanh") } else { ("LeakyRelu", "LeakyRelu(0.01)") };
+            let head = headed(dt, spatial, |model| {
+                let (model, out) = unary(op, |n| n)(model, "x");
+                (model, out, vec![])
+            });
+            between(dt, spatial, &head, &[&[pass]])?;
+        }
+        // a normalisation that padding does not let into the weights, and what follows
+        let each = |seed| Random(seed).tensor(dt, &[4, 1, 1]);
+        let normalised = headed(dt, &[9, 17], |model| {
+            let (model, scaled) = binary("Mul", each(3), false)(model, "x");
+            let (model, moved) = binary("Add", each(4), true)(model, &scaled);
+            let (model, out) = unary("Relu", |n| n)(model, &moved);
+            (model, out, vec![])
+        });
+        between(dt, &[9, 17], &normalised, &[&["Affine", "Affine", "Max(0.0)"]])?;
+    }
+    Ok(())
+}
+
+/// Factors of the channels, from their means.
+fn squeezed(model: Model, from: &str) -> (Model, String) {
+    let (model, mean) = unary("GlobalAveragePool", |n| n)(model, from);
+    unary("Tanh", |n| n)(model, &mean)
+}
+
+#[test]
+fn channels_are_scaled_and_sums_are_made_between_layers() -> TractResult<()> {
+    let count = |proto: &tract_onnx::pb::ModelProto| -> TractResult<Vec<String>> {
+        let (_, _, model) = optimised(proto)?;
+        let ops = model.nodes.iter().filter_map(|node| node.op_as::<BetweenLayers>());
+        Ok(ops.flat_map(|op| op.passes.iter().map(|pass| pass.to_string())).collect())
+    };
+    for dt in [DatumType::F32, DatumType::F16, DatumType::F64] {
+        let excited = headed(dt, &[9, 17], |model| {
+            let (model, factors) = squeezed(model, "x");
+            let (model, out) = join(model, "Mul", ["x", &factors]);
+            (model, out, vec![])
+        });
+        let with_itself = headed(dt, &[9, 17], |model| {
+            let (model, factors) = squeezed(model, "x");
+            let (model, scaled) = join(model, "Mul", ["x", &factors]);
+            let (model, out) = join(model, "Add", ["x", &scaled]);
+            // read elsewhere too
+            (model, out.clone(), vec![out])
+        });
+        for (proto, passes) in [(&excited, &["Scale"][..]), (&with_itself, &["Scale", "Add"])] {
+            assert_eq!(count(proto)?, passes);
+            for n in [1, 3] {
+                same_numbers_for(proto, dt, &[n, 4, 9, 17])?;
+            }
+        }
+    }
+    // of which some is read elsewhere, and stays
+    let read = headed(DatumType::F32, &[9, 17], |model| {
+        let (model, out) = unary("LeakyRelu", |n| n)(model, "x");
+        let (model, last) = unary("Tanh", |n| n)(model, &out);
+        (model, last, vec![out])
+    });
+    assert_eq!(count(&read)?, ["Tanh"]);
+    same_numbers_for(&read, DatumType::F32, &[2, 4, 9, 17])
+}
+
+#[test]
+fn windows_are_pooled_between_layers() -> TractResult<()> {
+    type Change = fn(Node) -> Node;
+    let pools: [(&[usize], Change); 8] = [
+        (&[20, 34], |n| n.ints("kernel_shape", &[2, 2]).ints("strides", &[2, 2])),
+        (&[21, 33], |n| n.ints("kernel_shape", &[3, 3]).ints("strides", &[2, 2]).ints("pads", &[1, 1, 1, 1])),
+        (&[21, 33], |n| n.ints("kernel_shape", &[3, 2]).ints("strides", &[1, 3]).ints("pads", &[0, 1, 2, 0])),
+        (&[20, 34], |n| n.ints("kernel_shape", &[2, 2]).ints("strides", &[2, 2]).int("ceil_mode", 1)),
+        (&[20, 33], |n| n.ints("kernel_shape", &[3, 3]).ints("strides", &[2, 2]).int("ceil_mode", 1)),
+        (&[20, 33], |n| n.ints("kernel_shape", &[3, 3]).ints("dilations", &[2, 3])),
+        (&[77], |n| n.ints("kernel_shape", &[5]).ints("strides", &[2]).string("auto_pad", "SAME_UPPER")),
+        (&[6, 8, 10], |n| n.ints("kernel_shape", &[2, 2, 2]).ints("strides", &[2, 2, 2])),
+    ];
+    for dt in [DatumType::F32, DatumType::F64] {
+        for (spatial, change) in pools {
+            let proto = headed(dt, spatial, |model| {
+                let (model, out) = unary("MaxPool", change)(model, "x");
+                (model, out, vec![])
+            });
+            let (_, _, model) = optimised(&proto)?;
+            let pass = model.nodes.iter().find_map(|node| node.op_as::<BetweenLayers>());
+            assert!(matches!(pass.map(|op| &op.passes[..]), Some([Pass::MaxPool(_)])), "{model}");
+            for n in [1, 3] {
+                same_numbers_for(&proto, dt, &[&[n, 4], spatial].concat())?;
+            }
+        }
+    }
+    // steps before and behind, read by two
+    let dt = DatumType::F32;
+    let proto = headed(dt, &[20, 34], |model| {
+        let (model, tanh) = unary("Tanh", |n| n)(model, "x");
+        let (model, pooled) = unary("MaxPool", pools[0].1)(model, &tanh);
+        let (model, out) = unary("LeakyRelu", |n| n.float("alpha", 0.25))(model, &pooled);
+        (model, out.clone(), vec![out])
+    });
+    between(dt, &[20, 34], &proto, &[&["Tanh", "MaxPool [2, 2]", "LeakyRelu(0.25)"]])
+}
+
+#[test]
+fn what_stands_before_a_concatenation_or_an_upsampling_is_found() -> TractResult<()> {
+    let dt = DatumType::F32;
+    let proto = Model::opset(13)
+        .input("x", dt, &[Dim::from("N"), Dim::from(2), Dim::from(9), Dim::from(17)])
+        .initializer("scales", &tensor1(&[1f32, 1.0, 2.0, 2.0]))
+        .initializer("w", &Random(8).tensor(dt, &[4, 3, 2, 2]))
+        .node(Node::new("LeakyRelu").named("leaky").inputs(&["x"]).float("alpha", 0.25).output("a"))
+        .node(Node::new("Tanh").named("tanh").inputs(&["x"]).output("b"))
+        .node(Node::new("Concat").named("both").inputs(&["a", "b"]).int("axis", 1).output("c"))
+        .node(
+            Node::new("Resize")
+                .named("larger")
+                .inputs(&["c", "", "scales"])
+                .string("mode", "nearest")
+                .string("nearest_mode", "floor")
+                .string("coordinate_transformation_mode", "asymmetric")
+                .output("d"),
+        )
+        .node(Node::new("ConvTranspose").named("up").inputs(&["d", "w"]).output("y"))
+        .output("y")
+        .build();
+    let (_, _, model) = optimised(&proto)?;
+    assert_eq!(model.nodes.iter().filter(|node| node.op_is::<BetweenLayers>()).count(), 2, "{model}");
+    for n in [1, 2] {
+        same_numbers_for(&proto, dt, &[n, 2, 9, 17])?;
+    }
+    Ok(())
+}
+
+/// Passes that threads share give the bits that one thread does.
+#[test]
+#[cfg(feature = "multithread")]
+fn threads_share_passes() -> TractResult<()> {
+    use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
+    let dt = DatumType::F32;
+    let proto = headed(dt, &[150, 200], |model| {
+        let (model, factors) = squeezed(model, "x");
+        let (model, scaled) = join(model, "Mul", ["x", &factors]);
+        let (model, sum) = join(model, "Add", ["x", &scaled]);
+        let (model, out) = unary("MaxPool", |n| n.ints("kernel_shape", &[3, 3]).ints("strides", &[2, 2]))(model, &sum);
+        (model, out, vec![])
+    });
+    let (_, _, optimised) = optimised(&proto)?;
+    assert!(optimised.nodes.iter().any(|node| node.op_as::<BetweenLayers>().is_some_and(|op| op.passes.len() == 3)));
+    let x = Random(3).tensor(dt, &[2, 4, 150, 200]);
+    let model = Stage::Optimised.of(load(&proto)?)?;
+    let alone = run(model.clone(), std::slice::from_ref(&x))?;
+    for threads in [2, 3, 5] {
+        let shared =
+            multithread_tract_scope(Executor::multithread(threads), || run(model.clone(), std::slice::from_ref(&x)))?;
+        assert!(alone == shared, "{threads} threads");
+    }
     Ok(())
 }

@@ -232,8 +232,9 @@ fn steps(case: &Case, output: &[usize], random: &mut Random) -> (Vec<Step>, Vec<
     let mut residuals = vec![];
     let steps = (0..steps).map(|_| {
         let values = |random: &mut Random| Arc::new(random.tensor(compute, &[case.spec.out_channels]));
-        match random.below(5) {
+        match random.below(6) {
             0 => Step::Activation(Activation::Max(-0.25)),
+            5 => Step::Activation(Activation::Gate { scale: 0.25, shift: 0.5, low: 0.0, high: 1.0 }),
             1 => Step::Activation(Activation::LeakyRelu(0.125)),
             2 => Step::PRelu(values(random)),
             3 => Step::Affine { factor: values(random), term: values(random) },
@@ -264,6 +265,10 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
             let channel = place[c_axis];
             match step {
                 Step::Activation(Activation::Max(low)) => *y = y.max(*low as f64),
+                // rises by less than 3/2: beyond 2 by one
+                Step::Activation(Activation::Gate { .. }) => {
+                    (*y, *magnitude) = (*y * (*y * 0.25 + 0.5).clamp(0.0, 1.0), *magnitude * 1.5);
+                }
                 Step::Activation(_) => *y = if *y < 0.0 { *y * 0.125 } else { *y },
                 Step::PRelu(_) => *y = if *y < 0.0 { *y * operands[0][channel] } else { *y },
                 Step::Affine { .. } => {

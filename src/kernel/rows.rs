@@ -14,6 +14,42 @@ pub(super) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {
     }
 }
 
+/// `run[i] = factor·run[i] + term`.
+#[inline(always)]
+pub(super) fn affine<T: Compute>(factor: T, term: T, run: &mut [T]) {
+    run.iter_mut().for_each(|x| *x = term.mul_add(*x, factor));
+}
+
+/// `run[i]` where that is not negative, `slope·run[i]` elsewhere.
+#[inline(always)]
+pub(super) fn leak<T: Compute>(slope: T, run: &mut [T]) {
+    run.iter_mut().for_each(|x| *x = x.leak(slope));
+}
+
+/// The larger of `to[i]` and `from[i·stride]`; what is not a number is not larger.
+#[inline(always)]
+pub(super) fn larger<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
+    // constants for the usual strides, so that each has vectors
+    match stride {
+        1 => larger_by::<T, 1>(from, to),
+        2 => larger_by::<T, 2>(from, to),
+        _ => to
+            .iter_mut()
+            .zip(from.iter().step_by(stride))
+            .for_each(|(to, from)| *to = if *from > *to { *from } else { *to }),
+    }
+}
+
+#[inline(always)]
+fn larger_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T]) {
+    let Some(last) = to.len().checked_sub(1) else { return };
+    let from = &from[..last * STRIDE + 1];
+    for (i, to) in to.iter_mut().enumerate() {
+        let from = from[i * STRIDE];
+        *to = if from > *to { from } else { *to };
+    }
+}
+
 /// `to[i] += from[i]`.
 #[inline(always)]
 pub(super) fn add<T: Compute>(from: &[T], to: &mut [T]) {

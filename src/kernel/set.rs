@@ -69,6 +69,9 @@ pub(crate) struct Kernels<T: 'static> {
     sum_of_plane: SumOfPlane<T>,
     sum_of_cells: [SumOfCells<T>; 2],
     add: unsafe fn(&[T], &mut [T]),
+    affine: unsafe fn(T, T, &mut [T]),
+    leak: unsafe fn(T, &mut [T]),
+    larger: unsafe fn(&[T], usize, &mut [T]),
     gather: Gather<T>,
     activate: unsafe fn(Activation, &mut [T]),
 }
@@ -312,6 +315,27 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.add)(from, to) }
     }
 
+    /// `run[i] = factor·run[i] + term`.
+    pub fn affine(&self, factor: T, term: T, run: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.affine)(factor, term, run) }
+    }
+
+    /// `run[i]` where that is not negative, `slope·run[i]` elsewhere.
+    pub fn leak(&self, slope: T, run: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.leak)(slope, run) }
+    }
+
+    /// The larger of `to[i]` and `from[i·stride]`; what is not a number is not larger.
+    ///
+    /// # Panics
+    /// When `from` is too short for strides of one or two.
+    pub fn larger(&self, from: &[T], stride: usize, to: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.larger)(from, stride, to) }
+    }
+
     /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over bases, and for each over the runs to whose range `i` belongs.
     ///
     /// # Panics
@@ -513,6 +537,21 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn affine(factor: $lane, term: $lane, run: &mut [$lane]) {
+                rows::affine(factor, term, run)
+            }
+
+            $(#[$feature])*
+            unsafe fn leak(slope: $lane, run: &mut [$lane]) {
+                rows::leak(slope, run)
+            }
+
+            $(#[$feature])*
+            unsafe fn larger(from: &[$lane], stride: usize, to: &mut [$lane]) {
+                rows::larger(from, stride, to)
+            }
+
+            $(#[$feature])*
             unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[GatheredRun], bias: $lane, to: &mut [$lane]) {
                 // SAFETY: entered through `Kernels::gather` only, which checks.
                 unsafe { gather::<$vector>(from, bases, runs, bias, to) }
@@ -574,6 +613,9 @@ macro_rules! kernels {
                 sum_of_plane: plane,
                 sum_of_cells: [cells::<false>, cells::<true>],
                 add,
+                affine,
+                leak,
+                larger,
                 gather: gathered,
                 activate,
             };

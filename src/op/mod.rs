@@ -1,8 +1,10 @@
 //! The tract ops: as imported, and as optimised models run it.
 
+mod between;
 mod packed;
 mod shared;
 
+pub use between::{BetweenLayers, Pass};
 pub use packed::{Bias, OptGroupedDeconv};
 pub(crate) use shared::integers;
 

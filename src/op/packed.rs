@@ -1,7 +1,7 @@
 //! The op of optimised models.
 
 use super::shared::{self, Run, tensor};
-use super::{Dialect, GroupedDeconv};
+use super::{BetweenLayers, Dialect, GroupedDeconv};
 use crate::cache::PlanCache;
 use crate::describe::list;
 use crate::filter::{FilterLayout, PackedFilter, without_subnormals};
@@ -30,6 +30,8 @@ pub struct OptGroupedDeconv {
     pub tail: Vec<Step>,
     /// What may be forced on the planner, with the packed filter's layout.
     pub options: PlanOptions,
+    /// Whether what stands before may become a [`BetweenLayers`].
+    fusion: bool,
     filter: Arc<PackedFilter>,
     source: Source,
     plans: PlanCache,
@@ -97,6 +99,7 @@ impl OptGroupedDeconv {
             datum_type,
             bias,
             tail: vec![],
+            fusion: op.fusion,
             options: PlanOptions { layout: Some(layout), ..options },
             filter: packed,
             source: Source(Arc::downgrade(filter)),
@@ -229,6 +232,13 @@ impl TypedOp for OptGroupedDeconv {
 
     fn cost(&self, inputs: &[&TypedFact]) -> TractResult<TVec<(Cost, TDim)>> {
         shared::cost(&self.spec, inputs[0])
+    }
+
+    fn fuse(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if !self.fusion {
+            return Ok(None);
+        }
+        BetweenLayers::before(model, node.inputs[0], &self.spec, &self.options)
     }
 
     fn set_symbols(

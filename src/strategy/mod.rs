@@ -11,6 +11,7 @@ pub mod matrix;
 pub mod matvec;
 pub mod overlap;
 mod panels;
+mod passes;
 pub mod phases;
 mod pieces;
 #[cfg(feature = "multithread")]
@@ -30,6 +31,7 @@ pub(crate) use crate::kernel::{Aligned, Scratch};
 
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
+pub(crate) use passes::{ElementWise, PoolAxis, max_pool};
 pub(crate) use sharing::{parallel, threads};
 use std::ops::Range;
 use tract_core::internal::*;
