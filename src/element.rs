@@ -8,9 +8,7 @@ use tract_linalg::element_wise::ElementWise;
 use tract_linalg::routines::Func;
 
 /// A type that sums and products are computed in.
-pub(crate) trait Compute:
-    Copy + Default + Send + Sync + PartialEq + PartialOrd + std::fmt::Debug + 'static
-{
+pub(crate) trait Compute: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'static {
     /// The additive identity.
     const ZERO: Self;
 
@@ -28,6 +26,9 @@ pub(crate) trait Compute:
 
     /// `self - other`. Integers wrap modulo their width.
     fn minus(self, other: Self) -> Self;
+
+    /// The larger one; a number where the other is none.
+    fn larger(self, other: Self) -> Self;
 
     /// Applies an element-wise function to a run, compiled for the caller's instruction set. Integers have none: what uses one on them is not folded.
     fn activate(activation: Activation, run: &mut [Self]);
@@ -126,6 +127,11 @@ macro_rules! float_compute {
             }
 
             #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
             fn activate(activation: Activation, run: &mut [Self]) {
                 let each = run.iter_mut();
                 match activation {
@@ -178,6 +184,11 @@ impl Compute for i64 {
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
         self.wrapping_sub(other)
+    }
+
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        self.max(other)
     }
 
     #[inline(always)]

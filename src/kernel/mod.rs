@@ -12,6 +12,7 @@ mod isa;
 mod matrix;
 mod padded;
 mod plane;
+mod pool;
 mod rows;
 mod scratch;
 mod set;
@@ -34,6 +35,7 @@ pub(crate) use matrix::{
 };
 pub(crate) use padded::{Rows, SplitRows};
 pub(crate) use plane::PlaneTaps;
+pub(crate) use pool::PoolAxis;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use taps::WeightedTap;

@@ -33,21 +33,17 @@ pub(super) fn larger<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
     match stride {
         1 => larger_by::<T, 1>(from, to),
         2 => larger_by::<T, 2>(from, to),
-        _ => to
-            .iter_mut()
-            .zip(from.iter().step_by(stride))
-            .for_each(|(to, from)| *to = if *from > *to { *from } else { *to }),
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = to.larger(*from)),
     }
 }
 
 #[inline(always)]
 fn larger_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T]) {
-    let Some(last) = to.len().checked_sub(1) else { return };
-    let from = &from[..last * STRIDE + 1];
-    for (i, to) in to.iter_mut().enumerate() {
-        let from = from[i * STRIDE];
-        *to = if from > *to { from } else { *to };
-    }
+    let Some((last, to)) = to.split_last_mut() else { return };
+    let (from, from_last) = from.split_at(to.len() * STRIDE);
+    // whole groups, which the compiler knows the size of; not by a comparison, of which it makes stores under a mask
+    to.iter_mut().zip(from.chunks_exact(STRIDE)).for_each(|(to, from)| *to = to.larger(from[0]));
+    *last = last.larger(from_last[0]);
 }
 
 /// `to[i] += from[i]`.

@@ -6,6 +6,7 @@ use super::gather::{GatheredRun, gather};
 use super::matrix::{self, MatrixKernels};
 use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::plane::{PlaneTaps, sum_of_plane};
+use super::pool::{PoolAxis, pool};
 use super::rows;
 use super::scratch::{Scratch, Shelf};
 use super::squares;
@@ -26,6 +27,7 @@ type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type PlacedCells<T> =
     unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
+type Pool<T> = unsafe fn(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]);
 type SumOfCells<T> = unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize);
 type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
@@ -71,7 +73,7 @@ pub(crate) struct Kernels<T: 'static> {
     add: unsafe fn(&[T], &mut [T]),
     affine: unsafe fn(T, T, &mut [T]),
     leak: unsafe fn(T, &mut [T]),
-    larger: unsafe fn(&[T], usize, &mut [T]),
+    pool: Pool<T>,
     gather: Gather<T>,
     activate: unsafe fn(Activation, &mut [T]),
 }
@@ -327,13 +329,13 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.leak)(slope, run) }
     }
 
-    /// The larger of `to[i]` and `from[i·stride]`; what is not a number is not larger.
+    /// The largest values of the windows of a plane; `rows` is room for what is left of the inner axes of a position, for each axis but the last.
     ///
     /// # Panics
-    /// When `from` is too short for strides of one or two.
-    pub fn larger(&self, from: &[T], stride: usize, to: &mut [T]) {
+    /// When a slice is too short.
+    pub fn pool(&self, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
         // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
-        unsafe { (self.larger)(from, stride, to) }
+        unsafe { (self.pool)(axes, from, to, rows) }
     }
 
     /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over bases, and for each over the runs to whose range `i` belongs.
@@ -547,8 +549,8 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn larger(from: &[$lane], stride: usize, to: &mut [$lane]) {
-                rows::larger(from, stride, to)
+            unsafe fn pooled(axes: &[PoolAxis], from: &[$lane], to: &mut [$lane], rows: &mut [&mut [$lane]]) {
+                pool(axes, from, to, rows)
             }
 
             $(#[$feature])*
@@ -615,7 +617,7 @@ macro_rules! kernels {
                 add,
                 affine,
                 leak,
-                larger,
+                pool: pooled,
                 gather: gathered,
                 activate,
             };

@@ -2,10 +2,10 @@
 
 use crate::element::{Compute, Element, dispatch_element};
 use crate::fuse::{affine_of, scalar};
-use crate::kernel::{self, Dispatch, Isa};
+use crate::kernel::{self, Dispatch, Isa, PoolAxis};
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec};
-use crate::strategy::{ElementWise, PoolAxis, max_pool};
+use crate::strategy::{ElementWise, max_pool};
 use crate::tail::{self, Activation, Bound, Step};
 use std::collections::HashSet;
 use std::fmt;

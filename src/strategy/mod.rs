@@ -31,7 +31,7 @@ pub(crate) use crate::kernel::{Aligned, Scratch};
 
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
-pub(crate) use passes::{ElementWise, PoolAxis, max_pool};
+pub(crate) use passes::{ElementWise, max_pool};
 pub(crate) use sharing::{parallel, threads};
 use std::ops::Range;
 use tract_core::internal::*;

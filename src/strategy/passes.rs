@@ -2,7 +2,7 @@
 
 use super::parallel;
 use crate::element::{Compute, Element};
-use crate::kernel::{Kernels, refill};
+use crate::kernel::{Kernels, PoolAxis, zeros};
 use crate::spec::DataFormat;
 use crate::tail::{Bound, Tail};
 use tract_core::internal::*;
@@ -96,31 +96,7 @@ impl<E: Element> ElementWise<'_, E> {
     }
 }
 
-/// Windows along an axis.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolAxis {
-    /// Sizes of the input and of the output.
-    pub input: usize,
-    pub output: usize,
-    pub kernel: usize,
-    pub stride: usize,
-    pub dilation: usize,
-    /// Positions before the input that windows begin at.
-    pub pad: usize,
-}
-
-impl PoolAxis {
-    /// The taps of the window of an output position that meet the input, as input positions.
-    fn taps(&self, output: usize) -> impl Iterator<Item = usize> {
-        let PoolAxis { input, pad, .. } = *self;
-        let begin = output * self.stride;
-        let taps = (0..self.kernel).map(move |k| begin + k * self.dilation);
-        taps.filter_map(move |at| at.checked_sub(pad).filter(|at| *at < input))
-    }
-}
-
-/// The largest values of windows of each plane, channels first. `axes` are those of a plane, outermost first. What is not a number is no value, and a window of
-/// none has the least number.
+/// The largest values of windows of each plane, channels first. `axes` are those of a plane, outermost first.
 pub(crate) fn max_pool<T: Compute>(
     kernels: &'static Kernels<T>,
     axes: &[PoolAxis],
@@ -137,48 +113,12 @@ pub(crate) fn max_pool<T: Compute>(
     let of_task = planes.div_ceil(TASKS * super::threads(cost));
     let mut tasks: Vec<_> = to.chunks_mut(of_task * written).enumerate().collect();
     parallel(&mut tasks, cost, |(task, part)| {
-        let mut rows = vec![vec![]; axes.len().saturating_sub(1)];
+        let inner = |ax: usize| axes[ax + 1..].iter().map(|axis| axis.input).product();
+        let mut rows = (0..axes.len() - 1).map(|ax| zeros("pooled row", inner(ax))).collect::<TractResult<Vec<_>>>()?;
+        let mut rows: Vec<&mut [T]> = rows.iter_mut().map(|row| &mut row[..]).collect();
         for (i, to) in part.chunks_mut(written).enumerate() {
-            pooled(kernels, axes, &from[(*task * of_task + i) * read..][..read], to, &mut rows)?;
+            kernels.pool(axes, &from[(*task * of_task + i) * read..][..read], to, &mut rows);
         }
         Ok(())
     })
-}
-
-/// One plane; `rows` has room of its own for each axis but the last.
-fn pooled<T: Compute>(
-    kernels: &Kernels<T>,
-    axes: &[PoolAxis],
-    from: &[T],
-    to: &mut [T],
-    rows: &mut [Vec<T>],
-) -> TractResult<()> {
-    let ([axis, inner @ ..], [row, rows @ ..]) = (axes, rows) else {
-        if let [axis] = axes {
-            of_row(kernels, axis, from, to);
-        }
-        return Ok(());
-    };
-    let (read, written) = (from.len() / axis.input.max(1), to.len() / axis.output);
-    for (output, to) in to.chunks_mut(written).enumerate() {
-        refill("pooled row", row, read, T::LEAST)?;
-        axis.taps(output).for_each(|at| kernels.larger(&from[at * read..][..read], 1, row));
-        pooled(kernels, inner, row, to, rows)?;
-    }
-    Ok(())
-}
-
-/// Windows along a row.
-fn of_row<T: Compute>(kernels: &Kernels<T>, axis: &PoolAxis, from: &[T], to: &mut [T]) {
-    let PoolAxis { input, output, stride, pad, .. } = *axis;
-    to.fill(T::LEAST);
-    for k in 0..axis.kernel {
-        let tap = k * axis.dilation;
-        // 0 <= o·stride + tap - pad < input
-        let begin = pad.saturating_sub(tap).div_ceil(stride);
-        let end = (input + pad).saturating_sub(tap).div_ceil(stride).min(output);
-        if begin < end {
-            kernels.larger(&from[begin * stride + tap - pad..], stride, &mut to[begin..end]);
-        }
-    }
 }

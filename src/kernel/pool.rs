@@ -1,0 +1,88 @@
+//! The largest values of windows.
+
+use super::rows::larger;
+use crate::element::Compute;
+
+/// Windows along an axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolAxis {
+    /// Sizes of the input and of the output.
+    pub input: usize,
+    pub output: usize,
+    pub kernel: usize,
+    /// At least one.
+    pub stride: usize,
+    pub dilation: usize,
+    /// Positions before the input that windows begin at.
+    pub pad: usize,
+}
+
+impl PoolAxis {
+    /// The output positions whose windows' tap `k` meets the input, and the input position that the first of them meets.
+    fn met(&self, k: usize) -> (std::ops::Range<usize>, usize) {
+        let tap = k * self.dilation;
+        // 0 <= o·stride + tap - pad < input
+        let begin = self.pad.saturating_sub(tap).div_ceil(self.stride);
+        let end = (self.input + self.pad).saturating_sub(tap).div_ceil(self.stride).min(self.output);
+        (begin..end, (begin * self.stride + tap).saturating_sub(self.pad))
+    }
+}
+
+/// The windows of a plane, whose axes are given outermost first. `rows` has room for what is left of the inner axes of an input position, for each axis but the last. What is
+/// not a number is no value, and a window of none has the least number.
+#[inline(always)]
+pub(super) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+    match (axes, rows) {
+        ([x], _) => pool_row(x, from, to),
+        ([y, x], [row]) => pool_plane([y, x], from, to, row),
+        ([axis, inner @ ..], [row, rows @ ..]) => {
+            let (read, written) = (from.len() / axis.input.max(1), to.len() / axis.output.max(1));
+            let row = &mut row[..read];
+            for (o, to) in to.chunks_mut(written.max(1)).enumerate() {
+                row.fill(T::LEAST);
+                for k in 0..axis.kernel {
+                    let at = (o * axis.stride + k * axis.dilation).checked_sub(axis.pad);
+                    if let Some(at) = at.filter(|at| *at < axis.input) {
+                        larger(&from[at * read..][..read], 1, row);
+                    }
+                }
+                match inner {
+                    [y, x] => pool_plane([y, x], row, to, &mut rows[0]),
+                    _ => pool_of(inner, row, to, rows),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// More axes than are inlined.
+fn pool_of<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+    pool(axes, from, to, rows)
+}
+
+#[inline(always)]
+fn pool_plane<T: Compute>([y, x]: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]) {
+    let row = &mut row[..x.input];
+    for (o, to) in to.chunks_exact_mut(x.output.max(1)).enumerate() {
+        row.fill(T::LEAST);
+        for k in 0..y.kernel {
+            let at = (o * y.stride + k * y.dilation).checked_sub(y.pad);
+            if let Some(at) = at.filter(|at| *at < y.input) {
+                larger(&from[at * x.input..][..x.input], 1, row);
+            }
+        }
+        pool_row(x, row, to);
+    }
+}
+
+#[inline(always)]
+fn pool_row<T: Compute>(axis: &PoolAxis, from: &[T], to: &mut [T]) {
+    to.fill(T::LEAST);
+    for k in 0..axis.kernel {
+        let (met, first) = axis.met(k);
+        if !met.is_empty() {
+            larger(&from[first..], axis.stride, &mut to[met]);
+        }
+    }
+}
