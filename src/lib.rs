@@ -72,6 +72,8 @@
 //! transposed layers of `benches/workloads.json`); but a product of a weight that is zero, or far smaller than its neighbours, is as exact as theirs are. `TRACT_DECONV_STRATEGY` or the
 //! transforms' option `strategy` choose another one.
 //!
+//! Constant weights and biases in f32 that are subnormal, below `2^-126`, count as zero.
+//!
 //! NaN and infinity pass through sums as IEEE 754 has it. Padding is multiplied as zeros, so a weight that is not finite may
 //! make NaN of more cells of its own output channel.
 //!
@@ -79,7 +81,12 @@
 //!
 //! Work is split over tract's current executor, which is a single thread unless you set another one; nothing is spawned here. The
 //! calling thread takes its share, one of as many as the executor has threads, and does not wait for the others to wake: one that
-//! comes when nothing is left finds nothing to do. Layers of less than some 35 us stay on the calling thread.
+//! comes when nothing is left finds nothing to do. Layers of less than some 35 us stay on the calling thread. A thread that has helped
+//! keeps awake for 200 us, in which it does what else its executor has to do, so that the next layer does not wait for it: as many of them as the process
+//! has cores beside the calling thread's.
+//!
+//! What stands between layers and folds into none (activations of values that something else reads, factors of channels, sums, max pooling) is one op,
+//! [`BetweenLayers`], in an optimised model, shared as layers are.
 //!
 //! # Memory
 //!
@@ -87,7 +94,7 @@
 //! tensors that tract gets. Integers of other types than `i64` are copied to it and back.
 //!
 //! What loading left free goes back to the system (`malloc_trim`, twice a process: before the first filter is packed and before the first run). With
-//! each output of 128 KiB or more that is the largest until then, glibc is made to keep four times as much at the end of its heap, as it does by itself
+//! each output of 128 KiB or more that is the largest until then, glibc is made to keep sixteen times as much (64 MiB at most) at the end of its heap, as it does by itself
 //! once a program has freed a block half as large: the next run does not wait for fresh pages. With
 //! the first output of 16 MiB or more, it is made to take all blocks from its heap (`mallopt`, for the whole process), and to
 //! keep at the heap's end what is free there, up to four times the largest output and 1 GiB. That is not done where the environment
