@@ -47,7 +47,7 @@ pub(super) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows
                     }
                 }
                 match inner {
-                    [y, x] => pool_plane([y, x], row, to, &mut rows[0]),
+                    [y, x] => pool_plane([y, x], row, to, rows[0]),
                     _ => pool_of(inner, row, to, rows),
                 }
             }
