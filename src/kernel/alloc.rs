@@ -40,11 +40,11 @@ const KEPT_TO: usize = 256 << 20;
 
 /// How many of the largest outputs there is room for at the heap's end before it is given back: what is tried for counts, too, though it is never touched. With
 /// less, a model gives the end back at every run and gets it as fresh pages in the next (a U-Net at 256 × 256 took 177 ms for 162, a Xeon). Below [`KEPT_FROM`] other
-/// tensors of a model count for as much as outputs: with four times the largest, one of 224 × 224 whose output has 3 MB took 16.7 ms for 13.4 and peaked no lower.
+/// tensors of a model count for as much as outputs: with four times the largest, one of 224 × 224 whose output has 3 MB took 16.7 ms for 13.4 and peaked no lower; with sixteen, a text detector peaked higher.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ROOM_FOR: usize = 4;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const ROOM_FOR_SMALL: usize = 16;
+const ROOM_FOR_SMALL: usize = 8;
 
 /// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
 ///
