@@ -625,6 +625,17 @@ fn channels_are_scaled_and_sums_are_made_between_layers() -> TractResult<()> {
             }
         }
     }
+    // a constant, whichever operand it is, is not followed where the other one is read elsewhere too
+    for constant_first in [false, true] {
+        let moved = headed(DatumType::F32, &[9, 17], |model| {
+            let (model, tanh) = unary("Tanh", |n| n)(model, "x");
+            let (model, out) =
+                binary("Add", Random(5).tensor(DatumType::F32, &[4, 1, 1]), constant_first)(model, &tanh);
+            (model, out, vec![tanh])
+        });
+        assert_eq!(count(&moved)?, ["Affine"]);
+        same_numbers_for(&moved, DatumType::F32, &[2, 4, 9, 17])?;
+    }
     // of which some is read elsewhere, and stays
     let read = headed(DatumType::F32, &[9, 17], |model| {
         let (model, out) = unary("LeakyRelu", |n| n)(model, "x");

@@ -223,8 +223,9 @@ impl Found {
     fn step(&mut self, model: &TypedModel, spec: &DeconvSpec) -> TractResult<Option<OutletId>> {
         let node = model.node(self.from.node);
         let fact = model.outlet_fact(self.from)?;
-        let [output] = &node.outputs[..] else { return Ok(None) };
-        debug_assert_eq!(output.fact.shape, fact.shape);
+        if node.outputs.len() != 1 {
+            return Ok(None);
+        }
         let pool = match (node.op_as::<MaxPool>(), node.op_as::<OptMaxPool>()) {
             (Some(pool), _) => pool.with_index_outputs.is_none().then_some(&pool.pool_spec),
             (_, Some(pool)) => pool.with_index_outputs.is_none().then_some(&pool.pool_spec),
@@ -247,10 +248,12 @@ impl Found {
         }
         let Some(mut steps) = arithmetic(node) else { return Ok(None) };
         let mut from = node.inputs[0];
-        // of a sum, what nothing else reads is followed, or what is no constant
+        // what is no constant is followed; of a sum of two such, what nothing else reads
         let (first, other) = steps[0];
+        let [from_is_constant, other_is_constant] =
+            [model.outlet_fact(from)?.konst.is_some(), model.outlet_fact(other)?.konst.is_some()];
         let other_is_inner = is_inner(model, other) && !is_inner(model, from) && first.is::<Add>();
-        if other_is_inner || model.outlet_fact(from)?.konst.is_some() {
+        if from_is_constant || other_is_inner && !other_is_constant {
             steps[0].1 = from;
             from = other;
         }
