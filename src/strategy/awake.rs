@@ -13,7 +13,7 @@ use tract_core::prelude::multithread::Executor;
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// Looks into the letterbox between looks at the clock and at what else there is to do.
-const LOOKS: usize = 64;
+const LOOKS: usize = 128;
 
 /// Those who wait, of all executors.
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(vec![]);
@@ -87,44 +87,42 @@ fn work(job: Job, executor: &Executor) {
     WAITS.set(false);
 }
 
-/// Waits for another job.
+/// Waits for another job. Nobody is on the list while it does something else, which may take long, or need the very help that would be asked for meanwhile.
 fn next(executor: &Executor) -> Option<Job> {
     let Executor::MultiThread(pool) = executor else { return None };
     let letterbox = Arc::new(Letterbox::default());
-    {
-        let mut list = waiting();
-        if list.len() >= most() {
-            return None;
-        }
-        list.push(Waiting { pool: Arc::as_ptr(pool).addr(), letterbox: Arc::clone(&letterbox) });
-    }
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
+        {
+            let mut list = waiting();
+            if list.len() >= most() {
+                return None;
+            }
+            list.push(Waiting { pool: Arc::as_ptr(pool).addr(), letterbox: Arc::clone(&letterbox) });
+        }
         for _ in 0..LOOKS {
             if letterbox.is_full() {
                 return letterbox.take();
             }
             spin_loop();
         }
+        let place = |list: &[Waiting]| list.iter().position(|waiting| Arc::ptr_eq(&waiting.letterbox, &letterbox));
+        let mut list = waiting();
+        let Some(place) = place(&list) else {
+            drop(list);
+            // somebody took it off the list, and is about to put a job in
+            while !letterbox.is_full() {
+                std::thread::yield_now();
+            }
+            return letterbox.take();
+        };
+        list.swap_remove(place);
+        drop(list);
         // what tract's operators share, then who else needs this core
         pool.yield_now();
         std::thread::yield_now();
     }
-    let mut list = waiting();
-    match list.iter().position(|waiting| Arc::ptr_eq(&waiting.letterbox, &letterbox)) {
-        Some(place) => {
-            list.swap_remove(place);
-            None
-        }
-        // somebody took it off the list, and is about to put a job in
-        None => {
-            drop(list);
-            while !letterbox.is_full() {
-                std::thread::yield_now();
-            }
-            letterbox.take()
-        }
-    }
+    None
 }
 
 #[cfg(test)]
