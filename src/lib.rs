@@ -94,10 +94,10 @@
 //! tensors that tract gets. Integers of other types than `i64` are copied to it and back.
 //!
 //! What loading left free goes back to the system (`malloc_trim`, twice a process: before the first filter is packed and before the first run). With
-//! each output of 128 KiB or more that is the largest until then, glibc is made to keep eight times as much (64 MiB at most) at the end of its heap, as it does by itself
-//! once a program has freed a block half as large: the next run does not wait for fresh pages. With
-//! the first output of 16 MiB or more, it is made to take all blocks from its heap (`mallopt`, for the whole process), and to
-//! keep at the heap's end what is free there, up to four times the largest output and 1 GiB. That is not done where the environment
+//! each output of 128 KiB or more that is the largest until then, glibc is made to keep eight times as much at the end of its heap, as it does by itself
+//! once a program has freed a block half as large: the next run does not wait for fresh pages. With the first output of 1 MiB or more, it is made to take all
+//! blocks from its heap (`mallopt`, for the whole process), so that the large ones that tract's own operators copy take the place of others instead of being mapped beside
+//! them, and to keep at the heap's end what is free there, up to 64 MiB or four times the largest output, and 1 GiB at most. That is not done where the environment
 //! has `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_MAX_`, `MALLOC_MMAP_THRESHOLD_` or tunables of glibc's `malloc`, and changes nothing
 //! for what another allocator allocates. Threads other than the first have heaps of 64 MiB each, and fresh pages for what is larger.
 //!

@@ -29,22 +29,24 @@ const ATTEMPTS: usize = 16;
 const OF_BLOCKS: usize = 16;
 const LINE: usize = 64;
 
-/// Nearly the largest block (32 MiB with its header) that glibc learns from: what it keeps at the heap's end is twice what it has learnt from.
+/// The smallest output from which on glibc is made to take all blocks from its heap. The blocks of more than 32 MiB that it maps one by one are then where others
+/// were, instead of beside them: a U-Net of outputs of 3 MB, of whose forward convolutions tract copies 55 MiB, peaked at 100 to 111 MiB for 122 to 128.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const LEARNT_TO: usize = (32 << 20) - (64 << 10);
+const IN_HEAP_FROM: usize = 1 << 20;
 
-/// The smallest and the largest output that has a place of its own, and that glibc is made to keep beyond what it learns (layers of 42 to 134 MB took 0.62 to
-/// 0.79 of the time on a Xeon, where the system clears 7 GB/s).
+/// What glibc learns to keep at the heap's end by itself, at most.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LEARNT: usize = 64 << 20;
+
+/// The smallest and the largest output that has a place of its own, and that glibc is made to keep (layers of 42 to 134 MB took 0.62 to 0.79 of the time on a Xeon,
+/// where the system clears 7 GB/s).
 const KEPT_FROM: usize = 16 << 20;
 const KEPT_TO: usize = 256 << 20;
 
 /// How many of the largest outputs there is room for at the heap's end before it is given back: what is tried for counts, too, though it is never touched. With
-/// less, a model gives the end back at every run and gets it as fresh pages in the next (a U-Net at 256 × 256 took 177 ms for 162, a Xeon). Below [`KEPT_FROM`] other
-/// tensors of a model count for as much as outputs: with four times the largest, one of 224 × 224 whose output has 3 MB took 16.7 ms for 13.4 and peaked no lower; with sixteen, a text detector peaked higher.
+/// less, a model gives the end back at every run and gets it as fresh pages in the next (a U-Net at 256 × 256 took 177 ms for 162, a Xeon).
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ROOM_FOR: usize = 4;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-const ROOM_FOR_SMALL: usize = 8;
 
 /// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
 ///
@@ -194,9 +196,9 @@ fn trim() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn trim() {}
 
-/// Makes glibc keep several times an output's size free at the heap's end. Up to what it learns from, it is shown a block, which changes nothing where the environment
-/// tells it what to do; from [`KEPT_FROM`] on it is also told to take larger blocks out of its heap, but for such an environment. Threads other than the first have
-/// heaps of 64 MiB, beyond which blocks are mapped as before.
+/// Makes glibc keep several times an output's size free at the heap's end. Up to [`IN_HEAP_FROM`] it is shown a block half as large, of which it learns; from there on
+/// it is told, and to take all blocks out of its heap, but where the environment tells it what to do. Threads other than the first have heaps of 64 MiB, beyond which
+/// blocks are mapped as before.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn keep_room_for(bytes: usize) {
     static KEPT: Mutex<usize> = Mutex::new(0);
@@ -213,14 +215,14 @@ fn keep_room_for(bytes: usize) {
         return;
     }
     *kept = bytes;
-    if bytes < KEPT_FROM {
+    if bytes < IN_HEAP_FROM {
         // Not by way of Rust's allocator, which may be another one, or count. `black_box`, or else the compiler may drop both calls.
         // SAFETY: what is freed was just allocated, or is null.
-        unsafe { libc::free(std::hint::black_box(libc::malloc(LEARNT_TO.min(ROOM_FOR_SMALL / 2 * bytes)))) }
+        unsafe { libc::free(std::hint::black_box(libc::malloc(ROOM_FOR * bytes))) }
     } else if !*TOLD {
         // SAFETY: two numbers that steer the allocator, which may be set at any time and from any thread; the larger is 2^30.
         unsafe {
-            libc::mallopt(libc::M_TRIM_THRESHOLD, (ROOM_FOR * bytes) as libc::c_int);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, LEARNT.max(ROOM_FOR * bytes) as libc::c_int);
             libc::mallopt(libc::M_MMAP_MAX, 0);
         }
     }
