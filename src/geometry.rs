@@ -157,4 +157,14 @@ impl AxisPhases {
         let inside: usize = taps.iter().map(|t| self.inside(t.shift).len()).sum();
         inside as f64 / (self.grid * taps.len()).max(1) as f64
     }
+
+    /// The grid positions, over all phases, at which some of the taps read outside the input.
+    pub fn near_ends(&self) -> usize {
+        let of_phase = |phase: &Phase| {
+            let inside = phase.taps.iter().map(|tap| self.inside(tap.shift));
+            let all = inside.reduce(|a, b| a.start.max(b.start)..a.end.min(b.end)).unwrap_or(0..self.grid);
+            self.grid - all.len()
+        };
+        self.phases.iter().map(of_phase).sum()
+    }
 }

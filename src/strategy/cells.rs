@@ -145,15 +145,25 @@ impl CellsPlan {
             true => cost::CHANNELS,
             false => (cost::TAP_OF_CELLS.saturating_mul(all_taps) as f64 * inside) as usize,
         };
+        // on a Xeon, neither was found to be missing
+        let (edges, beyond) = match (plan.axes.last(), problem.data_format, isa) {
+            (None, ..) | (.., Isa::Amx) | (_, DataFormat::Nxc, _) => (0, 0),
+            (Some(x), DataFormat::Ncx, _) => {
+                let places = (output / x.output.max(1)).saturating_mul(x.near_ends());
+                let edges = places.saturating_mul(all_taps.saturating_mul(cost::TAP_OF_EDGE));
+                (edges, cost::beyond_cache(problem, datum_type, isa, machine))
+            }
+        };
         let vector = of_taps.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
-        let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs);
+        let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs).saturating_add(edges);
         let cost = (vectors as u64).saturating_mul(problem.batch as u64);
         let row = plan
             .axes
             .last()
             .map_or(0, |x| x.input.max(x.output))
             .saturating_mul(lanes * super::compute_bytes(datum_type));
-        plan.cost = if row > machine.l2 / 4 { cost::of_long_rows(cost) } else { cost };
+        let cost = if row > machine.l2 / 4 { cost::of_long_rows(cost) } else { cost };
+        plan.cost = cost.saturating_add(beyond);
         Ok(plan)
     }
 

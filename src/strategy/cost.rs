@@ -136,13 +136,15 @@ impl Rows {
     }
 }
 
-/// Bytes of input and output for which such a strategy waits a slot, where L2 does not have them.
-const BEYOND_CACHE: usize = 20;
+/// Bytes of input and output that L3 keeps from run to run, about, where there are no tile registers.
+const KEPT: usize = 10 << 20;
 
-/// What input and output add where groups have one input channel.
-pub(super) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> u64 {
+/// What input and output add where groups have one input channel: a slot for so many bytes that L2 does not have on a Xeon, or L3 on a Zen 4, where what L3 has costs
+/// next to nothing (256 to 256 channels on 56×56 positions, stride 2).
+pub(super) fn beyond_cache(problem: &Problem, datum_type: DatumType, isa: Isa, machine: &Machine) -> u64 {
     let [input, output] = moved_bytes(problem, datum_type);
-    (input.saturating_add(output).saturating_sub(machine.l2) / BEYOND_CACHE) as u64
+    let (kept, bytes) = if isa == Isa::Amx { (machine.l2, 20) } else { (KEPT, 6) };
+    (input.saturating_add(output).saturating_sub(kept) / bytes) as u64
 }
 
 /// Bytes of the input, and of the output.
@@ -170,6 +172,10 @@ pub(super) const INTO_BLOCK: usize = 9;
 
 /// What a run of cells costs that have the same taps, one phase of an output row, whatever its length.
 pub(super) const RUN_OF_CELLS: usize = 150;
+
+/// Such a run near the end of a row, one of as many as there are places with other taps, for each tap, whatever the channels (8 to 8 channels on 12×12×12
+/// positions, 5×5×5 taps: a quarter of the time was estimated on a Zen 4).
+pub(super) const TAP_OF_EDGE: usize = 15;
 
 /// A vector of sums of `taps` products of cells, and its store. Neighbouring taps that are as far apart as positions have `shared` loads.
 pub(super) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared: bool) -> usize {
@@ -234,6 +240,10 @@ pub(super) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: us
     vectors.saturating_add(sheets.count().saturating_mul(channels).saturating_mul(SHEET))
 }
 
+/// A row of a channel of which only some positions are picked, as no tap reads the others, whatever its length (192 to 384 channels on 32×32 positions, 1×1 taps of
+/// stride 2: 0.4 of the time was estimated on a Zen 4).
+pub(super) const PICKED_ROW: usize = 100;
+
 /// Planes so many bytes apart, or a multiple, fight for the same sets of L1, and for one or two of L2.
 const SAME_SETS: usize = 4 << 10;
 const SAME_SETS_OF_L2: usize = 64 << 10;
@@ -276,7 +286,6 @@ pub(super) fn beyond_caches(
     lanes: usize,
     isa: Isa,
 ) -> u64 {
-    const KEPT: usize = 10 << 20;
     let [input, output] = moved_bytes(problem, datum_type);
     if isa == Isa::Amx || input.saturating_add(output) < KEPT {
         return 0;

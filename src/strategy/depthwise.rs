@@ -157,7 +157,7 @@ impl DepthwisePlan {
         let (way, group) = ways.into_iter().min_by_key(|way| way.1).ok_or("there is no way to sum")?;
         let block_rows = if way.is_in_place() { y.grid } else { block_rows };
         let groups = group.saturating_mul(problem.group).saturating_mul(problem.batch) as u64;
-        let moved = cost::beyond_cache(problem, datum_type, machine).saturating_add(cost::LISTED_ROWS);
+        let moved = cost::beyond_cache(problem, datum_type, isa, machine).saturating_add(cost::LISTED_ROWS);
         let cost = groups.saturating_add(moved);
         Ok(DepthwisePlan { way, block_rows, cost, axes, laid_out })
     }

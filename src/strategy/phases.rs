@@ -136,7 +136,7 @@ impl PhasesPlan {
 
         let fetches = in_place && FETCHES && isa != Isa::Amx;
         let waits = match problem.group_in {
-            1 => cost::beyond_cache(problem, datum_type, machine),
+            1 => cost::beyond_cache(problem, datum_type, isa, machine),
             _ => {
                 let slots = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
                 cost::beyond_caches(problem, datum_type, slots, lanes, isa)
@@ -166,7 +166,9 @@ impl PhasesPlan {
                 true => 0,
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * bundle);
-                    cost::filled(&laid_out, problem.group_in, lanes, copying)
+                    let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
+                    let picks = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1 && isa != Isa::Amx;
+                    if picks { filled.saturating_add(block_rows.saturating_mul(cost::PICKED_ROW)) } else { filled }
                 }
             };
             let chain = widest * problem.group_in;
