@@ -71,6 +71,10 @@ fn check(axis: &Axis, direction: Direction) {
     shifts.sort_unstable();
     shifts.dedup();
     assert_eq!(phases.shifts(), shifts, "{axis:?}: shifts");
+    let outside = |(u, shift): (usize, i64)| !(0..axis.input as i64).contains(&((u * phases.in_step) as i64 + shift));
+    let near_ends = phases.phases.iter().flat_map(|p| (0..phases.grid).map(move |u| (u, p)));
+    let near_ends = near_ends.filter(|(u, p)| p.taps.iter().any(|tap| outside((*u, tap.shift)))).count();
+    assert_eq!(phases.near_ends(), near_ends, "{axis:?}: near the ends");
     let expected = definition(axis, direction);
     assert_eq!(by_phases(axis, &phases), expected, "{axis:?} {direction:?}");
     let problem = Problem {
