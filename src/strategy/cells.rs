@@ -150,7 +150,7 @@ impl CellsPlan {
             (None, ..) | (.., Isa::Amx) | (_, DataFormat::Nxc, _) => (0, 0),
             (Some(x), DataFormat::Ncx, _) => {
                 let places = (output / x.output.max(1)).saturating_mul(x.near_ends());
-                let edges = places.saturating_mul(all_taps.saturating_mul(cost::TAP_OF_EDGE));
+                let edges = places.saturating_mul(taps.saturating_mul(cost::TAP_OF_EDGE));
                 (edges, cost::beyond_cache(problem, datum_type, isa, machine))
             }
         };
