@@ -30,7 +30,7 @@ const OF_BLOCKS: usize = 16;
 const LINE: usize = 64;
 
 /// The smallest output from which on glibc is made to take all blocks from its heap. The blocks of more than 32 MiB that it maps one by one are then where others
-/// were, instead of beside them: a U-Net of outputs of 3 MB, of whose forward convolutions tract copies 55 MiB, peaked at 100 to 111 MiB for 122 to 128.
+/// were, instead of beside them: a U-Net of outputs of 3 MB, of whose forward convolutions tract copies 55 MiB, peaked at 95 to 109 MiB for 122 to 133.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const IN_HEAP_FROM: usize = 1 << 20;
 
