@@ -9,10 +9,11 @@ use super::taps::WeightedTap;
 use super::tile::{PhaseOperand, Source, Start};
 use super::window::{Edges, Results, Window};
 use super::winograd::{PointStrides, TileData, points_of};
-use super::{Dispatch, Isa, Kernels};
+use super::{CellRuns, Dispatch, Isa, Kernels};
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use tract_core::internal::f16;
+use tract_core::internal::tract_itertools::Itertools;
 
 /// Where the forbidden page is that operands touch. There is one on the other side too.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -229,39 +230,54 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 }
 
 fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
-    let mut calls = 0;
+    let (mut calls, lanes) = (0, kernels.lanes);
     for tile in [1, 2, 4].into_iter().flat_map(|phases| kernels.row_tiles(phases)) {
-        for shape in SHAPES {
-            let shape = Shape::new(side, tile.positions, shape);
+        let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions - 1, tile.positions];
+        let one_tile = ragged.into_iter().filter(|n| *n <= tile.positions).flat_map(|n| [(n, tile.mr, 1), (n, 1, 1)]);
+        let several = [(2 * tile.positions, 1, 1), (2 * tile.positions + lanes + 1, tile.mr, 1)];
+        let runs = [(1, tile.mr, 2), (tile.positions, 1, 3), (tile.positions + 1, tile.mr, 2), (1, 1, 0)];
+        let cases: Vec<_> = one_tile
+            .chain(several)
+            .chain(runs)
+            .flat_map(|case| [0, tile.phases / 2].into_iter().unique().map(move |less| (case, less)))
+            .collect();
+        for (shape, ((positions, rows, count), less)) in
+            SHAPES.into_iter().flat_map(|shape| cases.iter().map(move |case| (shape, *case)))
+        {
+            let whole = positions.next_multiple_of(tile.positions);
+            // runs that overlap in the source, and have cells between them in the output
+            let pitch = positions.saturating_sub(1);
+            let shape = Shape::new(side, (count.max(1) - 1) * pitch + whole, shape);
             // phases with different numbers of the taps, the first with all of them
             let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
             let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr, 2 + s as i64);
             let panels: Vec<Guarded<T>> = (0..tile.phases).map(|s| Guarded::new(side, &panel_of(s))).collect();
-            let phases: Vec<_> = (0..tile.phases)
-                .map(|s| PhaseOperand { panel: &panels[s], taps: taps_of(s), in_halves: s == 0 })
-                .collect();
+            let phase = |s: usize| PhaseOperand {
+                panel: &panels[s],
+                taps: taps_of(s),
+                chain: 2 + s % 2 + less,
+                in_halves: s == 0,
+            };
+            let phases: Vec<_> = (0..tile.phases).map(phase).collect();
             let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
-            let lanes = kernels.lanes;
-            let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions - 1, tile.positions];
-            let ragged =
-                ragged.into_iter().filter(|n| *n <= tile.positions).flat_map(|n| [(n, 0), (n, tile.phases / 2)]);
-            for (len, rows) in ragged.flat_map(|(n, less)| {
-                let len = (n * tile.phases).saturating_sub(less);
-                [(len, tile.mr), (len, 1)]
-            }) {
-                let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &vec![T::of(99); len])).collect();
-                let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
-                tile.run(&phases, &shape.source(), &bias, &mut slices);
-                for (m, row) in out.iter().enumerate() {
-                    for (at, got) in row.iter().enumerate() {
-                        let (s, n) = (at % tile.phases, at / tile.phases);
-                        let taps = taps_of(s);
-                        let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr + m]);
-                        assert_eq!(*got, bias[m].plus(sum), "{} phases, {}x{}", tile.phases, tile.mr, tile.nv);
-                    }
+            let len = (positions * tile.phases).saturating_sub(less);
+            let step = len + 3;
+            let before = vec![T::of(99); if count == 0 { 0 } else { (count - 1) * step + len }];
+            let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
+            let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
+            let runs = CellRuns { cells: 0..len, count, step, pitch };
+            tile.run(&phases, &shape.source(), &bias, &mut slices, &runs);
+            for (m, row) in out.iter().enumerate() {
+                let mut expected = before.clone();
+                for (run, at) in (0..count).flat_map(|run| (0..len).map(move |at| (run, at))) {
+                    let (s, n) = (at % tile.phases, at / tile.phases + run * pitch);
+                    let taps = taps_of(s);
+                    let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr + m]);
+                    expected[run * step + at] = bias[m].plus(sum);
                 }
-                calls += 1;
+                assert_eq!(**row, expected, "{} phases, {}x{}", tile.phases, tile.mr, tile.nv);
             }
+            calls += 1;
         }
     }
     calls

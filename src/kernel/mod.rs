@@ -39,7 +39,7 @@ pub(crate) use pool::PoolAxis;
 pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use taps::WeightedTap;
-pub(crate) use tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};
+pub(crate) use tile::{CellRuns, ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};
 pub(crate) use vector::FETCHES;
 pub(crate) use window::{Edges, MOST_COLUMNS, Results, Window};
 pub(crate) use winograd::{MOST_RESULTS, MOST_TAPS, PointStrides, TileData, points_of};

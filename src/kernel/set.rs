@@ -12,7 +12,7 @@ use super::scratch::{Scratch, Shelf};
 use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{
-    ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, room_for_halves, row_tile,
+    CellRuns, ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, room_for_halves, row_tile,
 };
 use super::vector::*;
 use super::window::{Edges, MOST_COLUMNS, Results, Window, window};
@@ -380,10 +380,11 @@ macro_rules! kernels {
                 phases: &[PhaseOperand<$lane>],
                 source: &crate::kernel::tile::Source<$lane>,
                 bias: &[$lane],
-                rows: &mut [&mut [$lane]],
+                channels: &mut [&mut [$lane]],
+                runs: &CellRuns,
             ) {
                 // SAFETY: entered through a tile only, see `RowTile::run`.
-                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, rows) }
+                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs) }
             }
 
             $(#[$feature])*

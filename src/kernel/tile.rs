@@ -10,6 +10,7 @@
 
 use super::vector::{Vector, interleave, prefetch, store_run};
 use crate::element::Compute;
+use std::ops::Range;
 
 /// What a tile starts from.
 #[derive(Clone, Copy)]
@@ -231,11 +232,27 @@ pub(crate) struct PhaseOperand<'a, T> {
     pub panel: &'a [T],
     /// What to add to the source's index for each tap.
     pub taps: &'a [usize],
-    /// Whether the sum is made in two chains, every other tap in each. Only tiles with [`RowTile::halves`] do so.
+    /// Input channels whose products are one chain of the sum, at most; longer sums are made in parts.
+    pub chain: usize,
+    /// Whether the sum is made in two chains, every other tap in each, if it is not made in parts. Only tiles with [`RowTile::halves`] do so.
     pub in_halves: bool,
 }
 
-type RowEntry<T> = unsafe fn(phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], rows: &mut [&mut [T]]);
+/// The cells that row tiles write of each output channel: runs of as many.
+#[derive(Clone, Debug)]
+pub(crate) struct CellRuns {
+    /// The first one's, in the channel's slice.
+    pub cells: Range<usize>,
+    /// How many there are.
+    pub count: usize,
+    /// Cells from one run's first to the next one's.
+    pub step: usize,
+    /// Positions between them in the source.
+    pub pitch: usize,
+}
+
+type RowEntry<T> =
+    unsafe fn(phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], channels: &mut [&mut [T]], runs: &CellRuns);
 
 /// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases, interleaved in registers and written straight to
 /// output rows.
@@ -257,54 +274,133 @@ pub(crate) struct RowTile<T: 'static> {
 }
 
 impl<T: Compute> RowTile<T> {
-    /// `rows` are at most `mr` slices of equal length, at most `phases · positions`: cells beyond are computed and dropped.
-    /// The source's own taps are not used.
+    /// Writes some cells of `channels`, at most `mr` slices of equal length: of each run whole tiles, and one for those that are left, whose cells beyond are computed
+    /// and dropped. The source's base is the position of the first cell, and its own taps are not used.
     ///
     /// # Panics
-    /// When a slice is shorter than what the tile reads, or rows don't fit.
+    /// When a slice is shorter than what the tiles read, or cells don't fit.
     #[inline]
-    pub fn run(&self, phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], rows: &mut [&mut [T]]) {
-        assert!(phases.len() == self.phases && bias.len() >= self.mr && rows.len() <= self.mr);
-        for phase in phases {
-            assert!(phase.panel.len() >= source.channels * phase.taps.len() * self.mr);
-            let source = Source { taps: phase.taps, ..*source };
-            assert!(source.data.len() >= source.reach(self.positions));
+    pub fn run(
+        &self,
+        phases: &[PhaseOperand<T>],
+        source: &Source<T>,
+        bias: &[T],
+        channels: &mut [&mut [T]],
+        runs: &CellRuns,
+    ) {
+        if runs.count == 0 || runs.cells.is_empty() {
+            return;
         }
-        let len = rows.first().map_or(0, |row| row.len());
-        assert!(len <= self.phases * self.positions && rows.iter().all(|row| row.len() == len));
+        assert!(phases.len() == self.phases && bias.len() >= self.mr && channels.len() <= self.mr);
+        let positions = runs.cells.len().div_ceil(self.phases).next_multiple_of(self.positions);
+        let furthest = (runs.count - 1) * runs.pitch + positions;
+        for phase in phases {
+            assert!(phase.chain > 0 && phase.panel.len() >= source.channels * phase.taps.len() * self.mr);
+            let source = Source { taps: phase.taps, ..*source };
+            assert!(source.data.len() >= source.reach(furthest));
+        }
+        let end = (runs.count - 1) * runs.step + runs.cells.end;
+        assert!(channels.iter().all(|channel| end <= channel.len()));
         // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
-        unsafe { (self.entry)(phases, source, bias, rows) }
+        unsafe { (self.entry)(phases, source, bias, channels, runs) }
     }
+}
+
+/// The accumulators with the sum of a phase added, in as many chains as it asks for.
+///
+/// # Safety
+/// That of [`accumulate`], for the phase's panel and taps.
+#[inline(always)]
+unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
+    mut acc: [[V; NV]; MR],
+    phase: &PhaseOperand<V::Lane>,
+    source: &Source<V::Lane>,
+    last: usize,
+) -> [[V; NV]; MR] {
+    let panel = phase.panel.as_ptr();
+    // SAFETY: this function's contract, and parts of the source's channels have as many of the panel's weights.
+    unsafe {
+        if source.channels <= phase.chain {
+            return accumulate(acc, panel, source, (phase.taps, phase.in_halves), last);
+        }
+        for from in (0..source.channels).step_by(phase.chain) {
+            let base = source.base + from * source.channel_stride;
+            let part = Source { base, channels: phase.chain.min(source.channels - from), ..*source };
+            let panel = panel.wrapping_add(from * phase.taps.len() * MR);
+            let sum = accumulate([[V::splat(V::Lane::ZERO); NV]; MR], panel, &part, (phase.taps, false), last);
+            for m in 0..MR {
+                for v in 0..NV {
+                    acc[m][v] = acc[m][v].plus(sum[m][v]);
+                }
+            }
+        }
+    }
+    acc
 }
 
 /// # Safety
 /// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to four, whose panels hold `channels·taps·MR` elements; `source` holds all it reaches with
-/// `NV·LANES` elements a tap of any phase; a bias `MR` values; there are at most `MR` rows, of equal length up to `S·NV·LANES`.
+/// as many positions a tap of any phase as whole tiles of `NV·LANES` have that cover each run; a bias `MR` values; there are at most `MR` channels, which have the
+/// cells of all runs.
 #[inline(always)]
 pub(super) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
     phases: &[PhaseOperand<V::Lane>],
     source: &Source<V::Lane>,
     bias: &[V::Lane],
-    rows: &mut [&mut [V::Lane]],
+    channels: &mut [&mut [V::Lane]],
+    runs: &CellRuns,
 ) {
-    // The last vector ends where the rows do, on positions of the one before it where they are not whole vectors.
-    let count = rows.first().map_or(0, |row| row.len().div_ceil(S));
-    let last = count.saturating_sub(V::LANES).min((NV - 1) * V::LANES);
-    // SAFETY: panels, source and bias by this function's contract; what is stored goes as far as the row does.
-    unsafe {
-        let bias: [V; MR] = std::array::from_fn(|m| V::splat(*bias.get_unchecked(m)));
-        let mut acc: [[[V; NV]; MR]; S] = [std::array::from_fn(|m| [bias[m]; NV]); S];
-        for s in 0..S {
-            let phase = phases.get_unchecked(s);
-            acc[s] = accumulate(acc[s], phase.panel.as_ptr(), source, (phase.taps, phase.in_halves), last);
-        }
-        for (m, row) in rows.iter_mut().enumerate().take(MR) {
-            for v in 0..NV {
-                let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
-                let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
-                let at = at.min(row.len());
-                store_run(run, &mut row[at..]);
+    let whole = S * NV * V::LANES;
+    for i in 0..runs.count {
+        let cells = runs.cells.start + i * runs.step..runs.cells.end + i * runs.step;
+        let mut source = Source { base: source.base + i * runs.pitch, ..*source };
+        let mut at = cells.start;
+        while at < cells.end {
+            // The last vector ends where the cells do, on positions of the one before it where they are not whole vectors.
+            let left = cells.end - at;
+            let last = left.div_ceil(S).saturating_sub(V::LANES).min((NV - 1) * V::LANES);
+            // SAFETY: panels, source and bias by this function's contract; what is stored goes as far as the cells do.
+            unsafe {
+                let mut acc = [[[V::splat(V::Lane::ZERO); NV]; MR]; S];
+                for s in 0..S {
+                    for m in 0..MR {
+                        let bias = V::splat(*bias.get_unchecked(m));
+                        for v in 0..NV {
+                            acc[s][m][v] = bias;
+                        }
+                    }
+                }
+                for s in 0..S {
+                    acc[s] = add_phase(acc[s], phases.get_unchecked(s), &source, last);
+                }
+                if left >= whole {
+                    for m in 0..MR {
+                        if m < channels.len() {
+                            let to = channels.get_unchecked_mut(m).as_mut_ptr().add(at);
+                            for v in 0..NV {
+                                let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
+                                for s in 0..S {
+                                    run[s].store(to.add((v * S + s) * V::LANES));
+                                }
+                            }
+                        }
+                    }
+                } else {
+                    // in memory, from which channels are picked as they come
+                    let rest = acc;
+                    for (m, channel) in channels.iter_mut().enumerate().take(MR) {
+                        let to = &mut channel[at..cells.end];
+                        for v in 0..NV {
+                            let run: [V; S] = interleave(std::array::from_fn(|s| rest[s][m][v]));
+                            let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
+                            let at = at.min(to.len());
+                            store_run(run, &mut to[at..]);
+                        }
+                    }
+                }
             }
+            at += whole;
+            source.base += NV * V::LANES;
         }
     }
 }

@@ -22,7 +22,14 @@ pub(super) const LISTED_ONCE: u64 = 1 << 18;
 pub(super) const BLOCK: usize = 300;
 
 /// Storing a vector of results that a register tile interleaves itself.
-pub(super) const FROM_REGISTERS: usize = 19;
+pub(super) fn from_registers(isa: Isa) -> usize {
+    if isa == Isa::Amx { 19 } else { 5 }
+}
+
+/// What a run of such tiles costs, whatever its length: one an output row of each phase of rows, and panel.
+pub(super) fn run_of_tiles(isa: Isa) -> usize {
+    if isa == Isa::Amx { 0 } else { 250 }
+}
 
 /// Narrowing a vector of such rows, by way of a buffer, to f16.
 pub(super) const NARROWED: usize = 4;

@@ -6,12 +6,12 @@
 use super::pieces::{Block, Cut, MOST_ROWS, Task, bytes_of_tasks, flat_runs, run_tasks};
 use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
-use super::taps::{Listed, TapTable, axes_of, too_many_phases};
+use super::taps::{Listed, Phase, TapTable, axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, FETCHES, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
+use crate::kernel::{CellRuns, Dispatch, FETCHES, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
@@ -173,7 +173,7 @@ impl PhasesPlan {
             };
             let chain = widest * problem.group_in;
             let parts = chain.div_ceil(part_of_chain(chain, widest));
-            let writes_rows = problem.data_format == DataFormat::Ncx && datum_type.is_float() && parts <= 1 && cached;
+            let writes_rows = problem.data_format == DataFormat::Ncx && datum_type.is_float() && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
@@ -211,17 +211,24 @@ impl PhasesPlan {
                 };
                 let last = if tail > 0 { row_cost(tail_mr) } else { 0 };
                 let multiplied = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
+                let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
                 let store = match rows {
-                    true if same_element => cost::FROM_REGISTERS,
-                    true => cost::FROM_REGISTERS.saturating_add(cost::NARROWED),
-                    false => {
-                        let channels = mr.min(problem.group_out) * bundle;
-                        let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
-                        cost::buffered(problem.data_format, channels).saturating_add(unfinished)
-                    }
+                    true if same_element => cost::from_registers(isa),
+                    true => cost::from_registers(isa).saturating_add(cost::NARROWED),
+                    false => cost::buffered(problem.data_format, mr.min(problem.group_out) * bundle),
                 };
+                let store = store.saturating_add(unfinished);
                 let stored = (runs * vectors).saturating_mul((problem.group_out * phases).saturating_mul(store));
+                let chunk_tiles = match (chunk_tiles(mr * bundle, nv * lanes, x, element), rows && tile_major) {
+                    (stored, false) => stored,
+                    (stored, true) => stored.min(L1_SHARE / (chain * nv * lanes * element).max(1)).max(1),
+                };
                 let rows_stored = match (rows, problem.data_format) {
+                    (true, _) => {
+                        let (at_once, of_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
+                        let calls = block_rows.div_ceil(at_once).saturating_mul(of_row * panels * phases / x.out_step);
+                        calls.saturating_mul(cost::run_of_tiles(isa))
+                    }
                     (false, DataFormat::Ncx) => {
                         block_rows.saturating_mul(problem.group_out * phases * cost::BUFFERED_ROW)
                     }
@@ -247,7 +254,7 @@ impl PhasesPlan {
                         direct: in_place,
                         ahead: fetches && bytes > machine.l2,
                         rows,
-                        chunk_tiles: chunk_tiles(mr * bundle, nv * lanes, x, element),
+                        chunk_tiles,
                         tile_major,
                         block_rows,
                         block_columns,
@@ -315,6 +322,14 @@ impl PhasesPlan {
 /// As many tiles as have their results in L1 together.
 fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
     (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
+}
+
+/// Rows whose tiles are run together, and runs of a row where there is just one: of `chunk` positions, about.
+fn row_runs(chunk: usize, columns: usize, lanes: usize) -> (usize, usize) {
+    match chunk / columns.next_multiple_of(lanes) {
+        0 | 1 => (1, columns.div_ceil(chunk)),
+        rows => (rows, 1),
+    }
 }
 
 /// Everything that tasks share.
@@ -463,9 +478,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let origin = source.base;
         let flat = (task.rows.len() - 1) * pitch + task.columns.len();
-        let per_row = task.columns.len().div_ceil(tile_positions);
         let chunk = plan.chunk_tiles * tile_positions;
-        let visits = if plan.rows { task.rows.len() * per_row } else { flat.div_ceil(chunk) };
+        let (rows_at_once, per_row) = row_runs(chunk, task.columns.len(), lanes);
+        let visits = match plan.rows {
+            true => task.rows.len().div_ceil(rows_at_once) * per_row,
+            false => flat.div_ceil(chunk),
+        };
         let panels: Vec<usize> =
             (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
@@ -474,10 +492,14 @@ impl<'a, E: Element> Prepared<'a, E> {
             source.ahead = plan.ahead && panels.first() == Some(&panel);
             let panel = &self.panels[panel];
             if plan.rows {
-                let (row, column) = (tile / per_row, tile % per_row * tile_positions);
-                let count = tile_positions.min(task.columns.len() - column);
+                let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
+                let rows = row..task.rows.len().min(row + rows_at_once);
+                let columns = match per_row {
+                    1 => 0..task.columns.len(),
+                    _ => column..task.columns.len().min(column + chunk),
+                };
                 source.base = origin + row * pitch + column;
-                self.run_row_tile(task, groups.start, panel, &source, (row, column, count), &mut buffers)
+                self.run_row_tiles(task, groups.start, panel, &source, (rows, columns, pitch), &mut buffers)
             } else {
                 let position = tile * chunk;
                 source.base = origin + position;
@@ -513,66 +535,115 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(Source { data: copy, base: 0, channel_stride: positions, ..*source })
     }
 
-    /// All phases of one panel over `count` positions of one grid row, written straight to the output.
-    fn run_row_tile(
+    /// All phases of one panel over some columns of some grid rows, `pitch` positions apart, written straight to the output.
+    fn run_row_tiles(
         &self,
         task: &mut Task<E>,
         g: usize,
         panel: &Panel<E::Compute>,
         source: &Source<E::Compute>,
-        (row, column, count): (usize, usize, usize),
+        (rows, columns, pitch): (Range<usize>, Range<usize>, usize),
         buffers: &mut Buffers<E::Compute>,
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
-        let tile = panel.row_tiles[count.div_ceil(self.kernels.lanes) - 1];
-        // a sum's chains are the same wherever a row is cut
-        let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves);
         let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
         let channels = panel.height.min(task.channels.end - panel.first_channel);
-        let source = self.readable(source, tile.positions, count, buffers.ragged)?;
         let first_channel = task.channel(self.problem, g, panel.first_channel);
-        let from = task.columns.start + column;
-        let cells = x.cells(&(from..from + count));
+        let from = task.columns.start + columns.start;
+        let cells = x.cells(&(from..from + columns.len()));
         for o in 0..task.pieces.outer_phases.len() {
             let first = task.pieces.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
-                let cell = (task.rows.start + row) * y.out_step + ry;
-                if cell >= task.pieces.rows.end {
+                let cell = |row: usize| (task.rows.start + row) * y.out_step + ry;
+                // rows that the output has
+                let count = rows.clone().take_while(|row| cell(*row) < task.pieces.rows.end).count();
+                if count == 0 {
                     break;
                 }
-                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], in_halves: false }; 4];
+                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, in_halves: false }; 4];
                 for (operand, phase) in operands.iter_mut().zip(phases) {
-                    let (panel, taps) = (&weights[phase.weights * panel.height..], &phase.taps[..]);
-                    let in_halves = in_halves && source.channels * taps.len() >= FEWEST_IN_HALVES;
-                    *operand = PhaseOperand { panel, taps, in_halves };
+                    *operand = operand_of(panel, weights, phase, source.channels);
                 }
-                let at = task.pieces.index(first_channel, o, cell, cells.start);
-                let slots = first_channel..first_channel + channels;
-                let finish = |rows: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>| {
-                    tile.run(&operands[..self.columns], &source, bias, rows);
+                let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
+                let (first_cell, step) =
+                    (task.pieces.cell(cell(rows.start), cells.start), y.out_step * task.pieces.columns.len());
+                let at = task.pieces.index(first_channel, o, cell(rows.start), cells.start);
+                let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: CellRuns| {
+                    self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
                     if !self.tail.is_empty() {
                         let first = g * self.problem.group_out + panel.first_channel;
-                        for (m, row) in rows.iter_mut().enumerate() {
-                            self.tail.of(first + m).apply(at + m * self.plane, 1, row);
+                        for (m, slice) in slices.iter_mut().enumerate() {
+                            for run in 0..runs.count {
+                                let at = at + m * self.plane + run * step;
+                                self.tail.of(first + m).apply(at, 1, &mut slice[run * runs.step..][..cells.len()]);
+                            }
                         }
                     }
+                    TractResult::Ok(())
                 };
+                let slots = first_channel..first_channel + channels;
+                let runs = CellRuns { cells: 0..cells.len(), count, step, pitch };
+                let all = first_cell..first_cell + (count - 1) * step + cells.len();
                 let mut in_place = SmallVec::new();
-                if task.pieces.channel_rows(slots, o, cell, cells.clone(), &mut in_place) {
-                    finish(&mut in_place);
+                if task.pieces.channel_cells(slots, o, all, &mut in_place) {
+                    finish(&mut in_place, runs)?;
                     continue;
                 }
                 drop(in_place);
-                let by_way = buffers.tile.of(channels * cells.len())?;
-                let mut rows = by_way.chunks_exact_mut(cells.len().max(1)).collect();
-                finish(&mut rows);
-                for (m, row) in rows.iter().enumerate() {
-                    task.pieces.put(first_channel + m, o, cell, cells.start, row);
+                let of_channel = count * cells.len();
+                let by_way = buffers.tile.of(channels * of_channel)?;
+                let mut slices = by_way.chunks_exact_mut(of_channel.max(1)).collect();
+                finish(&mut slices, CellRuns { step: cells.len(), ..runs })?;
+                for (m, slice) in slices.iter().enumerate() {
+                    for (run, cells_of_run) in slice.chunks(cells.len().max(1)).enumerate() {
+                        let row = cell(rows.start + run);
+                        task.pieces.put(first_channel + m, o, row, cells.start, cells_of_run);
+                    }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The sums of all runs: whole tiles of each, then what is left of all.
+    fn run_tiles(
+        &self,
+        RowTiles { panel, operands, bias }: &RowTiles<E::Compute>,
+        source: &Source<E::Compute>,
+        slices: &mut [&mut [E::Compute]],
+        runs: &CellRuns,
+        ragged: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let lanes = self.kernels.lanes;
+        let positions = runs.cells.len().div_ceil(self.columns);
+        let whole = positions / (self.plan.nv * lanes) * self.plan.nv * lanes;
+        let cells = runs.cells.len().min(whole * self.columns);
+        if whole > 0 {
+            let runs = CellRuns { cells: 0..cells, ..*runs };
+            panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
+        }
+        if whole == positions {
+            return Ok(());
+        }
+        let tile = panel.row_tiles[(positions - whole).div_ceil(lanes) - 1];
+        let source = Source { base: source.base + whole, ..*source };
+        // Reading in place, the last runs may reach past the input's end
+        let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions;
+        let inside = match self.plan.direct {
+            true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
+            false => runs.count,
+        };
+        let left = CellRuns { cells: cells..runs.cells.len(), count: inside, ..*runs };
+        tile.run(operands, &source, bias, slices, &left);
+        for run in inside..runs.count {
+            let source = Source { base: source.base + run * runs.pitch, ..source };
+            let source = self.readable(&source, tile.positions, positions - whole, ragged)?;
+            let at = run * runs.step;
+            let left = CellRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
+            tile.run(operands, &source, bias, slices, &left);
         }
         Ok(())
     }
@@ -700,6 +771,33 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 }
 
+/// What all tiles of a panel multiply, and where its sums begin.
+struct RowTiles<'a, T: 'static> {
+    panel: &'a Panel<T>,
+    operands: &'a [PhaseOperand<'a, T>],
+    bias: &'a [T],
+}
+
+/// A phase's weights in a panel, and how its sum is made: in the same chains wherever a row is cut.
+fn operand_of<'a, T: Compute>(
+    panel: &Panel<T>,
+    weights: &'a [T],
+    phase: &'a Phase,
+    channels: usize,
+) -> PhaseOperand<'a, T> {
+    let taps = &phase.taps[..];
+    let chain = channels_of_chain(channels, taps.len());
+    let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves)
+        && chain >= channels
+        && channels * taps.len() >= FEWEST_IN_HALVES;
+    PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, in_halves }
+}
+
+/// Input channels whose products make one chain of a sum of so many channels and taps.
+fn channels_of_chain(channels: usize, taps: usize) -> usize {
+    (part_of_chain(channels * taps, taps) / taps.max(1)).max(1)
+}
+
 /// One phase of a tile, its sum made in chains of bounded length.
 fn run_chains<T: Compute>(
     tile: &PositionTile<T>,
@@ -710,7 +808,7 @@ fn run_chains<T: Compute>(
     out: &mut [T],
     stride: usize,
 ) {
-    let per_chain = (part_of_chain(source.channels * taps.len(), taps.len()) / taps.len().max(1)).max(1);
+    let per_chain = channels_of_chain(source.channels, taps.len());
     let mut start = Start::Bias(bias);
     for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
         let part = Source {

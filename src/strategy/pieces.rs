@@ -775,21 +775,19 @@ impl<E: Element> Pieces<'_, E> {
         self.put(channel, outer, row, self.columns.start, cells);
     }
 
-    /// Collects cells `columns` of row `row` of consecutive channels, as slices of compute elements to be written in place, in `rows`, which was empty: it is
-    /// large to move. Whether that was possible: the layout or the element type may forbid it.
-    pub fn channel_rows<'s>(
+    /// Collects consecutive cells (see [`Pieces::cell`]) of consecutive channels, as slices of compute elements to be written in place, in `slices`, which was empty: it
+    /// is large to move. Whether that was possible: the layout or the element type may forbid it.
+    pub fn channel_cells<'s>(
         &'s mut self,
         channels: Range<usize>,
         outer: usize,
-        row: usize,
-        columns: Range<usize>,
-        rows: &mut SmallVec<[&'s mut [E::Compute]; MOST_ROWS]>,
+        cells: Range<usize>,
+        slices: &mut SmallVec<[&'s mut [E::Compute]; MOST_ROWS]>,
     ) -> bool {
-        let first = self.cell(row, columns.start);
         let of_rows = self.step == 1;
-        for row in self.segments(channels, outer, first..first + columns.len()) {
-            match E::as_compute_mut(row) {
-                Some(row) if of_rows => rows.push(row),
+        for cells in self.segments(channels, outer, cells) {
+            match E::as_compute_mut(cells) {
+                Some(cells) if of_rows => slices.push(cells),
                 _ => return false,
             }
         }
