@@ -324,10 +324,10 @@ fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> u
     (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
 }
 
-/// Rows whose tiles are run together, and runs of a row where there is just one: of `chunk` positions, about.
+/// Rows whose tiles are run together, and runs of a row where there is just one: of `chunk` positions, or up to twice as many.
 fn row_runs(chunk: usize, columns: usize, lanes: usize) -> (usize, usize) {
     match chunk / columns.next_multiple_of(lanes) {
-        0 | 1 => (1, columns.div_ceil(chunk)),
+        0 | 1 => (1, (columns / chunk).max(1)),
         rows => (rows, 1),
     }
 }
@@ -494,10 +494,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             if plan.rows {
                 let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
                 let rows = row..task.rows.len().min(row + rows_at_once);
-                let columns = match per_row {
-                    1 => 0..task.columns.len(),
-                    _ => column..task.columns.len().min(column + chunk),
-                };
+                // the last run has what is left, so that none is short
+                let is_last = tile % per_row + 1 == per_row;
+                let columns = column..if is_last { task.columns.len() } else { column + chunk };
                 source.base = origin + row * pitch + column;
                 self.run_row_tiles(task, groups.start, panel, &source, (rows, columns, pitch), &mut buffers)
             } else {
@@ -629,7 +628,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             return Ok(());
         }
         let tile = panel.row_tiles[(positions - whole).div_ceil(lanes) - 1];
-        let source = Source { base: source.base + whole, ..*source };
+        // the last tile ends where the positions do, on some that were made already, if there are as many
+        let first = positions.checked_sub(tile.positions).unwrap_or(whole);
+        let cells = first * self.columns;
+        let source = Source { base: source.base + first, ..*source };
         // Reading in place, the last runs may reach past the input's end
         let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions;
         let inside = match self.plan.direct {
@@ -640,7 +642,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         tile.run(operands, &source, bias, slices, &left);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
-            let source = self.readable(&source, tile.positions, positions - whole, ragged)?;
+            let source = self.readable(&source, tile.positions, positions - first, ragged)?;
             let at = run * runs.step;
             let left = CellRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
             tile.run(operands, &source, bias, slices, &left);
