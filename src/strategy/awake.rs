@@ -18,6 +18,9 @@ const LOOKS: usize = 128;
 /// Those who wait, of all executors.
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(vec![]);
 
+/// The executors of those who wait, or do something else meanwhile.
+static AWAKE: Mutex<Vec<usize>> = Mutex::new(vec![]);
+
 /// One who waits.
 struct Waiting {
     /// Which executor the thread is of. It holds on to it, so that the address is nobody else's.
@@ -52,6 +55,24 @@ fn waiting() -> MutexGuard<'static, Vec<Waiting>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn awake() -> MutexGuard<'static, Vec<usize>> {
+    AWAKE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many threads of an executor are awake: they helped not long ago, or were called.
+pub(super) fn helpers(executor: &Executor) -> usize {
+    let Executor::MultiThread(pool) = executor else { return 0 };
+    let of_pool = Arc::as_ptr(pool).addr();
+    awake().iter().filter(|pool| **pool == of_pool).count()
+}
+
+/// Has a thread of the executor wake up and wait for layers to come.
+pub(super) fn call(executor: &Executor) {
+    let Executor::MultiThread(pool) = executor else { return };
+    let executor = executor.clone();
+    pool.spawn(move || work(None, &executor));
+}
+
 /// Most threads that wait at once: with the calling one, as many as cores that this process may use.
 fn most() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
@@ -70,14 +91,16 @@ pub(super) fn ask(executor: &Executor, job: Job) {
     }
     drop(list);
     let executor = executor.clone();
-    pool.spawn(move || work(job, &executor));
+    pool.spawn(move || work(Some(job), &executor));
 }
 
-/// Runs a job, and those that come soon after.
-fn work(job: Job, executor: &Executor) {
+/// Runs a job, if there is one yet, and those that come soon after.
+fn work(job: Option<Job>, executor: &Executor) {
     // set while the thread waits: what it does meanwhile may be a job, too, after which it is to go on waiting where it was
     thread_local!(static WAITS: Cell<bool> = const { Cell::new(false) });
-    job.run();
+    if let Some(job) = job {
+        job.run();
+    }
     if WAITS.replace(true) {
         return;
     }
@@ -87,10 +110,30 @@ fn work(job: Job, executor: &Executor) {
     WAITS.set(false);
 }
 
+/// One of an executor's threads that are awake.
+struct Awake(usize);
+
+impl Awake {
+    fn of(pool: usize) -> Awake {
+        awake().push(pool);
+        Awake(pool)
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        let mut awake = awake();
+        if let Some(place) = awake.iter().position(|pool| *pool == self.0) {
+            awake.swap_remove(place);
+        }
+    }
+}
+
 /// Waits for another job. Nobody is on the list while it does something else, which may take long, or need the very help that would be asked for meanwhile.
 fn next(executor: &Executor) -> Option<Job> {
     let Executor::MultiThread(pool) = executor else { return None };
     let letterbox = Arc::new(Letterbox::default());
+    let _awake = Awake::of(Arc::as_ptr(pool).addr());
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
         {
@@ -199,6 +242,27 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn who_is_called_waits() {
+        let executor = Executor::multithread(2);
+        assert_eq!(helpers(&executor), 0);
+        // where there is no other core, nobody waits
+        if most() == 0 {
+            println!("awake: skipped, there is one core");
+            return;
+        }
+        let begin = Instant::now();
+        while helpers(&executor) == 0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody came");
+            call(&executor);
+            sleep(PATIENCE / 20);
+        }
+        while helpers(&executor) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "still there");
+            sleep(PATIENCE);
+        }
     }
 
     #[test]

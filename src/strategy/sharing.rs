@@ -4,9 +4,13 @@
 //! work that is shared takes hardly longer than on one thread, whatever waking takes.
 
 #[cfg(feature = "multithread")]
-use crate::kernel::with_helpers;
+use crate::kernel::{Isa, with_helpers};
 use crate::knobs::TRACT_DECONV_SHARE_FROM;
+#[cfg(feature = "multithread")]
+use std::cell::Cell;
 use std::sync::OnceLock;
+#[cfg(feature = "multithread")]
+use std::time::{Duration, Instant};
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
 use tract_linalg::multithread::par_chunks_mut;
@@ -16,22 +20,64 @@ use tract_linalg::multithread::par_chunks_mut;
 /// are not asked for go to sleep.
 pub(super) const LEAST_SHARED: u64 = 135_000;
 
-/// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or one where it is not worth more, unless
-/// [`TRACT_DECONV_SHARE_FROM`] decides.
-pub(crate) fn threads(cost: u64) -> usize {
+/// The same where a thread is awake, about 5 us: it is asked within a microsecond. On a Zen 4 a vocoder took .37 ms for .56 on two threads, small U-Nets and generators
+/// .8 of their time. With tile registers layers as small gained nothing (a Xeon), and nothing else was measured.
+#[cfg(feature = "multithread")]
+fn least_shared_awake() -> u64 {
+    static LEAST: OnceLock<u64> = OnceLock::new();
+    *LEAST.get_or_init(|| if matches!(Isa::best(), Isa::Avx2 | Isa::Avx512) { 20_000 } else { LEAST_SHARED })
+}
+
+/// The cost from which on work is shared, whoever is awake, if [`TRACT_DECONV_SHARE_FROM`] says so.
+fn set() -> Option<u64> {
     static SET: OnceLock<Option<u64>> = OnceLock::new();
-    let set = *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64));
+    *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64))
+}
+
+/// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or those that are awake, or one where it is not worth more,
+/// unless [`TRACT_DECONV_SHARE_FROM`] decides.
+pub(crate) fn threads(cost: u64) -> usize {
+    #[cfg(feature = "multithread")]
+    let least = set().unwrap_or(least_shared_awake());
+    #[cfg(not(feature = "multithread"))]
+    let least = set().unwrap_or(LEAST_SHARED);
     // small work does not ask for the executor
-    if cost < set.unwrap_or(LEAST_SHARED) {
+    if cost < least {
         return 1;
     }
     match current_tract_executor() {
         Executor::SingleThread => 1,
         #[cfg(feature = "multithread")]
+        executor @ Executor::MultiThread(_) if cost < set().unwrap_or(LEAST_SHARED) => 1 + awake(&executor),
+        #[cfg(feature = "multithread")]
         Executor::MultiThread(pool) => pool.current_num_threads(),
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get()),
     }
+}
+
+/// Threads that are awake. Where nobody is, but work of this kind comes again and again, somebody is called for what will come.
+#[cfg(feature = "multithread")]
+fn awake(executor: &Executor) -> usize {
+    /// Longest pause between such work.
+    const PAUSE: Duration = Duration::from_micros(50);
+    /// How often it was asked for before, by one or two questions each.
+    const OFTEN: usize = 8;
+    thread_local!(static ASKED: Cell<Option<(Instant, usize)>> = const { Cell::new(None) });
+    let helpers = super::awake::helpers(executor);
+    if helpers > 0 {
+        ASKED.set(None);
+        return helpers;
+    }
+    let now = Instant::now();
+    let before = ASKED.get().filter(|(last, _)| now.duration_since(*last) < PAUSE).map_or(0, |(_, before)| before);
+    if before >= OFTEN {
+        ASKED.set(None);
+        super::awake::call(executor);
+    } else {
+        ASKED.set(Some((now, before + 1)));
+    }
+    0
 }
 
 /// Runs every task, on tract's current executor where the work is worth it. After an error, tasks that nobody has begun are left.
@@ -40,19 +86,24 @@ pub(crate) fn parallel<T: Send>(
     cost: u64,
     run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
-    if tasks.len() < 2 || threads(cost) == 1 {
+    let threads = if tasks.len() < 2 { 1 } else { threads(cost) };
+    if threads == 1 {
         return tasks.iter_mut().try_for_each(run);
     }
-    share(tasks, run)
+    share(tasks, threads, run)
 }
 
-/// Runs every task, on the calling thread and others that come. Each has a run of tasks of its own and takes the last ones of others when it is through: what a
+/// Runs every task, on the calling thread and others that come, so many in all. Each has a run of tasks of its own and takes the last ones of others when it is through: what a
 /// thread reads is then mostly what it read or wrote before, in the layer before or in the run before, and in its own cache.
-fn share<T: Send>(tasks: &mut [T], run: impl Fn(&mut T) -> TractResult<()> + Sync + Send) -> TractResult<()> {
+fn share<T: Send>(
+    tasks: &mut [T],
+    #[cfg_attr(not(feature = "multithread"), expect(unused_variables))] threads: usize,
+    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
+) -> TractResult<()> {
     match &current_tract_executor() {
         #[cfg(feature = "multithread")]
-        executor @ Executor::MultiThread(pool) => {
-            let others = (pool.current_num_threads() - 1).min(tasks.len().saturating_sub(1));
+        executor @ Executor::MultiThread(_) => {
+            let others = (threads - 1).min(tasks.len().saturating_sub(1));
             let queue = super::queue::Queue::new(tasks, others + 1);
             with_helpers(others, |job| super::awake::ask(executor, job), &|thread| queue.work(thread, &run));
             queue.outcome()
@@ -83,7 +134,7 @@ mod tests {
                     *task += 1;
                     Ok(())
                 };
-                share(&mut tasks, once)?;
+                share(&mut tasks, threads, once)?;
                 ensure!(tasks == vec![1; count], "{count} tasks on {threads} threads: {tasks:?}");
             }
             Ok(())
@@ -99,7 +150,7 @@ mod tests {
                 ensure!(*i != 10, "task {i}");
                 Ok(())
             };
-            let error = share(&mut tasks, failing).expect_err("one fails");
+            let error = share(&mut tasks, threads, failing).expect_err("one fails");
             ensure!(format!("{error}") == "task 10");
             let begun = tasks.iter().filter(|(_, run)| *run).count();
             // others may run all while the error is made
@@ -111,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_callers() {
-        let panics = || share(&mut [0; 10], |_| panic!("a task's"));
+        let panics = || share(&mut [0; 10], 3, |_| panic!("a task's"));
         let caught = std::panic::catch_unwind(|| multithread_tract_scope(Executor::multithread(3), panics));
         assert!(caught.is_err());
     }
