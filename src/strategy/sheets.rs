@@ -321,6 +321,10 @@ impl Sheets {
         (planes, wide): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let (lanes, size) = (kernels.lanes, self.channel_stride);
+        if let Some(source) = E::as_compute(source).filter(|_| self.rows_make_squares(filling, lanes)) {
+            self.fill_squares(kernels, filling, (source, stride, channels), (to, cell));
+            return Ok(());
+        }
         let planes = planes.of(lanes * size)?;
         for c in (0..channels).step_by(lanes) {
             for (ci, plane) in (c..channels).zip(planes.chunks_mut(size)) {
@@ -329,6 +333,43 @@ impl Sheets {
             super::transposed(kernels, planes, size, (size, lanes), &mut to[c..], cell);
         }
         Ok(())
+    }
+
+    /// Whether rows are read without gaps, and hardly longer in whole vectors than with what is around them.
+    fn rows_make_squares(&self, filling: &Filling, lanes: usize) -> bool {
+        let of_part = |part: &Part| part.columns.cells.len().next_multiple_of(lanes) <= self.pitch + lanes / 4;
+        (self.columns.in_step, filling.column_stride) == (1, 1) && filling.parts.iter().all(of_part)
+    }
+
+    /// As [`Sheets::fill_transposed`], row by row from where they are.
+    fn fill_squares<T: Compute>(
+        &self,
+        kernels: &Kernels<T>,
+        filling: &Filling,
+        (source, stride, channels): (&[T], usize, usize),
+        (to, cell): (&mut [T], usize),
+    ) {
+        for (part, sheet) in filling.parts.iter().zip(to.chunks_mut((self.sheet * cell).max(1))) {
+            let sheet = &mut sheet[..filling.count * self.pitch * cell];
+            let Some(base) = part.base else {
+                sheet.fill(T::ZERO);
+                continue;
+            };
+            let (begin, end) = (part.columns.cells.start * cell, part.columns.cells.end * cell);
+            let first = base + part.rows.from * filling.row_stride + part.columns.from;
+            let inside = part.rows_inside(self.pitch * cell, sheet);
+            for row in inside.chunks_mut(self.pitch * cell) {
+                row[..begin].fill(T::ZERO);
+                row[end..].fill(T::ZERO);
+            }
+            for c in (0..channels).step_by(kernels.lanes) {
+                let size = (part.columns.cells.len(), kernels.lanes.min(channels - c));
+                for (j, row) in inside.chunks_mut(self.pitch * cell).enumerate() {
+                    let from = &source[c * stride + first + j * self.rows.in_step * filling.row_stride..];
+                    super::transposed(kernels, from, stride, size, &mut row[begin + c..], cell);
+                }
+            }
+        }
     }
 
     /// Writes the sheets of some channels as cells of `cell` elements, from either layout: channels-first input has its planes `stride` elements apart, channels-last
