@@ -12,6 +12,7 @@ use crate::spec::{DataFormat, Problem};
 use crate::tail::{Everywhere, Tail};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// How the positions of a block are parted.
@@ -182,7 +183,8 @@ impl<'a, E: Element> Strips<'a, E> {
             for j in 0..inner {
                 let (panel, strip) =
                     if self.shape.panels_first { (panels[j], &strips[i]) } else { (panels[i], &strips[j]) };
-                if j == 0 || !self.shape.panels_first {
+                // the same for all panels, of which a strip that is alone has its own once
+                if (i, j) == (0, 0) || (strips.len() > 1 && (j == 0 || !self.shape.panels_first)) {
                     listed = self.runs_of(task, strip, pitch);
                 }
                 for o in 0..task.pieces.outer_phases.len() {
@@ -292,7 +294,7 @@ impl<'a, E: Element> Strips<'a, E> {
         let axes = self.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         starts.clear();
-        let mut runs: Vec<CellRun> = vec![];
+        let mut runs = SmallVec::<[CellRun; 4]>::new();
         for run in flat_runs(place.strip.flat, place.pitch, place.strip.columns) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
             if row >= task.pieces.rows.end {
