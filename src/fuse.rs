@@ -3,6 +3,7 @@
 
 use crate::spec::{DeconvSpec, Direction, Padding};
 use crate::tail::{Activation, Step};
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_core::ops::binary::{BinMiniOp, TypedBinOp};
 use tract_core::ops::element_wise::ElementWiseOp;
@@ -444,7 +445,8 @@ fn reaches_all_alike(spec: &DeconvSpec) -> bool {
     }
 }
 
-/// Calls `each` with the input channel, the output channel (both over all groups) and the index of every weight.
+/// Calls `each` with the input channel, the output channel (both over all groups) and the index of every weight, about in the order of memory: those of an output
+/// channel by ascending input channel.
 fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) {
     let strides = spec.filter_strides();
     let taps: Vec<usize> = (0..spec.rank()).fold(vec![0], |at, ax| {
@@ -453,13 +455,18 @@ fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize))
             .map(|(a, k)| a + k * strides.kernel[ax])
             .collect()
     });
-    for output in 0..spec.out_channels {
-        let (g, co) = (output / spec.group_out(), output % spec.group_out());
-        for ci in 0..spec.group_in() {
-            for tap in &taps {
-                let at = g * strides.group + ci * strides.input + co * strides.output + tap;
-                each(g * spec.group_in() + ci, output, at);
-            }
+    let mut pair = |g: usize, ci: usize, co: usize| {
+        for tap in &taps {
+            let at = g * strides.group + ci * strides.input + co * strides.output + tap;
+            each(g * spec.group_in() + ci, g * spec.group_out() + co, at);
+        }
+    };
+    for g in 0..spec.group {
+        let (inputs, outputs) = (0..spec.group_in(), 0..spec.group_out());
+        if strides.input > strides.output {
+            inputs.cartesian_product(outputs).for_each(|(ci, co)| pair(g, ci, co));
+        } else {
+            outputs.cartesian_product(inputs).for_each(|(co, ci)| pair(g, ci, co));
         }
     }
 }
