@@ -278,7 +278,7 @@ impl PhasesPlan {
             sheets.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(CHUNK_BYTES)
+        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
     }
 
     /// The layout of the filter.

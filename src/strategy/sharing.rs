@@ -168,6 +168,22 @@ mod tests {
     }
 
     #[test]
+    fn somebody_is_called_for_small_work_that_comes_again_and_again() {
+        if least_shared_awake() == LEAST_SHARED || std::thread::available_parallelism().map_or(1, |n| n.get()) == 1 {
+            println!("sharing: skipped, small work is not shared here");
+            return;
+        }
+        multithread_tract_scope(Executor::multithread(2), || {
+            let begin = Instant::now();
+            assert_eq!(threads(least_shared_awake()), 1);
+            while threads(least_shared_awake()) == 1 {
+                assert!(begin.elapsed() < Duration::from_secs(60), "nobody came");
+            }
+            assert_eq!(threads(least_shared_awake() - 1), 1);
+        });
+    }
+
+    #[test]
     fn little_work_is_not_shared() {
         let threads_for = |cost| multithread_tract_scope(Executor::multithread(3), || threads(cost));
         assert_eq!([threads_for(LEAST_SHARED - 1), threads_for(LEAST_SHARED)], [1, 3]);
