@@ -144,6 +144,7 @@ mod machine;
 pub mod nnef;
 #[forbid(unsafe_code)]
 pub mod op;
+mod parallel;
 #[forbid(unsafe_code)]
 pub mod plan;
 #[cfg(feature = "pulse")]

@@ -1,9 +1,7 @@
-//! The only unsafe code of the crate: SIMD micro-kernels, the allocation of outputs, and borrowed work that other threads help with.
+//! SIMD micro-kernels, and the allocation of outputs.
 
 mod alloc;
 mod cells;
-#[cfg(feature = "multithread")]
-mod door;
 mod gather;
 #[cfg(all(test, target_os = "linux"))]
 mod guarded;
@@ -25,8 +23,6 @@ mod winograd;
 
 pub(crate) use alloc::{Before, give_back_free_pages, refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
-#[cfg(feature = "multithread")]
-pub(crate) use door::{Job, with_helpers};
 pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};
 pub use isa::Isa;

@@ -1,7 +1,5 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
-#[cfg(feature = "multithread")]
-mod awake;
 pub mod cells;
 pub mod channels;
 pub mod col2im;
@@ -14,11 +12,8 @@ mod panels;
 mod passes;
 pub mod phases;
 mod pieces;
-#[cfg(feature = "multithread")]
-mod queue;
 pub(crate) mod reference;
 mod shapes;
-mod sharing;
 mod sheets;
 mod strips;
 mod taps;
@@ -29,10 +24,10 @@ use crate::element::{Compute, Element};
 use crate::kernel::Kernels;
 pub(crate) use crate::kernel::{Aligned, Scratch};
 
+pub(crate) use crate::parallel::{parallel, threads};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::Tail;
 pub(crate) use passes::{ElementWise, max_pool};
-pub(crate) use sharing::{parallel, threads};
 use std::ops::Range;
 use tract_core::internal::*;
 

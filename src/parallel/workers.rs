@@ -1,7 +1,7 @@
 //! Helpers that keep awake: between layers that are shared, an executor's threads go to sleep, and waking them takes as long as a small layer does. A thread that has helped
 //! waits a while for the next layer instead, and meanwhile does what else its executor has to do.
 
-use crate::kernel::Job;
+use super::scope::Job;
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,7 +171,7 @@ fn next(executor: &Executor) -> Option<Job> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::with_helpers;
+    use crate::parallel::scope::with_helpers;
     use std::sync::Barrier;
     use std::sync::atomic::AtomicUsize;
     use std::thread::sleep;

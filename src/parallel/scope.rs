@@ -69,7 +69,7 @@ impl Drop for Closing<'_> {
 }
 
 /// What a helper is to do. A box of an executor's for each is all that is allocated: more small blocks that stay between large outputs cost a model fresh pages.
-pub(crate) struct Job {
+pub(super) struct Job {
     door: Arc<Door>,
     helper: usize,
 }
@@ -83,7 +83,7 @@ impl Job {
 
 /// Runs `work(0)` on the calling thread, and `work(1)` to `work(helpers)` on those that `ask` hands a job to and that begin it before the calling thread is through. What
 /// one of them panics with, the caller does.
-pub(crate) fn with_helpers(helpers: usize, ask: impl Fn(Job), work: &(dyn Fn(usize) + Sync)) {
+pub(super) fn with_helpers(helpers: usize, ask: impl Fn(Job), work: &(dyn Fn(usize) + Sync)) {
     thread_local!(static LAST: Cell<Option<Arc<Door>>> = const { Cell::new(None) });
     // SAFETY: only the lifetime changes. The pointer is followed by those inside only, and this function ends, by return or panic, when the door is closed and nobody is.
     let work: *const Work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Work>(work) };

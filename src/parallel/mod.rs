@@ -4,8 +4,19 @@
 //! work that is shared takes hardly longer than on one thread, whatever waking takes.
 
 #[cfg(feature = "multithread")]
-use crate::kernel::{Isa, with_helpers};
+#[forbid(unsafe_code)]
+mod queue;
+#[cfg(feature = "multithread")]
+mod scope;
+#[cfg(feature = "multithread")]
+#[forbid(unsafe_code)]
+mod workers;
+
+#[cfg(feature = "multithread")]
+use crate::kernel::Isa;
 use crate::knobs::TRACT_DECONV_SHARE_FROM;
+#[cfg(feature = "multithread")]
+use scope::with_helpers;
 #[cfg(feature = "multithread")]
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -18,7 +29,7 @@ use tract_linalg::multithread::par_chunks_mut;
 /// Estimated cost, in vector multiply-adds, below which work is never shared, about 34 us: asking for a thread takes some, and one that comes late is waited for while
 /// it runs a task. With 29 us a model of three such layers took 1.5 times as long on two threads; with 40 us, one of many took 1.3 times as long, as threads that
 /// are not asked for go to sleep.
-pub(super) const LEAST_SHARED: u64 = 135_000;
+const LEAST_SHARED: u64 = 135_000;
 
 /// The same where a thread is awake, about 5 us: it is asked within a microsecond. On a Zen 4 a vocoder took .37 ms for .56 on two threads, small U-Nets and generators
 /// .8 of their time. With tile registers layers as small gained nothing (a Xeon), and nothing else was measured.
@@ -64,7 +75,7 @@ fn awake(executor: &Executor) -> usize {
     /// How often it was asked for before, by one or two questions each.
     const OFTEN: usize = 8;
     thread_local!(static ASKED: Cell<Option<(Instant, usize)>> = const { Cell::new(None) });
-    let helpers = super::awake::helpers(executor);
+    let helpers = workers::helpers(executor);
     if helpers > 0 {
         ASKED.set(None);
         return helpers;
@@ -73,7 +84,7 @@ fn awake(executor: &Executor) -> usize {
     let before = ASKED.get().filter(|(last, _)| now.duration_since(*last) < PAUSE).map_or(0, |(_, before)| before);
     if before >= OFTEN {
         ASKED.set(None);
-        super::awake::call(executor);
+        workers::call(executor);
     } else {
         ASKED.set(Some((now, before + 1)));
     }
@@ -104,8 +115,8 @@ fn share<T: Send>(
         #[cfg(feature = "multithread")]
         executor @ Executor::MultiThread(_) => {
             let others = (threads - 1).min(tasks.len().saturating_sub(1));
-            let queue = super::queue::Queue::new(tasks, others + 1);
-            with_helpers(others, |job| super::awake::ask(executor, job), &|thread| queue.work(thread, &run));
+            let queue = queue::Queue::new(tasks, others + 1);
+            with_helpers(others, |job| workers::ask(executor, job), &|thread| queue.work(thread, &run));
             queue.outcome()
         }
         _ => par_chunks_mut(tasks, 1, usize::MAX, |_, chunk| chunk.iter_mut().try_for_each(&run)),
