@@ -2,7 +2,8 @@
 
 use crate::element::{Compute, Element, dispatch_element};
 use crate::integers;
-use crate::kernel::{self, Before, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
+use crate::kernel::{self, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
+use crate::memory::{self, Before};
 use crate::spec::{DeconvSpec, Direction};
 use std::borrow::Cow;
 use tract_core::internal::tract_itertools::Itertools;
@@ -81,7 +82,7 @@ impl PackedFilter {
             filter.shape(),
             spec.filter_shape()
         );
-        kernel::give_back_free_pages(Before::Packing);
+        memory::give_back_free_pages(Before::Packing);
         let computed_as = integers::computed_as(filter.datum_type());
         let filter = match integers::converted("filter", filter, computed_as)? {
             Cow::Borrowed(_) => Cow::Borrowed(filter),
@@ -185,7 +186,7 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
 
 /// A tensor of zeros.
 fn zeros<T: Compute + Datum>(shape: &[usize]) -> TractResult<Tensor> {
-    let mut tensor = kernel::uninitialized_tensor("packed filter", T::datum_type(), shape)?;
+    let mut tensor = memory::uninitialized_tensor("packed filter", T::datum_type(), shape)?;
     tensor.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.fill(T::ZERO);
     Ok(tensor)
 }
@@ -238,7 +239,7 @@ fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) 
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
     let shape = [spec.group, taps, channels.div_ceil(DEPTH), PARTS, sides, WEIGHTS_OF_SIDE];
-    let mut tensor = kernel::uninitialized_tensor("packed filter", u16::datum_type(), &shape)?;
+    let mut tensor = memory::uninitialized_tensor("packed filter", u16::datum_type(), &shape)?;
     let mut ram = tensor.try_as_plain_ram_mut()?;
     let mut packed = ram.as_slice_mut::<u16>()?;
     for width in (0..spec.group).flat_map(|_| &panels) {

@@ -5,7 +5,7 @@
 //! and beside the limit of a plan's working memory, and saves eight instances of every strategy.
 
 use crate::element::ELEMENT_TYPES;
-use crate::kernel::uninitialized_tensor;
+use crate::memory::uninitialized_tensor;
 use std::borrow::Cow;
 use tract_core::internal::tract_num_traits::AsPrimitive;
 use tract_core::internal::*;

@@ -6,8 +6,9 @@
 use crate::element::{ELEMENT_TYPES, Element, dispatch_element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::integers;
-use crate::kernel::{self, Before, Dispatch, Isa};
+use crate::kernel::{Dispatch, Isa};
 use crate::machine::Machine;
+use crate::memory::{self, Before};
 use crate::spec::{DeconvSpec, Padding, Problem};
 use crate::strategy::cells::CellsPlan;
 use crate::strategy::channels::ChannelsPlan;
@@ -430,14 +431,14 @@ impl Plan {
             "activation: datum_type={:?}, only floats take one",
             self.datum_type
         );
-        kernel::give_back_free_pages(Before::Running);
+        memory::give_back_free_pages(Before::Running);
         let computed_as = integers::computed_as(self.datum_type);
         let input = integers::converted("input", input, computed_as)?;
         let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
         let output: Tensor = dispatch_element!(computed_as, E => {
             let shape = self.problem.output_shape();
             let steps = tail::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
-            let mut output = kernel::uninitialized_tensor("output size", computed_as, &shape)?;
+            let mut output = memory::uninitialized_tensor("output size", computed_as, &shape)?;
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,

@@ -1,6 +1,5 @@
-//! SIMD micro-kernels, and the allocation of outputs.
+//! SIMD micro-kernels.
 
-mod alloc;
 mod cells;
 mod gather;
 #[cfg(all(test, target_os = "linux"))]
@@ -12,7 +11,6 @@ mod padded;
 mod plane;
 mod pool;
 mod rows;
-mod scratch;
 mod set;
 mod squares;
 mod taps;
@@ -21,7 +19,6 @@ mod vector;
 mod window;
 mod winograd;
 
-pub(crate) use alloc::{Before, give_back_free_pages, refill, reserved, uninitialized_tensor, zeros};
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};
@@ -32,7 +29,6 @@ pub(crate) use matrix::{
 pub(crate) use padded::{Rows, SplitRows};
 pub(crate) use plane::PlaneTaps;
 pub(crate) use pool::PoolAxis;
-pub(crate) use scratch::{Aligned, Scratch};
 pub(crate) use set::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use taps::WeightedTap;
 pub(crate) use tile::{CellRuns, ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};

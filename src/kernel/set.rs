@@ -8,7 +8,6 @@ use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::plane::{PlaneTaps, sum_of_plane};
 use super::pool::{PoolAxis, pool};
 use super::rows;
-use super::scratch::{Scratch, Shelf};
 use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{
@@ -20,6 +19,7 @@ use super::winograd::{
     MOST_TAPS, PointStrides, TileData, TileTransforms, transform_data, transform_filter, transform_products,
 };
 use crate::element::Compute;
+use crate::memory::{Scratch, Shelf};
 use crate::tail::Activation;
 
 type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]);

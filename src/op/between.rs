@@ -2,7 +2,8 @@
 
 use crate::element::{Compute, Element, dispatch_element};
 use crate::fuse::{affine_of, scalar};
-use crate::kernel::{self, Dispatch, Isa, PoolAxis};
+use crate::kernel::{Dispatch, Isa, PoolAxis};
+use crate::memory;
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec};
 use crate::strategy::{ElementWise, max_pool};
@@ -124,7 +125,7 @@ impl BetweenLayers {
     fn pooled<E: Element>(&self, pool: &PoolSpec, value: &Tensor) -> TractResult<Tensor> {
         let axes = pool_axes(pool, &value.shape()[2..]);
         let output = pool.output_shape(value.shape())?.shape;
-        let mut to = kernel::uninitialized_tensor("pool", value.datum_type(), &output)?;
+        let mut to = memory::uninitialized_tensor("pool", value.datum_type(), &output)?;
         let from = value.try_as_plain_ram()?;
         let mut view = to.try_as_plain_ram_mut()?;
         let operands = E::as_compute(from.as_slice::<E>()?).zip(E::as_compute_mut(view.as_slice_mut::<E>()?));
@@ -173,7 +174,7 @@ impl BetweenLayers {
         }
         let from = value.try_as_plain_ram()?;
         pass.from = Some(from.as_slice::<E>()?);
-        let mut tensor = kernel::uninitialized_tensor("activation", value.datum_type(), &shape)?;
+        let mut tensor = memory::uninitialized_tensor("activation", value.datum_type(), &shape)?;
         pass.run(tensor.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
         Ok(tensor)
     }

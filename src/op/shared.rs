@@ -6,7 +6,8 @@ use crate::describe::list;
 use crate::element::{Compute, Element, dispatch_element};
 use crate::filter::PackedFilter;
 use crate::integers;
-use crate::kernel::{self, Dispatch, Isa};
+use crate::kernel::{Dispatch, Isa};
+use crate::memory;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
 use crate::tail::{self, Step, Tail};
@@ -76,7 +77,7 @@ fn bias_only(
     };
     let computed_as = integers::computed_as(datum_type);
     let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
-    let mut output = kernel::uninitialized_tensor("output size", computed_as, &shape)?;
+    let mut output = memory::uninitialized_tensor("output size", computed_as, &shape)?;
     dispatch_element!(computed_as, E => {
         let mut sums = vec![<<E as Element>::Compute as Compute>::ZERO; problem.group * problem.group_out];
         if let Some(bias) = &bias {

@@ -5,8 +5,9 @@
 use super::{Operands, cost, parallel, strides_of};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
-use crate::kernel::{Dispatch, Isa, Kernels, Source, Start, zeros};
+use crate::kernel::{Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
+use crate::memory::zeros;
 use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;

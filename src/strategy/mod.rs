@@ -22,7 +22,7 @@ pub mod winograd;
 
 use crate::element::{Compute, Element};
 use crate::kernel::Kernels;
-pub(crate) use crate::kernel::{Aligned, Scratch};
+pub(crate) use crate::memory::{Aligned, Scratch};
 
 pub(crate) use crate::parallel::{parallel, threads};
 use crate::spec::{DataFormat, Problem};

@@ -2,7 +2,8 @@
 
 use super::parallel;
 use crate::element::{Compute, Element};
-use crate::kernel::{Kernels, PoolAxis, zeros};
+use crate::kernel::{Kernels, PoolAxis};
+use crate::memory::zeros;
 use crate::spec::DataFormat;
 use crate::tail::{Bound, Tail};
 use tract_core::internal::*;

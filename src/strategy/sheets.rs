@@ -9,7 +9,8 @@ mod landings;
 
 use crate::element::{Compute, Element};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Aligned, Kernels, Rows, SplitRows, reserved};
+use crate::kernel::{Kernels, Rows, SplitRows};
+use crate::memory::{Aligned, reserved};
 use crate::spec::DataFormat;
 pub(crate) use landings::Landing;
 use std::collections::HashMap;

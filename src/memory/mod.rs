@@ -1,5 +1,9 @@
 //! Memory whose size a model decides: where it can't be had, there is an error and no abort.
 
+mod scratch;
+
+pub(crate) use scratch::{Aligned, Scratch, Shelf};
+
 use crate::element::Compute;
 use std::sync::Once;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -272,7 +276,7 @@ pub(crate) fn refill<T: Compute>(what: &str, vec: &mut Vec<T>, len: usize, value
 }
 
 /// Room for `len` elements in all.
-pub(super) fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResult<()> {
+fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResult<()> {
     ensure!(
         vec.try_reserve_exact(len.saturating_sub(vec.len())).is_ok(),
         "{what}: length={len}, {} bytes can not be allocated",

@@ -1,6 +1,6 @@
 //! Memory that is kept between runs.
 
-use super::alloc::reserved;
+use super::reserved;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tract_core::internal::*;
