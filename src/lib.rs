@@ -165,6 +165,7 @@ mod testing;
 pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
 pub use load::{load, load_with};
+pub use machine::Machine;
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use rewrite::{LeftToTract, left_to_tract};

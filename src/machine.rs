@@ -1,19 +1,29 @@
 //! What the planner knows of the machine.
 
+use crate::kernel::Isa;
 use std::sync::OnceLock;
 
-/// Cache sizes that plans are made for.
+/// A machine that plans are made for: see [`PlanOptions::machine`](crate::PlanOptions::machine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Machine {
+    name: &'static str,
+    isa: Option<Isa>,
     /// Bytes of a core's second-level cache.
-    pub l2: usize,
+    pub(crate) l2: usize,
 }
 
 impl Machine {
-    /// A machine of which nothing is known: half a mebibyte of L2, which every application core of the last years has.
-    pub const UNKNOWN: Machine = Machine { l2: 512 << 10 };
+    /// An x86 core with AVX-512 and 1 MiB of L2.
+    pub const ZEN4: Machine = Machine { name: "zen4", isa: Some(Isa::Avx512), l2: 1 << 20 };
+    /// An x86 core with AVX-512, tile registers and 2 MiB of L2.
+    pub const SAPPHIRE_RAPIDS: Machine = Machine { name: "sapphire_rapids", isa: Some(Isa::Amx), l2: 2 << 20 };
+    /// A core of which nothing is known: portable kernels, and the 512 KiB of L2 that application cores have at least.
+    pub const GENERIC: Machine = Machine { name: "generic", isa: Some(Isa::Portable), l2: 512 << 10 };
 
-    /// This machine, as Linux tells; elsewhere [`Machine::UNKNOWN`].
+    /// Every machine that has a name.
+    pub const ALL: &[Machine] = &[Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::GENERIC];
+
+    /// The machine that this program runs on. Linux tells its L2; elsewhere that of [`Machine::GENERIC`] is taken.
     pub fn current() -> &'static Machine {
         static CURRENT: OnceLock<Machine> = OnceLock::new();
         CURRENT.get_or_init(|| {
@@ -22,7 +32,17 @@ impl Machine {
                 .and_then(|text| text.trim().strip_suffix('K')?.parse::<usize>().ok())
                 .map(|kib| kib << 10)
                 .filter(|bytes| (128 << 10..=16 << 20).contains(bytes));
-            l2.map_or(Machine::UNKNOWN, |l2| Machine { l2 })
+            Machine { name: "current", isa: None, l2: l2.unwrap_or(Machine::GENERIC.l2) }
         })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The best instruction set that it has.
+    pub fn isa(&self) -> Isa {
+        self.isa.unwrap_or_else(Isa::best)
     }
 }

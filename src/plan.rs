@@ -206,6 +206,9 @@ pub struct PlanOptions {
     pub strategy: Option<Strategy>,
     /// Only this instruction set (planning fails where the CPU lacks it).
     pub isa: Option<Isa>,
+    /// Plan for this machine instead of the one that the program runs on. Its instruction set need not be this CPU's;
+    /// a plan for one that this CPU lacks can be looked at, and not run.
+    pub machine: Option<Machine>,
     /// Only strategies that read a filter already packed like this.
     pub layout: Option<FilterLayout>,
     /// Most bytes of an output, and most bytes of working memory that a thread takes to compute one. A larger output is an
@@ -267,8 +270,14 @@ impl Plan {
         options.check_output(&problem.output_shape(), datum_type)?;
         let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
         let computed_as = integers::computed_as(datum_type);
-        let isa = options.isa.unwrap_or_else(Isa::best);
-        ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
+        let machine = options.machine.as_ref().unwrap_or_else(|| Machine::current());
+        let isa = options.isa.unwrap_or_else(|| machine.isa());
+        match options.machine {
+            None => ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it"),
+            Some(_) => {
+                ensure!(isa.is_compiled(), "isa: isa={isa}, a build for this architecture has no kernels for it")
+            }
+        }
         let empty = problem.input_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
@@ -284,7 +293,6 @@ impl Plan {
                 declined.push((strategy, "the input is empty".to_string()));
                 continue;
             }
-            let machine = Machine::current();
             let proposed = strategy.propose(&folded, computed_as, isa, options.layout.as_ref(), machine);
             let affordable = proposed.and_then(|decision| match decision.working_bytes(&folded, computed_as) {
                 bytes if bytes > limit => {
@@ -426,6 +434,7 @@ impl Plan {
         tail: &[Step],
         residuals: &[&Tensor],
     ) -> TractResult<Tensor> {
+        ensure!(self.isa.is_available(), "plan: isa={}, this cpu does not have it", self.isa);
         ensure!(
             tail.is_empty() || self.datum_type.is_float(),
             "activation: datum_type={:?}, only floats take one",

@@ -1,11 +1,15 @@
 //! The planner's decisions, as plain values: which strategy a shape gets, and why the better-ranked ones declined.
+//!
+//! Plans are made for machines by name: what is asserted does not depend on the machine that runs the tests, but for its
+//! architecture.
+#![cfg(target_arch = "x86_64")]
 
-use std::io::Write;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
+use tract_deconv::filter::{FilterLayout, PackedFilter};
 use tract_deconv::kernel::Isa;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
-use tract_deconv::{Plan, PlanOptions, Strategy};
+use tract_deconv::{Machine, Plan, PlanOptions, Strategy};
 
 /// Two spatial axes, square kernel, stride and pads alike on both.
 fn spec(channels: [usize; 2], group: usize, [kernel, stride, pad]: [usize; 3]) -> DeconvSpec {
@@ -34,18 +38,27 @@ fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractR
     Plan::new(spec, &shape, None, DatumType::F32, options)
 }
 
-/// The best instruction set but for tile registers.
+/// For a machine without tile registers.
 fn vectors() -> PlanOptions {
-    let isa = Isa::ALL.into_iter().rev().find(|isa| isa.is_available() && *isa != Isa::Amx);
-    PlanOptions { isa, ..Default::default() }
+    PlanOptions { machine: Some(Machine::ZEN4), ..Default::default() }
+}
+
+fn tile_registers() -> PlanOptions {
+    PlanOptions { machine: Some(Machine::SAPPHIRE_RAPIDS), ..Default::default() }
+}
+
+/// For some instruction set, on a machine that has more.
+fn on(isa: Isa) -> PlanOptions {
+    PlanOptions { isa: Some(isa), ..vectors() }
+}
+
+/// The instruction sets of this architecture.
+fn instruction_sets() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_compiled())
 }
 
 #[test]
 fn dense_layers_get_products_of_matrices() -> TractResult<()> {
-    if !Isa::Amx.is_available() {
-        let _ = writeln!(std::io::stderr(), "products of matrices: skipped, this cpu has no tile registers");
-        return Ok(());
-    }
     let cases = [
         (spec([512, 256], 1, [4, 2, 1]), [8, 8], true),
         (spec([256, 256], 1, [4, 2, 1]), [32, 24], true),
@@ -58,7 +71,7 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
     for (spec, spatial, expected) in cases {
         for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
             let spec = DeconvSpec { data_format, ..spec.clone() };
-            let plan = plan(&spec, spatial, &PlanOptions::default())?;
+            let plan = plan(&spec, spatial, &tile_registers())?;
             assert_eq!(plan.strategy() == Strategy::Matrix, expected, "{spec:?}: {}", plan.explain());
             let vectors = self::plan(&spec, spatial, &vectors())?;
             assert_ne!(vectors.strategy(), Strategy::Matrix);
@@ -104,20 +117,18 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
 #[test]
 fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<()> {
     let reads = |spec: &DeconvSpec, isa, size, how: &str| -> TractResult<bool> {
-        let options = PlanOptions { isa: Some(isa), strategy: Some(Strategy::Depthwise), ..Default::default() };
+        let options = PlanOptions { strategy: Some(Strategy::Depthwise), ..on(isa) };
         Ok(plan(spec, [size; 2], &options)?.to_string().contains(how))
     };
     let in_place = |spec, isa| reads(spec, isa, 56, "a window moving down the rows of the input in place");
     let one = forward([64, 64], 64, [3, 1, 1]);
     // as many masked loads as results, against one copy for all of them
     let multiplied = forward([1, 56], 1, [3, 1, 1]);
-    if Isa::Avx512.is_available() {
-        assert!(in_place(&one, Isa::Avx512)?);
-        assert!(!in_place(&multiplied, Isa::Avx512)?);
-        // short rows leave lanes of a window empty; vectors over row ends do not, where rows keep their width
-        let at_once = |spec, size| reads(spec, Isa::Avx512, size, "all rows of the input at once, in place");
-        assert!(at_once(&one, 9)? && !at_once(&one, 56)? && !at_once(&forward([64, 64], 64, [3, 1, 0]), 9)?);
-    }
+    assert!(in_place(&one, Isa::Avx512)?);
+    assert!(!in_place(&multiplied, Isa::Avx512)?);
+    // short rows leave lanes of a window empty; vectors over row ends do not, where rows keep their width
+    let at_once = |spec, size| reads(spec, Isa::Avx512, size, "all rows of the input at once, in place");
+    assert!(at_once(&one, 9)? && !at_once(&one, 56)? && !at_once(&forward([64, 64], 64, [3, 1, 0]), 9)?);
     // loads of the portable kernels cannot leave out lanes
     assert!(!in_place(&one, Isa::Portable)?);
     Ok(())
@@ -142,10 +153,10 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
 fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
     let layers = [([32, 32], 16, [3, 2, 1]), ([128, 128], 64, [4, 2, 1]), ([32, 64], 32, [3, 1, 1])];
     // portable arrays have no instructions for it: there, neither strategy is always the better one
-    let sets = || Isa::ALL.into_iter().filter(|isa| isa.is_available() && *isa != Isa::Portable);
+    let sets = || instruction_sets().filter(|isa| *isa != Isa::Portable);
     for ((channels, group, geometry), isa) in layers.into_iter().flat_map(|layer| sets().map(move |isa| (layer, isa))) {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, group, geometry) };
-        let plan = plan(&spec, [40, 40], &PlanOptions { isa: Some(isa), ..Default::default() })?;
+        let plan = plan(&spec, [40, 40], &on(isa))?;
         assert_eq!(plan.strategy(), Strategy::Cells, "{}", plan.explain());
     }
     Ok(())
@@ -159,7 +170,7 @@ fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
     for (data_format, forced) in [(DataFormat::Nxc, None), (DataFormat::Ncx, Some(Strategy::Phases))] {
         let bundled = forced.is_none();
         let spec = DeconvSpec { data_format, ..narrow.clone() };
-        let plan = plan(&spec, [40, 40], &PlanOptions { strategy: forced, ..Default::default() })?;
+        let plan = plan(&spec, [40, 40], &PlanOptions { strategy: forced, ..vectors() })?;
         assert_eq!(plan.strategy(), Strategy::Phases, "{}", plan.explain());
         assert_eq!(plan.to_string().ends_with(" groups"), bundled, "{plan}");
     }
@@ -177,7 +188,7 @@ fn long_kernels_overlap() -> TractResult<()> {
         output_padding: tvec!(0),
         ..spec([258, 1], 1, [1, 1, 0])
     };
-    let options = PlanOptions::default();
+    let options = vectors();
     for frames in [29, 1000] {
         let plan = Plan::new(&spec, &[2, 258, frames], None, DatumType::F32, &options)?;
         assert_eq!(plan.strategy(), Strategy::Overlap, "{}", plan.explain());
@@ -194,14 +205,14 @@ fn long_kernels_overlap() -> TractResult<()> {
 /// Axes along which nothing moves are one, whatever their number: a matrix product knows no rows.
 #[test]
 fn pointwise_axes_are_folded() -> TractResult<()> {
-    let pointwise = plan(&forward([64, 256], 1, [1, 1, 0]), [14, 15], &PlanOptions::default())?;
+    let pointwise = plan(&forward([64, 256], 1, [1, 1, 0]), [14, 15], &vectors())?;
     assert_eq!(
         (pointwise.problem.axes.len(), pointwise.folded.axes.len(), pointwise.folded.axes[0].output),
         (2, 1, 210)
     );
     assert_eq!(pointwise.folded.output_bytes(DatumType::F32), pointwise.problem.output_bytes(DatumType::F32));
     for geometry in [[1, 2, 0], [3, 1, 1], [1, 1, 1]] {
-        let plan = plan(&forward([64, 64], 1, geometry), [14, 15], &PlanOptions::default())?;
+        let plan = plan(&forward([64, 64], 1, geometry), [14, 15], &vectors())?;
         assert_eq!(plan.folded, plan.problem);
     }
     Ok(())
@@ -210,15 +221,15 @@ fn pointwise_axes_are_folded() -> TractResult<()> {
 #[test]
 fn plans_are_values() -> TractResult<()> {
     let spec = spec([64, 64], 1, [3, 1, 1]);
-    let (one, two) = (plan(&spec, [56, 56], &PlanOptions::default())?, plan(&spec, [56, 56], &PlanOptions::default())?);
+    let (one, two) = (plan(&spec, [56, 56], &vectors())?, plan(&spec, [56, 56], &vectors())?);
     assert_eq!(one, two);
-    assert_ne!(one, plan(&spec, [57, 56], &PlanOptions::default())?);
+    assert_ne!(one, plan(&spec, [57, 56], &vectors())?);
     Ok(())
 }
 
 #[test]
 fn explain_names_strategy_instruction_set_and_reasons() -> TractResult<()> {
-    let options = PlanOptions { isa: Some(Isa::Portable), ..Default::default() };
+    let options = on(Isa::Portable);
     let text = plan(&spec([512, 256], 1, [4, 2, 1]), [8, 8], &options)?.explain();
     for word in [
         "channels",
@@ -234,7 +245,7 @@ fn explain_names_strategy_instruction_set_and_reasons() -> TractResult<()> {
 #[test]
 fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
     let spec = spec([16, 16], 1, [3, 2, 1]);
-    let forced = |strategy| PlanOptions { strategy: Some(strategy), ..Default::default() };
+    let forced = |strategy| PlanOptions { strategy: Some(strategy), ..vectors() };
     assert_eq!(plan(&spec, [9, 9], &forced(Strategy::Reference))?.strategy(), Strategy::Reference);
     let error = plan(&spec, [9, 9], &forced(Strategy::Depthwise)).unwrap_err().to_string();
     assert!(error.contains("16 input channels a group, not one"), "{error}");
@@ -259,8 +270,8 @@ fn a_layout_for_every_shape_does_not_count_on_folded_axes() -> TractResult<()> {
     };
     let open: TVec<TDim> =
         (0..5).map(|axis| if axis == 4 { 6.to_dim() } else { scope.new_with_prefix("d").to_dim() }).collect();
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        let options = PlanOptions { isa: Some(isa), ..Default::default() };
+    for isa in instruction_sets() {
+        let options = on(isa);
         let layout = Plan::shape_free_layout(&spec, &open, DatumType::F32, &options);
         // along the first two axes nothing moves, or one of them is cropped
         for shape in [[1, 3, 6, 10, 6], [1, 4, 6, 10, 6], [1, 3, 8, 10, 6]] {
@@ -269,4 +280,49 @@ fn a_layout_for_every_shape_does_not_count_on_folded_axes() -> TractResult<()> {
         }
     }
     Ok(())
+}
+
+/// What a plan is made for is not what runs it: an instruction set that this CPU lacks is an error then, and planning for
+/// one without naming a machine is an error at once.
+#[test]
+fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()> {
+    let spec = spec([16, 16], 1, [3, 2, 1]);
+    let input = Tensor::zero::<f32>(&[1, 16, 9, 9])?;
+    let weights = Tensor::zero::<f32>(&[16, 16, 3, 3])?.into_arc_tensor();
+    for machine in Machine::ALL {
+        let options = PlanOptions { machine: Some(*machine), ..Default::default() };
+        let plan = plan(&spec, [9, 9], &options)?;
+        assert_eq!(plan.isa, machine.isa(), "{}", machine.name());
+        assert_eq!(plan, self::plan(&spec, [9, 9], &options)?);
+        let filter = PackedFilter::pack(&spec, &FilterLayout::Plain, &weights)?;
+        let plain = self::plan(&spec, [9, 9], &PlanOptions { layout: Some(FilterLayout::Plain), ..options })?;
+        let outcome = plain.run(&spec, &input, &filter, None);
+        match machine.isa().is_available() {
+            true => assert_eq!(outcome?.shape(), [1, 16, 17, 17]),
+            false => {
+                let error = format!("{:#}", outcome.unwrap_err());
+                assert!(error.contains(&format!("isa={}, this cpu does not have it", machine.isa())), "{error}");
+                let here = PlanOptions { isa: Some(machine.isa()), ..Default::default() };
+                let error = format!("{:#}", self::plan(&spec, [9, 9], &here).unwrap_err());
+                assert!(error.contains("this cpu does not have it"), "{error}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
+    let spec = spec([256, 128], 1, [2, 2, 0]);
+    let vectors = PlanOptions { isa: Some(Isa::Avx512), strategy: Some(Strategy::Channels), ..Default::default() };
+    let on = |machine| plan(&spec, [112, 112], &PlanOptions { machine: Some(machine), ..vectors.clone() });
+    assert_ne!(on(Machine::GENERIC)?, on(Machine::SAPPHIRE_RAPIDS)?);
+    Ok(())
+}
+
+/// Kernels of other architectures are not in the build, so that there is nothing to plan with.
+#[test]
+fn other_architectures_are_refused() {
+    let error = plan(&spec([16, 16], 1, [3, 2, 1]), [9, 9], &on(Isa::Neon)).unwrap_err().to_string();
+    assert!(error.contains("isa=neon, a build for this architecture has no kernels for it"), "{error}");
 }

@@ -38,6 +38,16 @@ impl Isa {
         }
     }
 
+    /// Whether this build has kernels for it, whatever CPU it runs on: those of other architectures are left out.
+    pub fn is_compiled(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            Isa::Neon => cfg!(target_arch = "aarch64"),
+            Isa::Avx2 | Isa::Avx512 => cfg!(target_arch = "x86_64"),
+            Isa::Amx => cfg!(all(target_arch = "x86_64", target_os = "linux")),
+        }
+    }
+
     /// The best one this CPU has.
     pub fn best() -> Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)

@@ -8,6 +8,7 @@ use super::padded::{Rows, SplitRows, padded_rows, split_rows};
 use super::plane::{PlaneTaps, sum_of_plane};
 use super::pool::{PoolAxis, pool};
 use super::rows;
+use super::sizes::KernelSizes;
 use super::squares;
 use super::taps::{WeightedTap, sum_of_taps};
 use super::tile::{
@@ -749,6 +750,9 @@ pub(crate) trait Dispatch: Compute {
     /// The kernels of an instruction set, if the CPU has it and they exist for this type; the portable ones always do.
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
 
+    /// The sizes of the kernels that this build has for an instruction set, whether or not the CPU has it; else those of the portable ones.
+    fn sizes(isa: Isa) -> KernelSizes;
+
     /// Those of its kernels that have tile registers, if the CPU has them and they exist for this type.
     fn matrix_kernels(_isa: Isa) -> Option<&'static MatrixKernels<Self>> {
         None
@@ -762,15 +766,11 @@ impl Dispatch for f32 {
     scratch_of_type!(f32);
 
     fn kernels(isa: Isa) -> &'static Kernels<f32> {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx if isa.is_available() => &avx512_f32::KERNELS,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if isa.is_available() => &avx2_f32::KERNELS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon if isa.is_available() => &neon_f32::KERNELS,
-            _ => &portable_f32::KERNELS,
-        }
+        if isa.is_available() { compiled_f32(isa) } else { &portable_f32::KERNELS }
+    }
+
+    fn sizes(isa: Isa) -> KernelSizes {
+        KernelSizes::of(compiled_f32(isa))
     }
 
     fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
@@ -782,15 +782,37 @@ impl Dispatch for f64 {
     scratch_of_type!(f64);
 
     fn kernels(isa: Isa) -> &'static Kernels<f64> {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx if isa.is_available() => &avx512_f64::KERNELS,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if isa.is_available() => &avx2_f64::KERNELS,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon if isa.is_available() => &neon_f64::KERNELS,
-            _ => &portable_f64::KERNELS,
-        }
+        if isa.is_available() { compiled_f64(isa) } else { &portable_f64::KERNELS }
+    }
+
+    fn sizes(isa: Isa) -> KernelSizes {
+        KernelSizes::of(compiled_f64(isa))
+    }
+}
+
+/// The kernels of an instruction set that the CPU may lack: to be looked at, not handed out, as to have them is proof that it has it.
+fn compiled_f32(isa: Isa) -> &'static Kernels<f32> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => &avx512_f32::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_f32::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_f32::KERNELS,
+        _ => &portable_f32::KERNELS,
+    }
+}
+
+/// See [`compiled_f32`].
+fn compiled_f64(isa: Isa) -> &'static Kernels<f64> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => &avx512_f64::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_f64::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_f64::KERNELS,
+        _ => &portable_f64::KERNELS,
     }
 }
 
@@ -799,5 +821,9 @@ impl Dispatch for i64 {
 
     fn kernels(_isa: Isa) -> &'static Kernels<i64> {
         &portable_i64::KERNELS
+    }
+
+    fn sizes(_isa: Isa) -> KernelSizes {
+        KernelSizes::of(&portable_i64::KERNELS)
     }
 }

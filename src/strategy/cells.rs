@@ -5,12 +5,12 @@
 //! transposed squares on its way in and on its way out, a vector of channels at a time.
 
 use super::pieces::{BYTES_BY_WAY, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
-use super::shapes::Shapes;
 use super::taps::{axes_of, taps_before, too_many_phases};
 use super::{Aligned, Operands, Scratch, blocks_of, cost, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Tap};
+use crate::kernel::KernelSizes;
 use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Isa, Kernels, Picks};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
@@ -73,7 +73,7 @@ impl CellsPlan {
         layout: Option<&FilterLayout>,
         machine: &Machine,
     ) -> Result<CellsPlan, String> {
-        let Shapes { lanes, picks, .. } = Shapes::new(datum_type, isa);
+        let KernelSizes { lanes, picks, .. } = KernelSizes::new(datum_type, isa);
         let picked = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
         if picked && problem.data_format == DataFormat::Ncx {

@@ -6,7 +6,6 @@
 use super::panels::{PanelShape, Panels};
 use super::phases::part_of_chain;
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
-use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
 use super::strips::{PhaseOfStrip, Run, StripShape, StripTable, Strips};
 use super::taps::{Listed, TapTable, axes_of, too_many_phases};
@@ -14,6 +13,7 @@ use super::{Operands, Scratch, cost};
 use crate::element::Element;
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
@@ -85,7 +85,7 @@ impl ChannelsPlan {
             Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let Shapes { lanes, channel_tiles: tiles, .. } = Shapes::new(datum_type, isa);
+        let KernelSizes { lanes, channel_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
         if problem.group_out < lanes {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
         }

@@ -9,12 +9,11 @@ use super::{Aligned, Operands, Scratch, blocks_of, cost, group_parts, threads};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::{AxisPhases, Tap};
-use crate::kernel::{Dispatch, GatheredRun, Isa, Kernels, PositionTile, Source, Start};
+use crate::kernel::{Dispatch, GatheredRun, Isa, KernelSizes, Kernels, PositionTile, Source, Start};
 use crate::machine::Machine;
 use crate::memory::refill;
 use crate::spec::{DataFormat, Direction, Problem};
 use crate::strategy::phases::part_of_chain;
-use crate::strategy::shapes::Shapes;
 use std::ops::Range;
 use tract_core::internal::*;
 
@@ -72,7 +71,7 @@ impl Col2imPlan {
         if products > 1024 {
             return Err(format!("{products} products a position outgrow the ring"));
         }
-        let Shapes { lanes, position_tiles: tiles, .. } = Shapes::new(datum_type, isa);
+        let KernelSizes { lanes, position_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
         let axes = axes_of(problem);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
         let element = super::compute_bytes(datum_type);

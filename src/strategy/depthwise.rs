@@ -5,7 +5,6 @@
 //! interleaved in registers ([`Kernels::sum_of_taps`]).
 
 use super::pieces::{Cut, Task, bytes_of_tasks, run_tasks};
-use super::shapes::Shapes;
 use super::sheets::{Filling, Sheets};
 use super::taps::{axes_of, taps_before, too_many_phases};
 use super::window::{WindowTaps, reads_in_place};
@@ -13,6 +12,7 @@ use super::{Aligned, Operands, Scratch, blocks_of, cost, even_blocks, group_part
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::{AxisPhases, Phase};
+use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Isa, Kernels, PlaneTaps, Results, WeightedTap};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
@@ -111,7 +111,7 @@ impl DepthwisePlan {
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let windows = x.out_step == 1;
-        let Shapes { lanes, masks, .. } = Shapes::new(datum_type, isa);
+        let KernelSizes { lanes, masks, .. } = KernelSizes::new(datum_type, isa);
         let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
         let mut laid_out = axes.clone();
         for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {

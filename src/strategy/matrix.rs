@@ -75,7 +75,7 @@ impl MatrixPlan {
         layout: Option<&FilterLayout>,
         machine: &Machine,
     ) -> Result<MatrixPlan, String> {
-        if f32::matrix_kernels(isa).is_none() {
+        if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
         }
         if !matches!(datum_type, DatumType::F32 | DatumType::F16) {

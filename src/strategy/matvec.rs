@@ -46,7 +46,7 @@ impl MatVecPlan {
         if problem.axes.iter().any(|a| a.input != 1) {
             return Err("more than one input position".to_string());
         }
-        let width = VECTORS * super::shapes::Shapes::new(datum_type, isa).lanes;
+        let width = VECTORS * crate::kernel::KernelSizes::new(datum_type, isa).lanes;
         if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }

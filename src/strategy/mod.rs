@@ -13,7 +13,6 @@ mod passes;
 pub mod phases;
 mod pieces;
 pub(crate) mod reference;
-mod shapes;
 mod sheets;
 mod strips;
 mod taps;

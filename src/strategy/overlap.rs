@@ -7,12 +7,12 @@
 use super::channels::MOST_POSITIONS;
 use super::phases::part_of_chain;
 use super::pieces::{Block, Cut, Task, bytes_of_tasks, run_tasks};
-use super::shapes::Shapes;
 use super::taps::{axes_of, too_many_phases};
 use super::{Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Isa, Kernels, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{Axis, Direction, Problem, ceil_div};
@@ -62,7 +62,7 @@ impl OverlapPlan {
         if let Some(reason) = too_many_phases(problem) {
             return Err(reason);
         }
-        let Shapes { lanes, channel_tiles, .. } = Shapes::new(datum_type, isa);
+        let KernelSizes { lanes, channel_tiles, .. } = KernelSizes::new(datum_type, isa);
         let columns = problem.group_out.saturating_mul(axis.kernel);
         let vectors = columns.div_ceil(lanes).min(VECTORS);
         let width = vectors * lanes;

@@ -4,13 +4,13 @@
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
 use super::pieces::{Block, Cut, MOST_ROWS, Task, bytes_of_tasks, flat_runs, run_tasks};
-use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
 use super::taps::{Listed, Phase, TapTable, axes_of, too_many_phases};
 use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
 use crate::kernel::{CellRuns, Dispatch, FETCHES, Isa, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
@@ -112,7 +112,7 @@ impl PhasesPlan {
             Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let shapes = Shapes::new(datum_type, isa);
+        let shapes = KernelSizes::new(datum_type, isa);
         let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
         let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);

@@ -10,7 +10,6 @@ mod tiles;
 use super::channels::{even_part, run_cost};
 use super::panels::{PanelShape, Panels};
 use super::pieces::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
-use super::shapes::Shapes;
 use super::sheets::{Filling, GridBlocks, Sheets};
 use super::strips::{PhaseOfStrip, StripShape, StripTable, Strips};
 use super::taps::{Listed, TapTable, axes_of, too_many_phases};
@@ -18,6 +17,7 @@ use super::{Aligned, Operands, Scratch, cost};
 use crate::element::{Compute, Element};
 use crate::filter::{FilterLayout, PackedFilter};
 use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Isa, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
 use crate::machine::Machine;
 use crate::spec::{DataFormat, Problem};
@@ -156,7 +156,7 @@ impl WinogradPlan {
             Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let Shapes { lanes, channel_tiles: tiles, .. } = Shapes::new(datum_type, isa);
+        let KernelSizes { lanes, channel_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
             return Err(format!("{inputs} to {outputs} channels a group are too few"));

@@ -1,11 +1,12 @@
-//! What of a set of kernels planning looks at.
+//! What planning looks at of a set of kernels.
 
+use super::Isa;
+use super::set::{Dispatch, Kernels};
 use crate::element::Compute;
-use crate::kernel::{Dispatch, Isa, Kernels};
 use tract_core::internal::*;
 
-/// The sizes of the kernels for one element type, on one instruction set.
-pub(super) struct Shapes {
+/// The sizes of the kernels for one element type, on one instruction set, which the CPU need not have.
+pub(crate) struct KernelSizes {
     /// Elements of a vector.
     pub lanes: usize,
     /// Whether loads can leave out lanes at no cost.
@@ -20,18 +21,18 @@ pub(super) struct Shapes {
     pub channel_tiles: Vec<(usize, usize)>,
 }
 
-impl Shapes {
+impl KernelSizes {
     /// Those of the type that sums of `datum_type` are made in.
-    pub fn new(datum_type: DatumType, isa: Isa) -> Shapes {
+    pub fn new(datum_type: DatumType, isa: Isa) -> KernelSizes {
         match datum_type {
-            DatumType::F32 | DatumType::F16 => Shapes::of(f32::kernels(isa)),
-            DatumType::F64 => Shapes::of(f64::kernels(isa)),
-            _ => Shapes::of(i64::kernels(isa)),
+            DatumType::F32 | DatumType::F16 => f32::sizes(isa),
+            DatumType::F64 => f64::sizes(isa),
+            _ => i64::sizes(isa),
         }
     }
 
-    fn of<T: Compute>(kernels: &Kernels<T>) -> Shapes {
-        Shapes {
+    pub(super) fn of<T: Compute>(kernels: &Kernels<T>) -> KernelSizes {
+        KernelSizes {
             lanes: kernels.lanes,
             masks: kernels.masks,
             picks: kernels.picks,
@@ -41,7 +42,7 @@ impl Shapes {
         }
     }
 
-    /// `(mr, nv)` of every tile that interleaves so many phases; none where phases are not interleaved in registers.
+    /// `(mr, nv)` of every tile that interleaves that many phases; none where phases are not interleaved in registers.
     pub fn row_tiles(&self, phases: usize) -> &[(usize, usize)] {
         match phases {
             1 | 2 | 4 => &self.row_tiles[phases.ilog2() as usize],
