@@ -169,7 +169,7 @@ fn malformed_nodes_are_refused() {
     base().ints("strides", &[1]).refused(&["strides: strides=[1], 2 values are needed, one per spatial axis"]);
     base().ints("pads", &[1, 1, 1]).refused(&["pads: pads=[1, 1, 1], two values per spatial axis are needed"]);
     base().ints("pads", &[-1, 0, 0, 0]).refused(&["pads: pads=[-1, 0, 0, 0], every value must be at least 0"]);
-    base().ints("pads", &[0, 0, 0, 0]).string("auto_pad", "SAME_UPPER").refused(&["they exclude auto_pad=SAME_UPPER"]);
+    base().ints("pads", &[0, 0, 1, 0]).string("auto_pad", "SAME_UPPER").refused(&["they exclude auto_pad=SAME_UPPER"]);
     base().string("auto_pad", "same_upper").refused(&["auto_pad: auto_pad=same_upper, it must be NOTSET"]);
     base().ints("kernel_shape", &[3, 2]).refused(&["kernel_shape: kernel_shape=[3, 2], the filter's is [3, 3]"]);
     base().int("group", 4).refused(&["channels"]);

@@ -427,3 +427,158 @@ fn surrounding_transposes_cancel() -> TractResult<()> {
     }
     Ok(())
 }
+
+/// What the log was told on this thread.
+mod told {
+    use std::cell::RefCell;
+    use std::sync::Once;
+
+    thread_local!(static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(vec![]) });
+
+    struct Ear;
+
+    impl log::Log for Ear {
+        fn enabled(&self, _: &log::Metadata) -> bool {
+            true
+        }
+
+        fn log(&self, record: &log::Record) {
+            if record.level() == log::Level::Warn && record.target().starts_with("tract_deconv") {
+                WARNINGS.with_borrow_mut(|warnings| warnings.push(record.args().to_string()));
+            }
+        }
+
+        fn flush(&self) {}
+    }
+
+    /// The result of some work, and the warnings that it gave.
+    pub fn warnings<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+        static LISTEN: Once = Once::new();
+        LISTEN.call_once(|| {
+            log::set_logger(&Ear).expect("no other logger");
+            log::set_max_level(log::LevelFilter::Warn);
+        });
+        WARNINGS.take();
+        let result = work();
+        (result, WARNINGS.take())
+    }
+}
+
+/// In every list attribute of every dialect, what contradicts nothing is taken and noted in the log; what does is refused.
+#[test]
+fn lists_that_say_nothing_new_are_taken() {
+    struct Operator {
+        node: Node,
+        x: &'static [usize],
+        w: &'static [usize],
+    }
+    let onnx = |op: &str| Operator { node: Node::new(op), x: &[1, 2, 5, 6], w: &[2, 2, 3, 3] };
+    let openvino = |op: &str, w: &'static [usize]| {
+        let node = Node::new(op).domain("org.openvinotoolkit").ints("strides", &[1, 1]).ints("dilations", &[1, 1]);
+        Operator { node, x: &[1, 2, 5, 6], w }
+    };
+    let onednn = || {
+        let node = Node::new("ConvTranspose").domain("onednn").ints("strides", &[1, 1]).ints("dilations", &[1, 1]);
+        Operator { node: node.string("data_format", "NCX"), x: &[1, 2, 5, 6], w: &[3, 3, 2, 2] }
+    };
+    let backprop = || openvino("GroupConvolutionBackpropData", &[1, 2, 2, 3, 3]);
+    let forward = || openvino("Convolution", &[2, 2, 3, 3]);
+    let explained = |operator: &Operator, change: &dyn Fn(Node) -> Node| {
+        let mut random = Random(3);
+        let (x, w) = (random.tensor(DatumType::F32, operator.x), random.tensor(DatumType::F32, operator.w));
+        let proto = Model::of_node(change(operator.node.clone()), &x, &w);
+        let load = || -> TractResult<_> { Ok(explain(&load(&proto)?, &SymbolValues::default())?.remove(0).spec) };
+        told::warnings(load)
+    };
+    type Change = Box<dyn Fn(Node) -> Node>;
+    fn ints(name: &'static str, values: &'static [i64]) -> Change {
+        Box::new(move |node| node.ints(name, values))
+    }
+    fn with(word: &'static str, change: Change) -> Change {
+        Box::new(move |node| change(node.string("auto_pad", word)))
+    }
+    let both = |begin: &'static [i64], end: &'static [i64]| -> Change {
+        Box::new(move |node| node.ints("pads_begin", begin).ints("pads_end", end))
+    };
+    // an operator, what is left out of the spelling that it is compared with, a change, and the words of the log, or of
+    // the refusal
+    let same = |word: &'static str| -> Change { Box::new(move |node| node.string("auto_pad", word)) };
+    let plain = || -> Change { Box::new(|node| node) };
+    let mut taken: Vec<(Operator, Change, Change, Vec<&str>)> = vec![];
+    let mut refused: Vec<(Operator, Change, &str)> = vec![];
+    for op in ["ConvTranspose", "Conv"] {
+        for word in ["VALID", "SAME_UPPER", "SAME_LOWER"] {
+            let note = "pads=[0, 0, 0, 0], taken as absent beside auto_pad=";
+            taken.push((onnx(op), same(word), with(word, ints("pads", &[0; 4])), vec![note]));
+            refused.push((onnx(op), with(word, ints("pads", &[0, 0, 0, 1])), "they exclude auto_pad="));
+            refused.push((onnx(op), with(word, ints("pads", &[0, 0])), "2 values are needed on each side"));
+            taken.push((onnx(op), same(word), with(word, ints("pads", &[])), vec!["pads=[], taken as absent"]));
+        }
+        taken.push((onnx(op), plain(), with("NOTSET", ints("pads", &[0; 4])), vec![]));
+        for name in ["strides", "dilations", "pads", "kernel_shape"] {
+            taken.push((onnx(op), plain(), ints(name, &[]), vec!["=[], taken as absent"]));
+        }
+        taken.push((onnx(op), plain(), ints("kernel_shape", &[3, 3]), vec![]));
+        refused.push((onnx(op), ints("kernel_shape", &[3, 2]), "the filter's is [3, 3]"));
+    }
+    for name in ["output_padding", "output_shape"] {
+        taken.push((onnx("ConvTranspose"), plain(), ints(name, &[]), vec!["=[], taken as absent"]));
+    }
+    taken.push((onnx("ConvTranspose"), plain(), ints("output_padding", &[0, 0]), vec![]));
+    // ONNX's text ignores pads where the output's shape is given
+    let shaped = |pads: &'static [i64]| -> Change {
+        Box::new(move |node| node.ints("pads", pads).ints("output_shape", &[6, 7]))
+    };
+    taken.push((onnx("ConvTranspose"), ints("output_shape", &[6, 7]), shaped(&[0; 4]), vec![]));
+    let unread = vec!["pads=[1, 0], unread beside output_shape", "pads=[0, 1], unread beside output_shape"];
+    taken.push((onnx("ConvTranspose"), ints("output_shape", &[6, 7]), shaped(&[1, 0, 0, 1]), unread));
+
+    // the texts of the others ignore pads beside auto_pad
+    for (operator, words) in [
+        (&backprop as &dyn Fn() -> Operator, ["valid", "same_upper"]),
+        (&forward, ["valid", "same_lower"]),
+        (&onednn, ["VALID", "SAME_UPPER"]),
+    ] {
+        for word in words {
+            taken.push((operator(), same(word), with(word, both(&[0, 0], &[0, 0])), vec![]));
+            let unread = vec!["pads_begin=[1, 0], unread beside auto_pad=", "pads_end=[0, 2], unread beside auto_pad="];
+            taken.push((operator(), same(word), with(word, both(&[1, 0], &[0, 2])), unread));
+            refused.push((operator(), with(word, both(&[0], &[0, 0])), "2 values are needed on each side"));
+        }
+        let zeros = both(&[0, 0], &[0, 0]);
+        taken.push((operator(), zeros, both(&[], &[]), vec!["pads_begin=[], taken", "pads_begin is missing"]));
+        let padded = |values: &'static [i64]| -> Change {
+            let zeros = both(&[0, 0], &[0, 0]);
+            Box::new(move |node| zeros(node).ints("output_padding", values))
+        };
+        taken.push((operator(), both(&[0, 0], &[0, 0]), padded(&[]), vec!["output_padding=[], taken as absent"]));
+        taken.push((operator(), both(&[0, 0], &[0, 0]), padded(&[0, 0]), vec![]));
+        refused.push((operator(), padded(&[0]), "output_padding: output_padding=[0], 2 values are needed"));
+    }
+    refused.push((forward(), ints("output_padding", &[0, 1]), "a forward convolution has none"));
+    let zeros = both(&[0, 0], &[0, 0]);
+    let shaped = |values: &'static [i64]| -> Change {
+        let zeros = both(&[0, 0], &[0, 0]);
+        Box::new(move |node| zeros(node).ints("output_shape", values))
+    };
+    taken.push((onednn(), zeros, shaped(&[]), vec!["output_shape=[], taken as absent"]));
+    refused.push((onednn(), shaped(&[7, 8]), "output_shape: output_shape=[7, 8], the operator has no such attribute"));
+
+    for (ix, (operator, without, change, expected)) in taken.iter().enumerate() {
+        let what = format!("row {ix}, {:?}", change(operator.node.clone()));
+        let (plain, _) = explained(operator, without);
+        let (spec, warnings) = explained(operator, change);
+        let (plain, spec) = (plain.expect("the plain spelling"), spec.unwrap_or_else(|e| panic!("{what}: {e:#}")));
+        assert_eq!(spec, plain, "{what}");
+        assert_eq!(warnings.is_empty(), expected.is_empty(), "{what}: {warnings:?}");
+        for words in expected {
+            assert!(warnings.iter().any(|warning| warning.contains(words)), "{what}: {words:?} not in {warnings:?}");
+        }
+    }
+    for (ix, (operator, change, expected)) in refused.iter().enumerate() {
+        let what = format!("row {ix}, {:?}", change(operator.node.clone()));
+        let (spec, _) = explained(operator, change);
+        let error = format!("{:#}", spec.expect_err(&what));
+        assert!(error.contains(expected), "{what}: {error}");
+    }
+}

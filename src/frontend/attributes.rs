@@ -38,10 +38,6 @@ impl<'a> Attributes<'a> {
         Ok(Attributes { node, lists, known })
     }
 
-    pub fn has(&self, name: &str) -> bool {
-        self.find(name).is_some()
-    }
-
     fn find(&self, name: &str) -> Option<&'a AttributeProto> {
         debug_assert!(self.known.contains(&name), "{name} is missing in the list of attributes");
         self.node.attribute.iter().find(|a| a.name == name)
@@ -67,27 +63,45 @@ impl<'a> Attributes<'a> {
             .transpose()
     }
 
-    /// A list of integers. An empty one counts as absent, as it does in the runtimes that these dialects come from.
+    /// A list of integers. An empty one counts as absent, as it does in the runtimes that these dialects come from, and
+    /// is noted in the log.
     pub fn ints(&self, name: &str) -> TractResult<Option<TVec<i64>>> {
         let types = match self.lists {
             Lists::Ints => &[AttributeType::Ints][..],
             Lists::IntsOrText => &[AttributeType::Ints, AttributeType::String],
         };
         let Some(attribute) = self.get(name, types)? else { return Ok(None) };
+        let text = String::from_utf8_lossy(&attribute.s);
         let values: TVec<i64> = if attribute.r#type == AttributeType::Ints as i32 {
             attribute.ints.as_slice().into()
+        } else if text.trim().is_empty() {
+            tvec!()
         } else {
-            let text = String::from_utf8_lossy(&attribute.s);
-            if text.trim().is_empty() {
-                return Ok(None);
-            }
             text.split(',')
                 .map(|value| value.trim().parse::<i64>())
                 .collect::<Result<_, _>>()
                 .ok()
                 .with_context(|| format!("{name}: {name}={text:?}, integers between commas are needed"))?
         };
-        Ok((!values.is_empty()).then_some(values))
+        if values.is_empty() {
+            self.note(format_args!("{name}=[], taken as absent"));
+            return Ok(None);
+        }
+        Ok(Some(values))
+    }
+
+    /// Warns of what a node says needlessly.
+    pub fn note(&self, what: impl std::fmt::Display) {
+        log::warn!("{} ({}): {what}", self.node.name, self.node.op_type);
+    }
+
+    /// Warns of pads that are not zero where `rule` leaves them unread.
+    pub fn note_unread_pads(&self, pads: &[DeclaredPads; 2], rule: &str) {
+        for DeclaredPads { name, values } in pads {
+            if let Some(values) = values.as_ref().filter(|values| values.iter().any(|pad| *pad != 0)) {
+                self.note(format_args!("{name}={values:?}, unread beside {rule}"));
+            }
+        }
     }
 
     /// A list of integers that are at least `least`.

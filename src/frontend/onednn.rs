@@ -44,7 +44,9 @@ pub(super) fn is_ours(node: &NodeProto) -> bool {
 pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     check_arity(node, 2, 3)?;
     let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES)?;
-    ensure!(!attributes.has("output_shape"), "output_shape: the operator has no such attribute");
+    if let Some(sizes) = attributes.ints("output_shape")? {
+        bail!("output_shape: output_shape={sizes:?}, the operator has no such attribute");
+    }
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("").to_ascii_uppercase();
     let declared_pads = attributes.declared_pads(Some(0))?;
     let same = |extra| PaddingRule::Same { extra, counts_output_padding: false };
@@ -58,6 +60,9 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
         "VALID" => PaddingRule::Zero,
         other => bail!("auto_pad: auto_pad={other}, it must be None, SAME_UPPER, SAME_LOWER or VALID"),
     };
+    if padding != PaddingRule::Explicit {
+        attributes.note_unread_pads(&declared_pads, &format!("auto_pad={auto_pad}"));
+    }
     let data_format = match attributes.string("data_format")?.unwrap_or("") {
         "" | "NXC" => DataFormat::Nxc,
         "NCX" => DataFormat::Ncx,

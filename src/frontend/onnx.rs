@@ -23,9 +23,13 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     check_arity(node, 2, 3)?;
     let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES)?;
     let same = same_of(&attributes)?;
+    let base = convolution(node, &attributes)?;
     let padding = match (attributes.sizes("output_shape", 1)?, same) {
         // SAME_UPPER is the one rule that puts the odd cell at the end
-        (Some(sizes), same) => PaddingRule::OutputShape { sizes: Some(sizes), extra: same.unwrap_or(Side::Begin) },
+        (Some(sizes), same) => {
+            attributes.note_unread_pads(&base.declared_pads, "output_shape");
+            PaddingRule::OutputShape { sizes: Some(sizes), extra: same.unwrap_or(Side::Begin) }
+        }
         (None, Some(extra)) => PaddingRule::Same { extra, counts_output_padding: true },
         (None, None) => PaddingRule::Explicit,
     };
@@ -36,7 +40,7 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
         output_padding: attributes.sizes("output_padding", 0)?,
         limits_output_padding: true,
         padding,
-        ..convolution(node, &attributes)?
+        ..base
     })
 }
 
@@ -83,12 +87,15 @@ fn same_of(attributes: &Attributes) -> TractResult<Option<Side>> {
     }
 }
 
-/// The two halves of `pads`.
+/// The two halves of `pads`. Beside a rule of `auto_pad` they may only be zeros, which some converters leave behind.
 fn declared_pads(attributes: &Attributes) -> TractResult<[DeclaredPads; 2]> {
     let side = |values: Option<&[i64]>| DeclaredPads { name: "pads", values: values.map(|values| values.into()) };
     let Some(pads) = attributes.pads("pads", Some(0))? else { return Ok([side(None), side(None)]) };
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("");
-    ensure!(matches!(auto_pad, "" | "NOTSET"), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
+    if !matches!(auto_pad, "" | "NOTSET") {
+        ensure!(pads.iter().all(|pad| *pad == 0), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
+        attributes.note(format_args!("pads={pads:?}, taken as absent beside auto_pad={auto_pad}"));
+    }
     ensure!(pads.len().is_multiple_of(2), "pads: pads={pads:?}, two values per spatial axis are needed");
     let (begin, end) = pads.split_at(pads.len() / 2);
     Ok([side(Some(begin)), side(Some(end))])

@@ -84,8 +84,10 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
         (AutoPad::Same(extra), false, _) => PaddingRule::SameForward { extra },
         (AutoPad::Explicit, _, _) => PaddingRule::Explicit,
     };
-    if padding == PaddingRule::Explicit {
-        warn_of_missing_pads(&declared_pads, node);
+    match padding {
+        PaddingRule::Explicit => warn_of_missing_pads(&declared_pads, node),
+        PaddingRule::OutputShape { .. } => attributes.note_unread_pads(&declared_pads, "output_shape"),
+        _ => attributes.note_unread_pads(&declared_pads, &format!("auto_pad={auto_pad}")),
     }
     Ok(Node {
         operator: operator.name(),

@@ -128,7 +128,7 @@ fn refused_attributes_are_named_with_value_and_rule() {
             &[ints("pads", &[i64::MAX, i64::MAX])],
             "pads=[9223372036854775807], every value must be within -2147483647..=2147483647",
         ),
-        (&[ints("pads", &[0, 0]), text("auto_pad", "VALID")], "pads: pads=[0, 0], they exclude auto_pad=VALID"),
+        (&[ints("pads", &[0, 1]), text("auto_pad", "VALID")], "pads: pads=[0, 1], they exclude auto_pad=VALID"),
         (&[ints("pads", &[0, 0, 0, 0])], "pads: pads=[0, 0, 0, 0], 1 values are needed on each side"),
         (&[ints("pads", &[3, 3])], "output size: size=-1 on spatial axis 0"),
         (&[text("auto_pad", "same_upper")], "auto_pad: auto_pad=same_upper, it must be NOTSET,"),

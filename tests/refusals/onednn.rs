@@ -69,7 +69,10 @@ fn attributes() {
             layer().ints("output_padding", &[MAX, 0]),
             "output_padding: output_padding=[9223372036854775807, 0], every value must be at most 2147483647",
         ),
-        (layer().ints("output_shape", &[9, 9]), "output_shape: the operator has no such attribute"),
+        (
+            layer().ints("output_shape", &[9, 9]),
+            "output_shape: output_shape=[9, 9], the operator has no such attribute",
+        ),
         (layer().text("auto_pad", "same"), "auto_pad: auto_pad=SAME, it must be None, SAME_UPPER, SAME_LOWER or VALID"),
         (layer().int("auto_pad", 0), "auto_pad: type=int, string is needed"),
         (layer().text("data_format", "NCHW"), "data_format: data_format=NCHW, it must be NXC or NCX"),

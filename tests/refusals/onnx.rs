@@ -104,12 +104,20 @@ fn lists() {
         (layer().float("pads", 0.0), "pads: type=float, list of ints is needed"),
         (layer().text("pads", "0,0,0,0"), "pads: type=string, list of ints is needed"),
         (
-            layer().ints("pads", &[0, 0, 0, 0]).text("auto_pad", "VALID"),
-            "pads: pads=[0, 0, 0, 0], they exclude auto_pad=VALID",
+            layer().ints("pads", &[0, 0, 0, 1]).text("auto_pad", "VALID"),
+            "pads: pads=[0, 0, 0, 1], they exclude auto_pad=VALID",
         ),
         (
-            layer().ints("pads", &[0, 0, 0, 0]).text("auto_pad", "SAME_UPPER"),
-            "pads: pads=[0, 0, 0, 0], they exclude auto_pad=SAME_UPPER",
+            layer().ints("pads", &[0, 0, 0, 1]).text("auto_pad", "SAME_UPPER"),
+            "pads: pads=[0, 0, 0, 1], they exclude auto_pad=SAME_UPPER",
+        ),
+        (
+            layer().ints("pads", &[0, 0, 0]).text("auto_pad", "VALID"),
+            "pads: pads=[0, 0, 0], two values per spatial axis are needed",
+        ),
+        (
+            layer().ints("pads", &[0, 0]).text("auto_pad", "SAME_UPPER"),
+            "pads: pads=[0, 0], 2 values are needed on each side, one per spatial axis",
         ),
         (
             layer().ints("pads", &[1, 1, 1, 1]).text("auto_pad", "SAME_LOWER"),
