@@ -1,91 +1,61 @@
-//! The cases of the conformance folder, computed by other runtimes: each becomes a model, is loaded and run.
+//! Cases of all dialects, as data: each becomes a model, is loaded and run.
 //!
-//! `TRACT_DECONV_CONFORMANCE` names the folder; without it, `../shared/conformance` is taken. Where neither is there, the
-//! test says so and checks nothing.
+//! Those of `tests/data` are committed, with answers from the definition (`tools/conformance_cases.py`). Those of the folder
+//! that `TRACT_DECONV_CONFORMANCE` names, or of `../shared/conformance`, have the answers of other runtimes; where there is
+//! no such folder, their test counts as ignored.
 
 mod common;
 
 use common::case::{self, Case, Dialect, Expect, Wiring};
 use common::run::{Stage, guarded, load, refused, run};
+use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
+use std::process::ExitCode;
 use tract_core::internal::*;
 
-/// Past the capture of `print!`: what was and was not checked is part of the run's record.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-#[derive(Default)]
-struct Count {
-    passed: usize,
-    failed: usize,
-}
-
-#[test]
-fn every_case() {
-    let Some(folder) = case::folder() else {
-        return say(
-            "conformance: the folder of cases is absent (see TRACT_DECONV_CONFORMANCE), so nothing was checked",
-        );
-    };
-    let mut files: Vec<_> = std::fs::read_dir(&folder)
-        .expect("a readable folder")
-        .map(|entry| entry.expect("a readable entry").path())
-        .filter(|path| path.extension().is_some_and(|e| e == "json"))
-        .collect();
-    files.sort();
-    assert!(!files.is_empty(), "no case file in {}", folder.display());
-    let mut cases = vec![];
-    for file in &files {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().to_string();
-        let read = Case::read(file).unwrap_or_else(|e| panic!("{name}: {e}"));
-        cases.extend(read.into_iter().map(|case| (name.clone(), case)));
-    }
-
-    let counts: Mutex<BTreeMap<(&str, Dialect), Count>> = Mutex::default();
-    let failures: Mutex<BTreeMap<usize, String>> = Mutex::default();
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
-            scope.spawn(|| {
-                while let Some((ix, (file, case))) = {
-                    let ix = next.fetch_add(1, Ordering::Relaxed);
-                    cases.get(ix).map(|case| (ix, case))
-                } {
-                    let wrong = check(case, ix);
-                    let mut counts = counts.lock().expect("no other thread panicked");
-                    let count = counts.entry((file, case.dialect)).or_default();
-                    if wrong.is_empty() {
-                        count.passed += 1;
-                    } else {
-                        count.failed += 1;
-                        let line = format!("{file} {}: {}", case.id, wrong.join("\n    "));
-                        failures.lock().expect("no other thread panicked").insert(ix, line);
-                    }
-                }
-            });
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let own = read(&case::own_files());
+    let mut trials = vec![];
+    let cases: Vec<Case> = own.values().flatten().cloned().collect();
+    trials.push(Trial::test("the_readme_s_table_is_covered", move || the_readme_s_table_is_covered(&cases)));
+    trials.extend(own.into_iter().map(|(name, cases)| trial(format!("own::{name}"), cases)));
+    match case::folder() {
+        Some(folder) => {
+            let cases = read(&case::files_of(&folder));
+            trials.extend(cases.into_iter().map(|(name, cases)| trial(format!("of_other_runtimes::{name}"), cases)));
         }
-    });
+        None => {
+            let absent = || Err("no folder of cases: see TRACT_DECONV_CONFORMANCE".into());
+            trials.push(Trial::test("of_other_runtimes", absent).with_ignored_flag(true));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
 
-    let mut table = String::new();
-    let (mut passed, mut failed) = (0, 0);
-    for ((file, dialect), Count { passed: right, failed: wrong }) in &*counts.lock().expect("the threads are done") {
-        let dialect = format!("{dialect:?}").to_lowercase();
-        let _ = writeln!(table, "  {file:<30} {dialect:<9} {right:>4} passed {wrong:>4} failed");
-        (passed, failed) = (passed + right, failed + wrong);
+/// The cases of some files, by file and dialect.
+fn read(files: &[impl AsRef<Path>]) -> BTreeMap<String, Vec<Case>> {
+    let mut cases: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+    for file in files.iter().map(AsRef::as_ref) {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        for case in Case::read(file).unwrap_or_else(|e| panic!("{name}: {e}")) {
+            let dialect = format!("{:?}", case.dialect).to_lowercase();
+            cases.entry(format!("{name}::{dialect}")).or_default().push(case);
+        }
     }
-    say("conformance cases, each constant, with run-time weights, and symbolic; typed, decluttered and optimised:");
-    say(&format!("{table}  all: {passed} passed, {failed} failed"));
-    assert_eq!(passed + failed, cases.len(), "every case is counted");
-    let failures = failures.into_inner().expect("the threads are done");
-    if !failures.is_empty() {
-        let lines: Vec<String> = failures.into_values().collect();
-        panic!("{} cases failed:\n{}", lines.len(), lines.join("\n"));
-    }
+    cases
+}
+
+fn trial(name: String, cases: Vec<Case>) -> Trial {
+    Trial::test(name, move || {
+        let wrong = |(ix, case)| Some((case, check(case, ix))).filter(|(_, wrong)| !wrong.is_empty());
+        let failed: Vec<(&Case, Vec<String>)> = cases.iter().enumerate().filter_map(wrong).collect();
+        eprintln!("{} passed, {} failed", cases.len() - failed.len(), failed.len());
+        let lines: Vec<String> =
+            failed.iter().map(|(case, wrong)| format!("{}: {}", case.id, wrong.join("\n    "))).collect();
+        if lines.is_empty() { Ok(()) } else { Err(lines.join("\n").into()) }
+    })
 }
 
 /// What is wrong with a case, in each wiring and stage.
@@ -100,7 +70,10 @@ fn check(case: &Case, variant: usize) -> Vec<String> {
                 Ok((fact, symbols(&model, case), run(model, &inputs)?.remove(0)))
             });
             let verdict = match (&case.expect, result) {
-                (Expect::Reject { why }, result) => refused(result, &words(&case.id, why.as_deref())),
+                (Expect::Reject { names, why }, result) => {
+                    let words = words(&case.id, why.as_deref()).into_iter().chain(names.iter().map(String::as_str));
+                    refused(result, &words.collect::<Vec<_>>())
+                }
                 (_, Err(failure)) => Err(failure.to_string()),
                 (_, Ok((fact, symbols, got))) => {
                     case.check(&got).and_then(|()| fact_holds(case, &fact, &symbols, &got))
@@ -152,4 +125,186 @@ fn words(id: &str, why: Option<&str>) -> Vec<&'static str> {
         (_, Some("kernel larger than padded input")) => vec!["kernel"],
         _ => vec![],
     }
+}
+
+/// What decides over the output's size and over where an odd cell is cut off, as the README's table names it.
+fn row(case: &Case) -> (&'static str, &'static str) {
+    let auto_pad = auto_pad(case);
+    let asks = asks_for_a_size(case);
+    match (case.dialect, is_forward(case)) {
+        (Dialect::Onnx, _) => (
+            "ONNX",
+            match (asks, &*auto_pad) {
+                (true, "SAME_UPPER") => "`output_shape` with SAME_UPPER",
+                (true, _) => "`output_shape` with anything else",
+                (false, "SAME_UPPER" | "SAME_LOWER") => "SAME_UPPER, SAME_LOWER",
+                (false, "VALID") => "VALID",
+                _ => "pads",
+            },
+        ),
+        (Dialect::OpenVino, false) => (
+            "OpenVINO, transposed",
+            match (asks, &*auto_pad) {
+                (true, "SAME_UPPER") => "`output_shape` with same_upper",
+                (true, _) => "`output_shape` with anything else",
+                (false, "EXPLICIT") => "explicit pads",
+                _ => "same or valid",
+            },
+        ),
+        (Dialect::OpenVino, true) => (
+            "OpenVINO, forward",
+            match &*auto_pad {
+                "SAME_UPPER" | "SAME_LOWER" => "same_upper, same_lower",
+                _ => "explicit pads or valid",
+            },
+        ),
+        (Dialect::OneDnn, _) => (
+            "oneDNN",
+            match &*auto_pad {
+                "SAME_UPPER" | "SAME_LOWER" => "SAME_UPPER, SAME_LOWER",
+                "VALID" => "VALID",
+                _ => "pads",
+            },
+        ),
+    }
+}
+
+fn auto_pad(case: &Case) -> String {
+    case.attributes.get("auto_pad").and_then(|value| value.as_str()).unwrap_or_default().to_uppercase()
+}
+
+fn asks_for_a_size(case: &Case) -> bool {
+    case.output_shape.is_some() || case.attributes.contains_key("output_shape")
+}
+
+fn is_forward(case: &Case) -> bool {
+    !case.op.ends_with("BackpropData") && case.dialect == Dialect::OpenVino
+}
+
+fn list(case: &Case, name: &str, default: usize) -> Vec<usize> {
+    let sizes = |value: &serde_json::Value| value.as_array()?.iter().map(|v| v.as_u64().map(|v| v as usize)).collect();
+    case.attributes.get(name).and_then(sizes).unwrap_or_else(|| vec![default; case.x.rank() - 2])
+}
+
+/// Whether on some axis an odd number of cells is cut off, or padded for a forward operator: both sides would differ.
+fn has_an_odd_cell(case: &Case) -> bool {
+    let Expect::Values(y) = &case.expect else { return false };
+    let rank = case.x.rank() - 2;
+    let first = |format: &str| if format == "NXC" { 1 } else { 2 };
+    let text = |name: &str| case.attributes.get(name).and_then(|value| value.as_str()).unwrap_or_default();
+    let x = first(text("data_format"));
+    let k = if text("filter_format").starts_with('X') { 0 } else { case.w.rank() - rank };
+    let (strides, dilations) = (list(case, "strides", 1), list(case, "dilations", 1));
+    let paddings = list(case, "output_padding", 0);
+    let same = auto_pad(case).starts_with("SAME");
+    (0..rank).any(|ax| {
+        let (size, out, stride) = (case.x.shape()[x + ax], y.shape()[x + ax], strides[ax]);
+        let reach = (case.w.shape()[k + ax] - 1) * dilations[ax] + 1;
+        let cut = match case.dialect {
+            Dialect::OneDnn => reach.saturating_sub(stride),
+            _ if is_forward(case) => ((out - 1) * stride + reach).saturating_sub(size),
+            _ => (stride * (size - 1) + reach + paddings[ax]).saturating_sub(out),
+        };
+        (same || asks_for_a_size(case)) && cut % 2 == 1
+    })
+}
+
+/// Every row of the table has cases, with each word that the row names, and odd cells where it says where they go; and each
+/// dialect has what else makes a difference.
+fn the_readme_s_table_is_covered(cases: &[Case]) -> Result<(), Failed> {
+    let readme = include_str!("../README.md");
+    let (_, table) = readme.split_once("| operator | padding | output size | odd cell |").ok_or("no table")?;
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let (mut operator, mut missing, mut seen) = (String::new(), vec![], 0);
+    for line in rows {
+        let columns: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [named, padding, _, odd] = columns[..] else { return Err(format!("other columns: {line}").into()) };
+        if !named.is_empty() {
+            operator = named.to_string();
+        }
+        let of_row: Vec<&Case> = cases.iter().filter(|case| row(case) == (&operator, padding)).collect();
+        seen += of_row.len();
+        if of_row.len() < 5 {
+            missing.push(format!("{operator}, {padding}: {} cases", of_row.len()));
+        }
+        let words: Vec<String> = padding
+            .split(", ")
+            .filter(|word| word.contains("same_") || word.contains("SAME_"))
+            .map(str::to_uppercase)
+            .collect();
+        for word in words.iter().filter(|_| odd.contains(',')) {
+            if !of_row.iter().any(|case| auto_pad(case) == *word && has_an_odd_cell(case)) {
+                missing.push(format!("{operator}, {padding}: no odd cell with {word}"));
+            }
+        }
+        if !odd.is_empty() && !of_row.iter().any(|case| has_an_odd_cell(case)) {
+            missing.push(format!("{operator}, {padding}: no odd cell"));
+        }
+    }
+    if seen != cases.len() {
+        missing.push(format!("the table has rows for {seen} of {} cases", cases.len()));
+    }
+    for dialect in [Dialect::Onnx, Dialect::OpenVino, Dialect::OneDnn] {
+        let mut need = |what: &str, holds: &dyn Fn(&Case) -> bool| {
+            if !cases.iter().any(|case| case.dialect == dialect && holds(case)) {
+                missing.push(format!("{dialect:?}: {what}"));
+            }
+        };
+        let accepted = |case: &Case| !matches!(case.expect, Expect::Reject { .. });
+        for (name, above) in [("strides", 1), ("dilations", 1), ("output_padding", 0)] {
+            need(name, &|case| accepted(case) && list(case, name, 0).iter().any(|v| *v > above));
+        }
+        need("refusals", &|case| !accepted(case));
+        for rank in 1..=3 {
+            need(&format!("{rank} spatial axes"), &|case| accepted(case) && case.x.rank() == rank + 2);
+        }
+        let types: &[DatumType] = match dialect {
+            Dialect::Onnx => &[f16::datum_type(), f32::datum_type(), f64::datum_type()],
+            Dialect::OneDnn => &[f16::datum_type(), f32::datum_type()],
+            Dialect::OpenVino => {
+                use DatumType::*;
+                &[F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64]
+            }
+        };
+        for datum_type in types {
+            need(&format!("{datum_type:?}"), &|case| accepted(case) && case.x.datum_type() == *datum_type);
+        }
+        match dialect {
+            Dialect::Onnx => {
+                need("groups", &|case| {
+                    accepted(case) && case.attributes.get("group").and_then(|g| g.as_i64()) > Some(1)
+                });
+                for opset in [1, 11, 22] {
+                    need(&format!("opset {opset}"), &|case| accepted(case) && case.opset == opset);
+                }
+            }
+            Dialect::OpenVino => {
+                for op in ["GroupConvolutionBackpropData", "GroupConvolution"] {
+                    need(&format!("{op} with groups"), &|case| {
+                        accepted(case) && case.op == op && case.w.shape()[0] > 1
+                    });
+                }
+                for op in ["ConvolutionBackpropData", "Convolution"] {
+                    need(op, &|case| accepted(case) && case.op == op);
+                }
+                need("an output shape at run time", &|case| accepted(case) && case.output_shape_at_run_time);
+            }
+            Dialect::OneDnn => {
+                for filter in ["XIO", "OIX", "XOI", "IOX"] {
+                    for data in ["NCX", "NXC"] {
+                        need(&format!("{filter} on {data} with groups"), &|case| {
+                            let is = |name: &str, word: &str| case.attributes.get(name).is_some_and(|v| v == word);
+                            let groups = case.attributes.get("groups").and_then(|g| g.as_i64());
+                            accepted(case) && is("filter_format", filter) && is("data_format", data) && groups > Some(1)
+                        });
+                    }
+                }
+            }
+        }
+        if dialect != Dialect::OpenVino {
+            need("a bias", &|case| accepted(case) && case.b.is_some());
+            need("no bias", &|case| accepted(case) && case.b.is_none());
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(missing.join("\n").into()) }
 }

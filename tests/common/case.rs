@@ -3,12 +3,27 @@
 use super::oracle::FromTensor;
 use super::proto::{Dim, Model, Node, sizes};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tract_core::internal::tract_ndarray::ArrayD;
 use tract_core::internal::*;
 use tract_onnx::pb::ModelProto;
 
-/// The folder of conformance cases, if it is there.
+/// The files of cases that `tools/conformance_cases.py` writes.
+pub fn own_files() -> Vec<PathBuf> {
+    files_of(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data").as_ref())
+}
+
+/// The files of cases in a folder; there must be some.
+pub fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable entry").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "json"));
+    files.sort();
+    assert!(!files.is_empty(), "no file of cases in {}", folder.display());
+    files
+}
+
+/// The folder of conformance cases that other runtimes computed, if it is there.
 ///
 /// `TRACT_DECONV_CONFORMANCE` names it; without it, it is looked for beside the checkout.
 pub fn folder() -> Option<PathBuf> {
@@ -36,8 +51,17 @@ pub enum Dialect {
 #[derive(Clone, Debug)]
 pub enum Expect {
     Values(ArrayD<f64>),
-    Digest { shape: Vec<usize>, sum: i64, weighted_sum: i64, first: Vec<i64> },
-    Reject { why: Option<String> },
+    Digest {
+        shape: Vec<usize>,
+        sum: i64,
+        weighted_sum: i64,
+        first: Vec<i64>,
+    },
+    /// With one of the names in the error, where there are some.
+    Reject {
+        names: Vec<String>,
+        why: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -73,7 +97,7 @@ impl Wiring {
 
 impl Case {
     /// The cases of a file.
-    pub fn read(file: &std::path::Path) -> Result<Vec<Case>, String> {
+    pub fn read(file: &Path) -> Result<Vec<Case>, String> {
         let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
         let json: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
         let cases = json["cases"].as_array().ok_or("no list of cases")?;
@@ -97,7 +121,8 @@ impl Case {
             None => None,
         };
         let expect = if case.get("expect").and_then(Value::as_str) == Some("reject") {
-            Expect::Reject { why: case["why"].as_str().map(str::to_string) }
+            let names = case["names"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_string);
+            Expect::Reject { names: names.collect(), why: case["why"].as_str().map(str::to_string) }
         } else if let Some(digest) = optional("y_digest") {
             Expect::Digest {
                 shape: shape(digest)?,
