@@ -178,12 +178,12 @@ fn main() -> TractResult<()> {
     while (losses.len() as u64) < count {
         let Some(layer) = draw.layer(&kind)? else { continue };
         let Ready { plan: choice, .. } = layer.plan(&PlanOptions::default())?;
-        let (chosen, cost) = (choice.strategy(), choice.decision.cost());
+        let (chosen, cost) = (choice.strategy(), choice.cost());
         let forced = |strategy| layer.plan(&PlanOptions { strategy: Some(strategy), ..Default::default() });
         let plans: Vec<Ready> = COMPARED
             .into_iter()
             .filter_map(|strategy| forced(strategy).ok())
-            .filter(|ready| ready.plan.decision.cost().zip(cost).is_some_and(|(a, b)| a < b.saturating_mul(HOPELESS)))
+            .filter(|ready| ready.plan.cost().zip(cost).is_some_and(|(a, b)| a < b.saturating_mul(HOPELESS)))
             .collect();
         let [first, others @ ..] = &plans[..] else { continue };
         let Some(choice) =
@@ -198,7 +198,7 @@ fn main() -> TractResult<()> {
         let times = times(&layer, &plans)?;
         let loss = times[choice] / times.iter().copied().fold(f64::MAX, f64::min);
         let each = plans.iter().zip(&times).map(|(ready, time)| {
-            let estimate = ready.plan.decision.cost().unwrap_or(0) as f64 * SLOT / time;
+            let estimate = ready.plan.cost().unwrap_or(0) as f64 * SLOT / time;
             format!("{} {:.0} us, estimate {estimate:.2} of it", ready.plan.strategy(), time * 1e6)
         });
         let DeconvSpec { in_channels, out_channels, group, kernel, strides, dilations, .. } = &layer.spec;

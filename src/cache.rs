@@ -22,7 +22,7 @@ struct Entry {
 
 impl Entry {
     fn is_for(&self, input: &[usize], requested: Option<&[i64]>, datum_type: DatumType) -> bool {
-        *self.input == *input && self.requested.as_deref() == requested && self.plan.datum_type == datum_type
+        *self.input == *input && self.requested.as_deref() == requested && self.plan.datum_type() == datum_type
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
         let again = cache.clone().get(&spec, &[1, 1, 3], None, f32::datum_type(), &options)?;
         assert!(Arc::ptr_eq(&first.0, &again.0));
         let other_type = cache.get(&spec, &[1, 1, 3], None, f64::datum_type(), &options)?;
-        assert_eq!(other_type.datum_type, f64::datum_type());
+        assert_eq!(other_type.datum_type(), f64::datum_type());
         assert_eq!(cache.lock().len(), 2);
         Ok(())
     }

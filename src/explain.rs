@@ -128,10 +128,10 @@ fn explain_node(
                 shape.iter().fold(data.datum_type.size_of() as u64, |bytes, dim| bytes.saturating_mul(*dim as u64))
             };
             Some(Concrete {
-                multiply_adds: plan.problem.multiply_adds(),
+                multiply_adds: plan.problem().multiply_adds(),
                 input_bytes: bytes(&sizes),
                 filter_bytes: bytes(&spec.filter_shape()),
-                output_bytes: bytes(&plan.problem.output_shape()),
+                output_bytes: bytes(&plan.problem().output_shape()),
                 plan,
             })
         }
@@ -167,7 +167,7 @@ impl fmt::Display for Explanation {
             concrete.multiply_adds, concrete.input_bytes, concrete.filter_bytes, concrete.output_bytes
         )?;
         write!(f, "  runs {}", concrete.plan)?;
-        for (strategy, reason) in &concrete.plan.declined {
+        for (strategy, reason) in concrete.plan.declined() {
             write!(f, "\n  not {strategy}: {reason}")?;
         }
         Ok(())

@@ -61,10 +61,41 @@ pub enum FilterLayout {
     },
 }
 
+/// Most channels or products of a panel: many times what any kernel has.
+const MOST_IN_PANEL: usize = 1 << 16;
+
+impl FilterLayout {
+    /// Refuses a layout with which a filter could not be packed whole.
+    ///
+    /// # Errors
+    /// An empty or an oversized panel or chunk; for tile registers, a panel that is not made of whole sides.
+    pub(crate) fn check(&self, spec: &DeconvSpec) -> TractResult<()> {
+        let (panels, chunk, unit) = match *self {
+            FilterLayout::Plain => return Ok(()),
+            FilterLayout::Phases { mr, tail_mr } | FilterLayout::Columns { mr, tail_mr } => ([mr, tail_mr], 1, 1),
+            FilterLayout::Chunks { width, tail_width, chunk } => ([width, tail_width], chunk, 1),
+            FilterLayout::Parts { width, tail_width } => ([width, tail_width], 1, SIDE),
+            FilterLayout::Cells { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
+        };
+        ensure!(
+            panels.iter().all(|width| (1..=MOST_IN_PANEL).contains(width) && width.is_multiple_of(unit))
+                && (1..=spec.group_in().max(1)).contains(&chunk),
+            "filter layout: layout={self:?}, panels of 1 to {MOST_IN_PANEL} channels in steps of {unit} and chunks of 1 to \
+             {} channels are needed",
+            spec.group_in().max(1)
+        );
+        Ok(())
+    }
+}
+
 /// A filter in some layout, in the element type that sums are computed in (but for floats in [`FilterLayout::Plain`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PackedFilter {
     layout: FilterLayout,
+    /// What it was packed for; its padding and formats of data don't matter.
+    spec: DeconvSpec,
+    /// Of the filter before it was packed.
+    datum_type: DatumType,
     data: Arc<Tensor>,
     /// Whether tile registers can multiply it: looked at for the layouts that they read, where the CPU has any.
     regular: bool,
@@ -74,8 +105,10 @@ impl PackedFilter {
     /// Packs a filter whose shape is the spec's.
     ///
     /// # Errors
-    /// A filter of another shape.
+    /// A spec that is not valid, a filter of another shape, or a layout that no strategy asks for.
     pub fn pack(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {
+        spec.validate()?;
+        layout.check(spec)?;
         ensure!(
             *filter.shape() == *spec.filter_shape(),
             "filter: shape={:?}, the spec needs {:?}",
@@ -83,7 +116,8 @@ impl PackedFilter {
             spec.filter_shape()
         );
         memory::give_back_free_pages(Before::Packing);
-        let computed_as = integers::computed_as(filter.datum_type());
+        let datum_type = filter.datum_type();
+        let computed_as = integers::computed_as(datum_type);
         let filter = match integers::converted("filter", filter, computed_as)? {
             Cow::Borrowed(_) => Cow::Borrowed(filter),
             Cow::Owned(converted) => Cow::Owned(Arc::new(converted)),
@@ -92,10 +126,16 @@ impl PackedFilter {
             FilterLayout::Plain => filter,
             _ => Cow::Owned(without_subnormals(&filter)?),
         };
-        dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter))
+        let (data, regular) = dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
+        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, data, regular })
     }
 
-    fn pack_t<E: Element>(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {
+    /// The filter's data in the layout, and whether tile registers can multiply it.
+    fn pack_t<E: Element>(
+        spec: &DeconvSpec,
+        layout: &FilterLayout,
+        filter: &Arc<Tensor>,
+    ) -> TractResult<(Arc<Tensor>, bool)> {
         let plain = filter.try_as_plain_ram()?;
         let plain = plain.as_slice::<E>()?;
         let data = match layout {
@@ -111,11 +151,23 @@ impl PackedFilter {
                 let whole = phases(spec, *width, *tail_width, spec.group_in(), plain)?;
                 let regular = is_regular(&whole)?;
                 let data = if regular { in_parts(spec, *width, *tail_width, &whole)? } else { whole };
-                return Ok(PackedFilter { layout: layout.clone(), data: Arc::new(data), regular });
+                return Ok((Arc::new(data), regular));
             }
         };
         let regular = matches!(layout, FilterLayout::Chunks { .. }) && is_regular(&data)?;
-        Ok(PackedFilter { layout: layout.clone(), data, regular })
+        Ok((data, regular))
+    }
+
+    /// Refuses to be read as the filter of another spec, layout or element type.
+    ///
+    /// # Errors
+    /// One of them differs from what the filter was packed for.
+    pub(crate) fn check(&self, spec: &DeconvSpec, layout: &FilterLayout, datum_type: DatumType) -> TractResult<()> {
+        let found = self.datum_type;
+        ensure!(found == datum_type, "filter: datum_type={found:?}, the plan is for {datum_type:?}");
+        ensure!(self.layout == *layout, "filter: layout={:?}, the plan reads {layout:?}", self.layout);
+        ensure!(self.spec.packs_like(spec), "filter: packed for \"{}\", the plan is for \"{spec}\"", self.spec);
+        Ok(())
     }
 
     /// The layout it is packed in.

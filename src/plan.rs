@@ -138,7 +138,7 @@ impl fmt::Display for Strategy {
 
 /// A strategy with everything it decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+enum Decision {
     /// See [`Strategy::Depthwise`].
     Depthwise(DepthwisePlan),
     /// See [`Strategy::Cells`].
@@ -165,8 +165,8 @@ pub enum Decision {
 pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
 
 impl Decision {
-    /// The estimated cost in vector multiply-adds, where the strategy competes with others.
-    pub fn cost(&self) -> Option<u64> {
+    /// See [`Plan::cost`].
+    fn cost(&self) -> Option<u64> {
         match self {
             Decision::Col2im(plan) => Some(plan.cost),
             Decision::Matrix(plan) => Some(plan.cost),
@@ -227,28 +227,36 @@ impl PlanOptions {
 }
 
 /// What will run for one input shape.
+///
+/// Kernels rely on what a plan holds, so nothing of it can be changed after planning:
+///
+/// ```compile_fail,E0616
+/// # use tract_core::internal::*;
+/// # use tract_deconv::{DeconvSpec, Plan};
+/// fn larger(spec: &DeconvSpec, input: &Tensor) -> TractResult<Plan> {
+///     let mut plan = Plan::new(spec, input.shape(), None, input.datum_type(), &Default::default())?;
+///     plan.problem.batch = 2;
+///     Ok(plan)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The resolved problem.
-    pub problem: Problem,
+    spec: DeconvSpec,
+    problem: Problem,
     /// What the strategies but for the reference compute: see [`Problem::folded`].
-    pub folded: Problem,
-    /// Element type of input, filter and output.
-    pub datum_type: DatumType,
-    /// The chosen strategy and its parameters.
-    pub decision: Decision,
-    /// The instruction set of its kernels.
-    pub isa: Isa,
-    /// The strategies that were considered before or beside it, and why each declined.
-    pub declined: Vec<(Strategy, String)>,
+    folded: Problem,
+    datum_type: DatumType,
+    decision: Decision,
+    isa: Isa,
+    declined: Vec<(Strategy, String)>,
 }
 
 impl Plan {
     /// Plans a spec for a concrete input shape. `requested` is the value of the run-time output shape, where there is one.
     ///
     /// # Errors
-    /// What [`DeconvSpec::problem`] refuses, an output above the memory limit, an unsupported element type, or a forced
-    /// strategy that declines.
+    /// What [`DeconvSpec::validate`] and [`DeconvSpec::problem`] refuse, an output above the memory limit, an unsupported
+    /// element type, or a forced strategy that declines.
     pub fn new(
         spec: &DeconvSpec,
         input: &[usize],
@@ -256,13 +264,21 @@ impl Plan {
         datum_type: DatumType,
         options: &PlanOptions,
     ) -> TractResult<Plan> {
+        // a spec can be edited after it was validated
+        spec.validate()?;
         let problem = spec.problem(input, requested)?;
         let folded = problem.folded();
-        Plan::choose(problem, folded, datum_type, options)
+        Plan::choose(spec, problem, folded, datum_type, options)
     }
 
     /// The best of the strategies that take a problem, `folded` as it may be.
-    fn choose(problem: Problem, folded: Problem, datum_type: DatumType, options: &PlanOptions) -> TractResult<Plan> {
+    fn choose(
+        spec: &DeconvSpec,
+        problem: Problem,
+        folded: Problem,
+        datum_type: DatumType,
+        options: &PlanOptions,
+    ) -> TractResult<Plan> {
         ensure!(
             ELEMENT_TYPES.contains(&datum_type),
             "input: datum_type={datum_type:?}, a deconvolution runs on floats of 16 to 64 bits and integers of 8 to 64"
@@ -277,6 +293,9 @@ impl Plan {
             Some(_) => {
                 ensure!(isa.is_compiled(), "isa: isa={isa}, a build for this architecture has no kernels for it")
             }
+        }
+        if let Some(layout) = &options.layout {
+            layout.check(spec)?;
         }
         let empty = problem.input_shape().contains(&0);
         let mut declined = vec![];
@@ -317,10 +336,45 @@ impl Plan {
             }
         }
         if let Some((_, decision)) = best {
-            return Ok(Plan { problem, folded, datum_type, decision, isa, declined });
+            return Ok(Plan { spec: spec.clone(), problem, folded, datum_type, decision, isa, declined });
         }
         let reasons: Vec<String> = declined.iter().map(|(s, why)| format!("{s}: {why}")).collect();
         bail!("strategy: none is left, {}", reasons.join("; "))
+    }
+
+    /// What is computed.
+    pub fn spec(&self) -> &DeconvSpec {
+        &self.spec
+    }
+
+    /// The spec, resolved for the input's shape.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// What the strategies but for the reference compute: see [`Problem::folded`].
+    pub fn folded(&self) -> &Problem {
+        &self.folded
+    }
+
+    /// Element type of input, filter, bias and output.
+    pub fn datum_type(&self) -> DatumType {
+        self.datum_type
+    }
+
+    /// The instruction set of its kernels.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The estimated cost in vector multiply-adds, where the strategy competes with others.
+    pub fn cost(&self) -> Option<u64> {
+        self.decision.cost()
+    }
+
+    /// The strategies that were considered before or beside the chosen one, and why each declined.
+    pub fn declined(&self) -> &[(Strategy, String)] {
+        &self.declined
     }
 
     /// The chosen strategy.
@@ -394,11 +448,12 @@ impl Plan {
             }
             _ => None,
         };
-        let chosen = spec.problem(&shape, requested.as_deref()).and_then(|problem| {
+        let problem = spec.validate().and_then(|()| spec.problem(&shape, requested.as_deref()));
+        let chosen = problem.and_then(|problem| {
             // for another requested shape, an axis along which nothing moves here may have padding, and be left unfolded
             let folds = !matches!(spec.padding, Padding::OutputShape { .. });
             let folded = if folds { problem.folded() } else { problem.clone() };
-            Plan::choose(problem, folded, datum_type, options)
+            Plan::choose(spec, problem, folded, datum_type, options)
         });
         match chosen {
             Ok(plan) if single || plan.strategy() != Strategy::MatVec => plan.filter_layout(),
@@ -406,18 +461,28 @@ impl Plan {
         }
     }
 
-    /// Runs the plan: `input` in the problem's shape, `bias` of one value per output channel.
+    /// Runs the plan: `input` in the problem's shape, `filter` packed from the plan's spec in its layout, `bias` of one
+    /// value per output channel.
     ///
     /// # Errors
     /// Operands that don't fit the plan, or no memory for the output.
-    pub fn run(
-        &self,
-        spec: &DeconvSpec,
-        input: &Tensor,
-        filter: &PackedFilter,
-        bias: Option<&Tensor>,
-    ) -> TractResult<Tensor> {
-        self.run_with_tail(spec, input, filter, bias, &[], &[])
+    pub fn run(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<Tensor> {
+        self.run_with_tail(input, filter, bias, &[], &[])
+    }
+
+    /// Refuses operands that the plan was not made for.
+    fn check_operands(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<()> {
+        let dt = self.datum_type;
+        let expected = self.problem.input_shape();
+        ensure!(*input.shape() == *expected, "input: shape={:?}, the plan is for {expected:?}", input.shape());
+        for (what, found) in [("input", Some(input)), ("bias", bias)] {
+            let Some(found) = found.map(|tensor| tensor.datum_type()) else { continue };
+            ensure!(found == dt, "{what}: datum_type={found:?}, the plan is for {dt:?}");
+        }
+        if let Some(bias) = bias {
+            self.spec.check_bias(bias)?;
+        }
+        filter.check(&self.spec, &self.filter_layout(), dt)
     }
 
     /// As [`Plan::run`], with steps applied to each result in order; `residuals` are what [`Step::Add`] adds, one each.
@@ -427,7 +492,6 @@ impl Plan {
     /// As [`Plan::run`]; a step on integers, or operands that don't fit it.
     pub fn run_with_tail(
         &self,
-        spec: &DeconvSpec,
         input: &Tensor,
         filter: &PackedFilter,
         bias: Option<&Tensor>,
@@ -440,6 +504,7 @@ impl Plan {
             "activation: datum_type={:?}, only floats take one",
             self.datum_type
         );
+        self.check_operands(input, filter, bias)?;
         memory::give_back_free_pages(Before::Running);
         let computed_as = integers::computed_as(self.datum_type);
         let input = integers::converted("input", input, computed_as)?;
@@ -465,7 +530,7 @@ impl Plan {
                 Decision::Winograd(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Channels(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Reference => reference::run::<E>(spec, &self.problem, filter, &operands, target)?,
+                Decision::Reference => reference::run::<E>(&self.spec, &self.problem, filter, &operands, target)?,
             }
             output
         });

@@ -301,6 +301,27 @@ impl DeconvSpec {
         FilterStrides { group, input, output, kernel: strides[x..x + self.rank()].into() }
     }
 
+    /// Whether a filter packed for this spec is packed for the other one, too.
+    pub(crate) fn packs_like(&self, other: &DeconvSpec) -> bool {
+        let of =
+            |spec: &DeconvSpec| (spec.direction, spec.filter_format, spec.in_channels, spec.out_channels, spec.group);
+        of(self) == of(other)
+            && self.kernel == other.kernel
+            && self.strides == other.strides
+            && self.dilations == other.dilations
+    }
+
+    /// Refuses a bias that does not have one value per output channel.
+    pub(crate) fn check_bias(&self, bias: &Tensor) -> TractResult<()> {
+        ensure!(
+            bias.shape() == [self.out_channels],
+            "bias: shape={:?}, one value per output channel, {} of them, is needed",
+            bias.shape(),
+            self.out_channels
+        );
+        Ok(())
+    }
+
     /// Whether the output's size is read from the op's last input.
     pub fn has_output_shape_input(&self) -> bool {
         matches!(&self.padding, Padding::OutputShape { shape: OutputShape::Input(_), .. })

@@ -87,7 +87,7 @@ fn check(spec: &DeconvSpec, plan: &Plan, input: &[usize]) -> TractResult<()> {
     let mut random = Random(7);
     let x = random.tensor(f32::datum_type(), input);
     let w = random.tensor(f32::datum_type(), &spec.filter_shape()).into_arc_tensor();
-    let y = plan.run(spec, &x, &PackedFilter::pack(spec, &plan.filter_layout(), &w)?, None)?;
+    let y = plan.run(&x, &PackedFilter::pack(spec, &plan.filter_layout(), &w)?, None)?;
     Expected::new(spec, &x, &w, None, None).check(&y).map_err(|e| format_err!("{plan}: {e}"))
 }
 
@@ -110,7 +110,7 @@ fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResul
             let options = PlanOptions { strategy: Some(strategy), memory_limit: Some(limit), ..PlanOptions::default() };
             Plan::new(&spec, &input, None, f32::datum_type(), &options)
         };
-        let output = plan(1 << 30)?.problem.output_bytes(f32::datum_type());
+        let output = plan(1 << 30)?.problem().output_bytes(f32::datum_type());
         check(&spec, &plan(1 << 30)?, &input)?;
         let refusal = guarded(|| plan(output));
         let reason = format!("bytes of working memory are more than the limit of {output}");
@@ -172,7 +172,7 @@ fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
                             continue;
                         }
                         planned += 1;
-                        Plan::new(&spec, &[1, channels, h, w], None, dt, &options)?.problem.multiply_adds();
+                        Plan::new(&spec, &[1, channels, h, w], None, dt, &options)?.problem().multiply_adds();
                     }
                 }
             }

@@ -84,7 +84,6 @@ fn faults(sides: &[usize], between: usize) -> TractResult<Faults> {
 /// A layer whose output is as large as 256 times a square's area.
 struct Layer {
     plan: Plan,
-    spec: DeconvSpec,
     packed: PackedFilter,
     input: Tensor,
     pages: usize,
@@ -97,11 +96,11 @@ impl Layer {
         let plan = Plan::new(&spec, &input, None, f32::datum_type(), &PlanOptions::default())?;
         let filter = Tensor::zero::<f32>(&filter)?.into_arc_tensor();
         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &filter)?;
-        Ok(Layer { plan, spec, packed, input: Tensor::zero::<f32>(&input)?, pages: 4 * 64 * 4 * side * side / 4096 })
+        Ok(Layer { plan, packed, input: Tensor::zero::<f32>(&input)?, pages: 4 * 64 * 4 * side * side / 4096 })
     }
 
     fn run(&self) -> TractResult<Tensor> {
-        self.plan.run(&self.spec, &self.input, &self.packed, None)
+        self.plan.run(&self.input, &self.packed, None)
     }
 }
 

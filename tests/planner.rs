@@ -75,7 +75,7 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
             assert_eq!(plan.strategy() == Strategy::Matrix, expected, "{spec:?}: {}", plan.explain());
             let vectors = self::plan(&spec, spatial, &vectors())?;
             assert_ne!(vectors.strategy(), Strategy::Matrix);
-            let why = vectors.declined.iter().find(|(strategy, _)| *strategy == Strategy::Matrix);
+            let why = vectors.declined().iter().find(|(strategy, _)| *strategy == Strategy::Matrix);
             assert!(why.is_some_and(|(_, why)| why.contains("no tile registers")));
         }
     }
@@ -106,10 +106,10 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
         let plan = plan(&spec, spatial, &vectors())?;
         assert_eq!(plan.strategy(), strategy, "{spec:?}: {}", plan.explain());
         // each better-ranked strategy says why not, and so does every rival whose cost was compared
-        let declined: Vec<Strategy> = plan.declined.iter().map(|d| d.0).collect();
+        let declined: Vec<Strategy> = plan.declined().iter().map(|d| d.0).collect();
         assert!(Strategy::ALL.into_iter().take_while(|s| *s != strategy).all(|s| declined.contains(&s)));
         assert!(!declined.contains(&strategy) && declined.iter().all_unique());
-        assert!(plan.declined.iter().all(|(_, reason)| !reason.is_empty()));
+        assert!(plan.declined().iter().all(|(_, reason)| !reason.is_empty()));
     }
     Ok(())
 }
@@ -207,13 +207,13 @@ fn long_kernels_overlap() -> TractResult<()> {
 fn pointwise_axes_are_folded() -> TractResult<()> {
     let pointwise = plan(&forward([64, 256], 1, [1, 1, 0]), [14, 15], &vectors())?;
     assert_eq!(
-        (pointwise.problem.axes.len(), pointwise.folded.axes.len(), pointwise.folded.axes[0].output),
+        (pointwise.problem().axes.len(), pointwise.folded().axes.len(), pointwise.folded().axes[0].output),
         (2, 1, 210)
     );
-    assert_eq!(pointwise.folded.output_bytes(DatumType::F32), pointwise.problem.output_bytes(DatumType::F32));
+    assert_eq!(pointwise.folded().output_bytes(DatumType::F32), pointwise.problem().output_bytes(DatumType::F32));
     for geometry in [[1, 2, 0], [3, 1, 1], [1, 1, 1]] {
         let plan = plan(&forward([64, 64], 1, geometry), [14, 15], &vectors())?;
-        assert_eq!(plan.folded, plan.problem);
+        assert_eq!(plan.folded(), plan.problem());
     }
     Ok(())
 }
@@ -292,11 +292,11 @@ fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()>
     for machine in Machine::ALL {
         let options = PlanOptions { machine: Some(*machine), ..Default::default() };
         let plan = plan(&spec, [9, 9], &options)?;
-        assert_eq!(plan.isa, machine.isa(), "{}", machine.name());
+        assert_eq!(plan.isa(), machine.isa(), "{}", machine.name());
         assert_eq!(plan, self::plan(&spec, [9, 9], &options)?);
         let filter = PackedFilter::pack(&spec, &FilterLayout::Plain, &weights)?;
         let plain = self::plan(&spec, [9, 9], &PlanOptions { layout: Some(FilterLayout::Plain), ..options })?;
-        let outcome = plain.run(&spec, &input, &filter, None);
+        let outcome = plain.run(&input, &filter, None);
         match machine.isa().is_available() {
             true => assert_eq!(outcome?.shape(), [1, 16, 17, 17]),
             false => {

@@ -304,7 +304,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
         let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
         for (threads, executor) in executors() {
-            let run = || plan.run_with_tail(spec, &x, &packed, bias.as_ref(), &steps, &residuals);
+            let run = || plan.run_with_tail(&x, &packed, bias.as_ref(), &steps, &residuals);
             let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
             expected.check(&y).map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
         }
@@ -329,7 +329,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let plan = run(&what, &options)?;
             if let Some(plan) = &plan {
-                prop_assert_eq!((plan.strategy(), plan.isa), (strategy, isa), "what was forced is what runs");
+                prop_assert_eq!((plan.strategy(), plan.isa()), (strategy, isa), "what was forced is what runs");
             }
             prop_assert!(plan.is_some() || strategy != Algorithm::Reference, "the reference never declines");
             let mut counts = counts.lock().expect("no other thread panicked");
@@ -456,7 +456,7 @@ fn outputs_past_the_caches() -> TractResult<()> {
         let by = |strategy, isa| -> TractResult<Option<Tensor>> {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
-            Ok(Some(plan.run(&spec, &x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
+            Ok(Some(plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
         };
         // the definition takes a minute; nothing there writes past the caches
         let want = by(Algorithm::Phases, Isa::Portable)?.context("phases takes everything")?;
@@ -629,7 +629,7 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
         let by = |strategy, isa| -> TractResult<Tensor> {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
-            plan.run(&spec, &x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
+            plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
         };
         let want = f64::from_tensor(&by(Algorithm::Phases, Isa::best())?);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available() && *isa != Isa::Amx) {
@@ -680,7 +680,7 @@ fn input_in_place() -> TractResult<()> {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
             let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-            let answer = plan.run(&spec, &x, &filter, None)?;
+            let answer = plan.run(&x, &filter, None)?;
             Ok(Some((plan.to_string(), f64::from_tensor(&answer).into_iter().collect())))
         };
         let (_, want) = by(Algorithm::Reference, Isa::Portable)?.context("the definition declines nothing")?;

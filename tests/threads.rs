@@ -135,13 +135,13 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                         continue;
                     }
                     // from where on work is always shared: `MOST` in src/strategy/sharing.rs
-                    let cost = plan.decision.cost().context("every strategy but the reference has a cost")?;
+                    let cost = plan.cost().context("every strategy but the reference has a cost")?;
                     if cost < 5 << 18 {
                         continue;
                     }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-                    let residual = random.tensor(dt, &plan.problem.output_shape());
-                    let run = || plan.run_with_tail(&spec, &x, &packed, Some(&bias), &tail, &[&residual]);
+                    let residual = random.tensor(dt, &plan.problem().output_shape());
+                    let run = || plan.run_with_tail(&x, &packed, Some(&bias), &tail, &[&residual]);
                     let alone = multithread_tract_scope(Executor::SingleThread, run)?;
                     for (who, executor) in &executors {
                         let y = multithread_tract_scope(executor.clone(), run)?;

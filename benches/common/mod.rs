@@ -102,7 +102,7 @@ impl Layer {
     }
 
     pub fn run(&self, ready: &Ready) -> TractResult<Tensor> {
-        ready.plan.run(&self.spec, &self.input, &ready.filter, Some(&self.bias))
+        ready.plan.run(&self.input, &ready.filter, Some(&self.bias))
     }
 }
 

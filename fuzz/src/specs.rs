@@ -246,7 +246,7 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
             let options = PlanOptions { strategy: Some(strategy), isa: Some(case.isa), ..options.clone() };
             let Ok(plan) = Plan::new(spec, &case.input, None, case.element, &options) else { continue };
             let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;
-            let y = plan.run(spec, &x, &packed, bias.as_ref())?;
+            let y = plan.run(&x, &packed, bias.as_ref())?;
             if y != expected {
                 bail!("{plan} gives {:?}, not {:?}", y.dump(true), expected.dump(true));
             }

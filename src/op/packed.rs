@@ -6,7 +6,7 @@ use crate::cache::PlanCache;
 use crate::describe::list;
 use crate::filter::{FilterLayout, PackedFilter, without_subnormals};
 use crate::plan::{Plan, PlanOptions};
-use crate::spec::{DeconvSpec, Padding};
+use crate::spec::DeconvSpec;
 use crate::tail::{self, Step};
 use std::hash::{Hash, Hasher};
 use std::sync::Weak;
@@ -132,10 +132,7 @@ impl OptGroupedDeconv {
 
     /// Whether a filter packed for this op serves another one.
     fn packs_like(&self, spec: &DeconvSpec, layout: &FilterLayout, source: &Arc<Tensor>) -> bool {
-        let as_filter = |spec: &DeconvSpec| DeconvSpec { padding: Padding::zero(spec.rank()), ..spec.clone() };
-        self.source.0.as_ptr() == Arc::as_ptr(source)
-            && self.filter.layout() == layout
-            && as_filter(&self.spec) == as_filter(spec)
+        self.source.0.as_ptr() == Arc::as_ptr(source) && self.filter.layout() == layout && self.spec.packs_like(spec)
     }
 }
 

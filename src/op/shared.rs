@@ -36,12 +36,7 @@ impl Run<'_> {
         let requested = requested(self.spec, symbols, self.output_shape)?;
         if let Some(bias) = self.bias {
             // facts may leave the length open
-            ensure!(
-                bias.shape() == [self.spec.out_channels],
-                "bias: shape={:?}, one value per output channel, {} of them, is needed",
-                bias.shape(),
-                self.spec.out_channels
-            );
+            self.spec.check_bias(bias)?;
         }
         if self.input.len() == 0 {
             let problem = self.spec.problem(self.input.shape(), requested.as_deref())?;
@@ -57,7 +52,7 @@ impl Run<'_> {
             self.options,
         )?;
         let filter = filter(&plan)?;
-        let output = plan.run_with_tail(self.spec, self.input, &filter, self.bias, self.tail, &self.residuals)?;
+        let output = plan.run_with_tail(self.input, &filter, self.bias, self.tail, &self.residuals)?;
         Ok(tvec!(output.into_tvalue()))
     }
 }

@@ -68,7 +68,7 @@ fn text(of: &Explanation) -> String {
             line("work", format!("{} multiply-adds", count(known.multiply_adds)));
             line("bytes", format!("{} in, {} of filter, {} out", bytes(input), bytes(filter), bytes(output)));
             line("strategy", known.plan.to_string());
-            for (strategy, reason) in &known.plan.declined {
+            for (strategy, reason) in known.plan.declined() {
                 line("declined", format!("{strategy}: {reason}"));
             }
         }
