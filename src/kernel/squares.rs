@@ -1,6 +1,6 @@
 //! Transposition by squares of as many vectors as a vector has lanes, and the placing of cells.
 
-use super::vector::{Vector, covering, interleave};
+use super::vector::{MOST_LANES, Vector, covering, interleave};
 
 /// `to[j][first + i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped. With `streamed`, rows whose
 /// vectors are aligned alike are written past the caches.
@@ -18,25 +18,43 @@ pub(super) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
 ) {
     let ahead = to.first().map_or(0, |row| before_aligned::<V>(&row[first..]));
     let streamed = streamed && V::STREAMS && to.iter().all(|row| before_aligned::<V>(&row[first..]) == ahead);
-    let (mut next, last) = (0, starts.len() - LANES);
-    while next < starts.len() {
-        let at = next.min(last);
-        // SAFETY: squares end where the starts do; streamed are those that begin whole vectors behind the first aligned element. The rest is this function's contract.
-        unsafe {
-            // the interleaving of as many runs as a run is long is their transpose
-            let columns: [V; LANES] =
-                interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
-            if streamed && at >= ahead && (at - ahead).is_multiple_of(LANES) {
-                store_square::<V, LANES, true>(columns, to, first + at);
-            } else {
-                store_square::<V, LANES, false>(columns, to, first + at);
+    let last = starts.len() - LANES;
+    // SAFETY: squares end where the starts do; streamed are those that begin whole vectors behind the first aligned element, and what else is stored
+    // over their memory is stored before them. The rest is this function's contract.
+    unsafe {
+        if !streamed {
+            covering(starts.len(), LANES).for_each(|at| square::<V, LANES, false>(from, starts, at, to, first));
+            return;
+        }
+        // the ends, where they are not among the aligned squares, and before those: what is streamed may not be touched before the fence
+        for at in [0, last] {
+            if at < ahead || !(at - ahead).is_multiple_of(LANES) {
+                square::<V, LANES, false>(from, starts, at, to, first);
             }
         }
-        next += if streamed && next == 0 && ahead > 0 { ahead } else { LANES };
+        (ahead..=last).step_by(LANES).for_each(|at| square::<V, LANES, true>(from, starts, at, to, first));
+        V::after_streams();
     }
-    if streamed {
-        // SAFETY: the CPU has the instruction set.
-        unsafe { V::after_streams() };
+}
+
+/// The square of `LANES` cells from cell `at` on.
+///
+/// # Safety
+/// As [`cells_to_rows`]; there are `LANES` starts from `at` on; if `STREAMED`, all rows are aligned there.
+#[inline(always)]
+unsafe fn square<V: Vector, const LANES: usize, const STREAMED: bool>(
+    from: &[V::Lane],
+    starts: &[usize],
+    at: usize,
+    to: &mut [&mut [V::Lane]],
+    first: usize,
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        // the interleaving of as many runs as a run is long is their transpose
+        let columns: [V; LANES] =
+            interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
+        store_square::<V, LANES, STREAMED>(columns, to, first + at);
     }
 }
 
@@ -126,7 +144,9 @@ pub(super) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
     }
     // a vector of `S` interleaved rows, without the places of those that are not there
     let present = V::LANES / S * rows;
-    let lanes: [u32; 16] = std::array::from_fn(|i| if i < present { (i / rows * S + i % rows) as u32 } else { 0 });
+    const { assert!(V::LANES <= MOST_LANES) }
+    let lanes: [u32; MOST_LANES] =
+        std::array::from_fn(|i| if i < present { (i / rows * S + i % rows) as u32 } else { 0 });
     let end = to.len();
     for at in covering(count, V::LANES) {
         // SAFETY: by this function's contract, as vectors end where the rows do. What a vector writes behind its own elements, the next one overwrites, and
@@ -219,6 +239,164 @@ pub(super) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
                 let to = to.as_mut_ptr().add((p + i) * step);
                 if starts.len() == LANES { cell.store(to) } else { cell.store_first(starts.len(), to) }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::vector::Lanes;
+    use std::cell::RefCell;
+
+    const LANES: usize = 4;
+
+    thread_local! {
+        /// Addresses of what was streamed and not fenced yet.
+        static STREAMED: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
+    }
+
+    /// A portable vector that fails where memory is touched between a store past the caches and the fence.
+    #[derive(Clone, Copy)]
+    struct Watched(Lanes<f32, LANES>);
+
+    fn touch(from: *const f32, count: usize) {
+        let streamed =
+            STREAMED.with_borrow(|streamed| (0..count).any(|i| streamed.contains(&from.wrapping_add(i).addr())));
+        assert!(!streamed, "what is streamed is touched before the fence");
+    }
+
+    // SAFETY: each method is that of `Lanes`, with checks before it.
+    unsafe impl Vector for Watched {
+        type Lane = f32;
+        const LANES: usize = LANES;
+        const REGISTERS: usize = 16;
+        const STREAMS: bool = true;
+
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { Lanes::splat(value) })
+        }
+
+        unsafe fn load(from: *const f32) -> Self {
+            touch(from, LANES);
+            // SAFETY: this method's contract.
+            Watched(unsafe { Lanes::load(from) })
+        }
+
+        unsafe fn store(self, to: *mut f32) {
+            touch(to, LANES);
+            // SAFETY: this method's contract.
+            unsafe { self.0.store(to) }
+        }
+
+        unsafe fn stream(self, to: *mut f32) {
+            assert!(to.addr().is_multiple_of(LANES * size_of::<f32>()), "a stream is not aligned");
+            STREAMED.with_borrow_mut(|streamed| streamed.extend((0..LANES).map(|i| to.wrapping_add(i).addr())));
+            // SAFETY: this method's contract.
+            unsafe { self.0.store(to) }
+        }
+
+        unsafe fn after_streams() {
+            STREAMED.with_borrow_mut(Vec::clear);
+        }
+
+        unsafe fn store_first(self, count: usize, to: *mut f32) {
+            touch(to, count);
+            // SAFETY: this method's contract.
+            unsafe { self.0.store_first(count, to) }
+        }
+
+        unsafe fn mul_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.mul_add(a.0, b.0) })
+        }
+
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.plus(other.0) })
+        }
+
+        unsafe fn minus(self, other: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.minus(other.0) })
+        }
+
+        unsafe fn zip(self, other: Self) -> [Self; 2] {
+            // SAFETY: this method's contract.
+            unsafe { self.0.zip(other.0) }.map(Watched)
+        }
+
+        unsafe fn unzip(self, other: Self) -> [Self; 2] {
+            // SAFETY: this method's contract.
+            unsafe { self.0.unzip(other.0) }.map(Watched)
+        }
+
+        unsafe fn pick(self, lanes: *const u32) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.pick(lanes) })
+        }
+    }
+
+    /// Elements that begin at a vector's multiple and `ahead` elements before one.
+    fn from_alignment(room: &mut [f32], ahead: usize) -> &mut [f32] {
+        let skip = before_aligned::<Watched>(room) + (LANES - ahead) % LANES;
+        &mut room[skip..]
+    }
+
+    fn is_fenced() -> bool {
+        STREAMED.with_borrow(Vec::is_empty)
+    }
+
+    #[test]
+    fn no_row_is_touched_between_a_stream_and_the_fence() {
+        let mut any_streamed = false;
+        for (count, ahead) in (LANES..4 * LANES + 2).flat_map(|count| (0..LANES).map(move |ahead| (count, ahead))) {
+            let from: Vec<f32> = (0..count * LANES).map(|i| i as f32).collect();
+            let starts: Vec<usize> = (0..count).map(|i| i * LANES).collect();
+            let mut rooms = vec![vec![-1.0; count + 2 * LANES]; LANES];
+            let mut rows: Vec<&mut [f32]> =
+                rooms.iter_mut().map(|room| &mut from_alignment(room, ahead)[..count]).collect();
+            // SAFETY: the portable vector needs no instruction set; `from` holds a vector from each start, and rows an element for each.
+            unsafe { cells_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
+            assert!(is_fenced(), "{count} cells");
+            for (j, row) in rows.iter().enumerate() {
+                assert!(
+                    (0..count).all(|i| row[i] == from[i * LANES + j]),
+                    "{count} cells, {ahead} before aligned ones"
+                );
+            }
+            any_streamed |= before_aligned::<Watched>(rows[0]) + LANES <= count;
+        }
+        assert!(any_streamed);
+    }
+
+    #[test]
+    fn no_cell_is_touched_between_a_stream_and_the_fence() {
+        for (count, size, gap) in [(1, LANES, 0), (5, LANES, 0), (3, 2 * LANES, LANES), (4, 2 * LANES, 1), (4, 3, 1)] {
+            let (from_step, to_step) = (size + 1, size + gap);
+            let from: Vec<f32> = (0..count * from_step).map(|i| i as f32).collect();
+            let mut room = vec![-1.0; count * to_step + 2 * LANES];
+            let to = from_alignment(&mut room, 0);
+            // SAFETY: the portable vector needs no instruction set, and both slices hold the cells.
+            unsafe { placed_cells::<Watched>(&from, from_step, (count, size), to, to_step, true) };
+            assert!(is_fenced());
+            for (i, j) in (0..count).flat_map(|i| (0..size).map(move |j| (i, j))) {
+                assert_eq!(to[i * to_step + j], from[i * from_step + j]);
+            }
+        }
+    }
+
+    /// Without this, the others would prove nothing.
+    #[test]
+    #[should_panic(expected = "what is streamed is touched before the fence")]
+    fn a_touch_before_the_fence_is_seen() {
+        let mut room = [0f32; 4 * LANES];
+        let to = from_alignment(&mut room, 0).as_mut_ptr();
+        // SAFETY: two vectors that overlap, both within the array.
+        unsafe {
+            Watched::splat(1.0).stream(to);
+            Watched::splat(2.0).store(to.add(LANES - 1));
         }
     }
 }

@@ -2,13 +2,25 @@
 
 use crate::element::Compute;
 
+/// Lanes of a vector, at most.
+pub(super) const MOST_LANES: usize = 16;
+
 /// A register of lanes. Every method is always inlined, so that it takes the instruction set of the
 /// `#[target_feature]` function that it ends in.
 ///
 /// # Safety
+/// Kernels rely on an implementation: there are `LANES` lanes, a power of two and at most [`MOST_LANES`]; [`Vector::load`] and [`Vector::store`] keep
+/// their order, and each method reads and writes what it says and nothing else.
+///
 /// The methods may execute instructions that the CPU must have: call them only inside a function that is entered
 /// after a check (see [`Isa::is_available`](super::Isa::is_available)). Pointers must be valid for `LANES` elements; no alignment is needed.
-pub(super) trait Vector: Copy {
+///
+/// # Stores past the caches
+/// No other access to what [`Vector::stream`] has written may come before [`Vector::after_streams`], not even of the same thread: the language's memory model does
+/// not order them. A kernel that streams ends with the fence, so nobody but itself has to know. Two kernels stream:
+/// `cells_to_rows`, which makes normal stores over the same rows before its streams, and `placed_cells`, whose cells don't overlap. Both read other slices only.
+/// All other kernels, whose vectors may overlap at the ends of rows, store normally.
+pub(super) unsafe trait Vector: Copy {
     /// A lane.
     type Lane: Compute;
     /// Number of lanes.
@@ -25,7 +37,8 @@ pub(super) trait Vector: Copy {
     /// Reads the lanes whose bit is set, of which alone elements must be readable; the others are zero.
     #[inline(always)]
     unsafe fn load_some(from: *const Self::Lane, lanes: u16) -> Self {
-        let mut some = [Self::Lane::ZERO; 16];
+        const { assert!(Self::LANES <= MOST_LANES) }
+        let mut some = [Self::Lane::ZERO; MOST_LANES];
         for (lane, to) in some.iter_mut().enumerate().take(Self::LANES) {
             if lanes >> lane & 1 == 1 {
                 // SAFETY: this lane's element is readable.
@@ -39,7 +52,7 @@ pub(super) trait Vector: Copy {
     unsafe fn store(self, to: *mut Self::Lane);
     /// Whether there are stores past the caches.
     const STREAMS: bool = false;
-    /// Writes `LANES` elements at a multiple of a vector's size, past the caches where there is a way. Nothing but such stores may touch them before
+    /// Writes `LANES` elements at a multiple of a vector's size, past the caches where there is a way. Nothing else may touch them before
     /// [`Vector::after_streams`].
     #[inline(always)]
     unsafe fn stream(self, to: *mut Self::Lane) {
@@ -52,7 +65,8 @@ pub(super) trait Vector: Copy {
     /// Writes the first `count` elements, fewer than `LANES`.
     #[inline(always)]
     unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
-        let mut lanes = [Self::Lane::ZERO; 16];
+        const { assert!(Self::LANES <= MOST_LANES) }
+        let mut lanes = [Self::Lane::ZERO; MOST_LANES];
         // SAFETY: the array holds any vector, of which `count` elements are copied to where the caller says that so many are writable.
         unsafe {
             self.store(lanes.as_mut_ptr());
@@ -141,7 +155,8 @@ pub(super) fn covering(len: usize, lanes: usize) -> impl Iterator<Item = usize> 
 #[derive(Clone, Copy)]
 pub(super) struct Lanes<T, const N: usize>([T; N]);
 
-impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
+// SAFETY: `N` is a power of two up to `MOST_LANES` in all kernels, whose macro asserts it; lanes are an array's elements.
+unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
     type Lane = T;
     const LANES: usize = N;
     const REGISTERS: usize = 16;
@@ -208,7 +223,8 @@ macro_rules! register {
         #[derive(Clone, Copy)]
         pub(in crate::kernel) struct $name($register);
 
-        impl Vector for $name {
+        // SAFETY: the register has as many lanes of the type as it says, and its instructions are those of the methods.
+        unsafe impl Vector for $name {
             type Lane = $lane;
             const LANES: usize = $lanes;
             const REGISTERS: usize = $registers;
