@@ -287,13 +287,11 @@ impl Plan {
         let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
         let computed_as = integers::computed_as(datum_type);
         let machine = options.machine.as_ref().unwrap_or_else(|| Machine::current());
-        let isa = options.isa.unwrap_or_else(|| machine.isa());
-        match options.machine {
-            None => ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it"),
-            Some(_) => {
-                ensure!(isa.is_compiled(), "isa: isa={isa}, a build for this architecture has no kernels for it")
-            }
-        }
+        let isa = match options.machine {
+            None => Isa::of_plan(options.isa)?,
+            Some(_) => options.isa.unwrap_or_else(|| machine.isa()),
+        };
+        ensure!(isa.is_compiled(), "isa: isa={isa}, a build for this architecture has no kernels for it");
         if let Some(layout) = &options.layout {
             layout.check(spec)?;
         }

@@ -1,6 +1,8 @@
 //! Instruction sets that kernels are instantiated for.
 
+use super::matrix;
 use std::fmt;
+use tract_core::internal::*;
 
 /// An instruction set. As part of a plan it is only a name: the kernels check for themselves that the CPU has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,7 +23,7 @@ impl Isa {
     /// Every instruction set, best last.
     pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
-    /// Whether this CPU has it.
+    /// Whether this CPU has it, and the system lets programs use it. For [`Isa::Amx`] a process must ask besides, which is done when a plan has it, not here.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
@@ -33,7 +35,7 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.is_available(),
-            Isa::Amx => Isa::Avx512.is_available() && super::matrix::is_available(),
+            Isa::Amx => Isa::Avx512.is_available() && matrix::is_available(),
             _ => false,
         }
     }
@@ -51,6 +53,23 @@ impl Isa {
     /// The best one this CPU has.
     pub fn best() -> Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+    }
+
+    /// The instruction set of a plan: the wanted one, or else the best one. Where that is [`Isa::Amx`], the system is asked for tile registers, for the whole process.
+    ///
+    /// # Errors
+    /// When the CPU lacks the wanted one, or the system refuses.
+    pub(crate) fn of_plan(wanted: Option<Isa>) -> TractResult<Isa> {
+        match wanted.unwrap_or_else(Isa::best) {
+            Isa::Amx if Isa::Amx.is_available() && !matrix::is_permitted() => {
+                ensure!(wanted.is_none(), "isa: isa=amx, the system refuses its tile registers to this process");
+                Ok(Isa::Avx512)
+            }
+            isa => {
+                ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
+                Ok(isa)
+            }
+        }
     }
 
     /// Its name, as used by the knob `TRACT_DECONV_ISA` and in `explain`.

@@ -178,16 +178,20 @@ impl<T: Compute> MatrixKernels<T> {
     }
 }
 
-/// Whether this CPU has tile registers for bf16, and this process may use them.
+/// Whether the CPU has tile registers for bf16, and the system hands them out. Nothing is asked for.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(super) use amx::is_available;
 
-/// The kernels for f32, where there are any.
+/// Whether this process may use tile registers. The first call asks for them, where there are any: see [`Isa::of_plan`](super::Isa::of_plan).
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) use amx::is_permitted;
+
+/// The kernels for f32, where there are any. Whoever wants them asks for tile registers.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(super) fn kernels() -> Option<&'static MatrixKernels<f32>> {
     static KERNELS: MatrixKernels<f32> =
         MatrixKernels { split: amx::split, split_weights: amx::split_weights, join, multiply: amx::multiply };
-    is_available().then_some(&KERNELS)
+    is_permitted().then_some(&KERNELS)
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -214,18 +218,27 @@ pub(super) fn is_available() -> bool {
     false
 }
 
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(super) fn is_permitted() -> bool {
+    false
+}
+
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx {
     use super::*;
     use std::arch::asm;
     use std::arch::x86_64::*;
+    use std::marker::PhantomData;
     use std::mem::MaybeUninit;
     use std::sync::OnceLock;
+
+    /// The component of a thread's state that holds tile registers, as Linux counts them.
+    const XFEATURE_XTILE_DATA: libc::c_long = 18;
 
     pub fn is_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
         *AVAILABLE.get_or_init(|| {
-            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_tiles() && is_permitted()
+            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_tiles() && is_supported()
         })
     }
 
@@ -235,13 +248,35 @@ mod amx {
         most >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == (1 << 22 | 1 << 24)
     }
 
-    /// Asks Linux, which keeps tile registers only for processes that did (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)`). Threads inherit the permission; those
-    /// that there are already get it, too.
-    fn is_permitted() -> bool {
+    /// Whether Linux can keep tile registers for a process that asks: a question that changes nothing.
+    fn is_supported() -> bool {
+        const ARCH_GET_XCOMP_SUPP: libc::c_long = 0x1021;
+        let mut supported = 0u64;
+        // SAFETY: the request writes 64 bits to where the pointer points; systems that don't know it return an error.
+        let known = unsafe {
+            libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, std::ptr::from_mut(&mut supported)) == 0
+        };
+        known && supported >> XFEATURE_XTILE_DATA & 1 == 1
+    }
+
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+
+    pub fn is_permitted() -> bool {
+        is_available() && *PERMITTED.get_or_init(ask)
+    }
+
+    /// Asks Linux, which keeps tile registers only for processes that did (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)`). Threads inherit the
+    /// permission; those that there are already get it, too.
+    fn ask() -> bool {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-        const XFEATURE_XTILE_DATA: libc::c_long = 18;
-        // SAFETY: a request that takes two numbers and touches no memory of ours; systems that don't know it return an error.
+        // SAFETY: a request that takes two numbers and touches no memory of ours.
         unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
+    }
+
+    /// Whether this process asked already.
+    #[cfg(test)]
+    pub fn has_asked() -> bool {
+        PERMITTED.get().is_some()
     }
 
     /// The shapes of the eight tile registers, as `ldtilecfg` reads them: rows of 64 bytes.
@@ -262,6 +297,47 @@ mod amx {
             rows[..6].fill(positions as u8);
             rows[6..8].fill(SIDE as u8);
             Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+        }
+    }
+
+    /// Tile registers that have shapes, until it is dropped. Released ones make it cheap to switch threads.
+    ///
+    /// It stays on its thread, whose registers they are.
+    struct Configured(PhantomData<*const ()>);
+
+    impl Configured {
+        /// Gives the tile registers their shapes, and zeros.
+        ///
+        /// # Safety
+        /// The CPU has tile registers, and the process may use them. There is no other one on this thread.
+        #[inline(always)]
+        unsafe fn new(shapes: &Shapes) -> Configured {
+            // SAFETY: legal shapes, which are read where they are. The compiler puts nothing in tile registers, and their shapes are no register that it knows of:
+            // both stay as they are between this and the release, whatever is compiled there.
+            unsafe {
+                asm!(
+                    "ldtilecfg [{}]", in(reg) shapes,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            }
+            Configured(PhantomData)
+        }
+    }
+
+    impl Drop for Configured {
+        #[inline(always)]
+        fn drop(&mut self) {
+            // SAFETY: the CPU has tile registers, as `new` was called; nobody wants what is in them any more.
+            unsafe {
+                asm!(
+                    "tilerelease",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, nomem, preserves_flags),
+                );
+            }
         }
     }
 
@@ -290,7 +366,7 @@ mod amx {
             let from = from.as_ptr().wrapping_add(i * from_step);
             let mut to = to.as_mut_ptr().wrapping_add(i * DEPTH);
             for side in [0, SIDE] {
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead + side).cast());
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).wrapping_add(side).cast());
             }
             // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`.
             unsafe {
@@ -400,8 +476,7 @@ mod amx {
         // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract. Sums
         // are written before they are read.
         unsafe {
-            // The compiler puts nothing in tile registers, so shapes stay what they are until the release, which makes it cheap to switch threads.
-            asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly));
+            let configured = Configured::new(&shapes);
             for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
                 let from = source.data.as_ptr().add(source.base + first * source.step);
                 match SIDES {
@@ -413,7 +488,7 @@ mod amx {
                     finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, start, to, out_stride);
                 }
             }
-            asm!("tilerelease", options(nostack, nomem));
+            drop(configured);
             if let Some((turn, first)) = made {
                 let to = out.as_mut_ptr().add(first * out_stride);
                 finish::<SIDES>(&sums[turn % 2], rows, count - first, start, to, out_stride);
@@ -569,7 +644,7 @@ mod amx {
 
     tiles! {
         /// # Safety
-        /// The CPU has tile registers, whose shapes are [`Shapes::new`] of `rows`; from `from` on, the source has twice so many positions; `weights` has two sides for each step.
+        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows`; from `from` on, the source has twice so many positions; `weights` has two sides for each step.
         four_tiles, 2
     }
     tiles! {
@@ -640,6 +715,27 @@ mod tests {
             }
         }
         packed
+    }
+
+    /// As far as a test can show it: nothing in this process may have asked where there are no tile registers, or where nobody wants them.
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn nobody_asks_for_tile_registers_in_vain() {
+        use crate::kernel::{Dispatch, Isa};
+        let before = amx::has_asked();
+        let isa = Isa::best();
+        assert!(Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx).all(|isa| f32::matrix_kernels(isa).is_none()));
+        for vectors in Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
+            assert_eq!(Isa::of_plan(Some(vectors)).ok(), Some(vectors));
+        }
+        if isa != Isa::Amx {
+            // not even whoever does want them
+            assert!(kernels().is_none() && Isa::of_plan(Some(Isa::Amx)).is_err());
+            assert_eq!(Isa::of_plan(None).ok(), Some(isa));
+            assert!(!amx::has_asked());
+        } else if !before {
+            let _ = writeln!(std::io::stderr(), "tile registers: asked for: {}", amx::has_asked());
+        }
     }
 
     /// Operands end, or begin, where memory may not be touched; results are compared with sums in f64, and their errors with those of a chain of
