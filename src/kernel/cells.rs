@@ -1,7 +1,8 @@
 //! Weighted sums of cells whose channels are side by side: the inner loop of depthwise deconvolutions, and of those of narrow groups, of channels-last
 //! data.
 
-use super::vector::Vector;
+use super::extent;
+use super::vector::{MOST_LANES, Vector};
 
 /// A tap of a phase.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,15 +53,13 @@ impl CellTaps {
     /// Whether every tap, `reach` elements from its offset and `width` weights from where its weights begin, is within the slices.
     pub(super) fn fit<T>(&self, source: &[T], reach: usize, weights: &[T], width: usize) -> bool {
         let CellTap { offset, weights: first } = self.furthest;
-        self.is_empty() || (offset + reach <= source.len() && first + width <= weights.len())
+        let ends = [(offset, reach, source.len()), (first, width, weights.len())];
+        self.is_empty() || ends.into_iter().all(|(at, len, end)| extent::reach([(at, 1), (len, 1)]) <= end)
     }
 }
 
 /// The most positions of a pass.
 const MOST_POSITIONS: usize = 8;
-
-/// The most lanes of a vector.
-const MOST_LANES: usize = 16;
 
 /// What one vector of output channels reads of a cell for one input channel of its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +86,8 @@ impl Picks {
     /// For groups of `inputs` to `outputs` channels. `None` where the same input channel of the groups of a vector lies further apart than a vector reaches.
     pub fn new(lanes: usize, groups: usize, inputs: usize, outputs: usize) -> Option<Picks> {
         // vectors end where the cell does, if it has one
-        let last = (groups * inputs).saturating_sub(lanes);
-        let channels = groups * outputs;
+        let last = groups.checked_mul(inputs)?.saturating_sub(lanes);
+        let channels = groups.checked_mul(outputs)?;
         let mut reads = vec![];
         for begin in (0..channels).step_by(lanes) {
             let group = |lane: usize| (begin + lane).min(channels - 1) / outputs;
@@ -116,7 +115,7 @@ impl Picks {
 
     /// Whether they are for vectors of so many lanes, and so many output channels.
     pub(super) fn fit(&self, lanes: usize, channels: usize) -> bool {
-        self.lanes == lanes && self.reads.len() == channels.div_ceil(lanes) * self.inputs
+        self.lanes == lanes && self.reads.len() == extent::product([channels.div_ceil(lanes), self.inputs])
     }
 }
 
@@ -144,9 +143,9 @@ pub(crate) struct Cells<'a, T> {
 impl<T> Cells<'_, T> {
     /// How far the weights and the elements reach that the last vector of output channels reads for a tap, from where those of the tap begin.
     pub(super) fn reach(&self, lanes: usize) -> (usize, usize) {
-        let width = self.channels.next_multiple_of(lanes);
+        let width = extent::rounded_up(self.channels, lanes);
         let (inputs, reach) = self.picks.map_or((1, width), |picks| (picks.inputs, picks.reach));
-        ((width - lanes) * self.each + inputs * lanes, reach)
+        (extent::reach([(width - lanes, self.each), (inputs, lanes)]), reach)
     }
 }
 

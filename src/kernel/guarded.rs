@@ -175,24 +175,26 @@ fn position_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     for tile in kernels.position_tiles {
         for shape in SHAPES {
-            let shape = Shape::new(side, tile.positions, shape);
+            let shape = Shape::new(side, tile.positions(), shape);
             let taps = shape.taps.len();
-            let panel = Guarded::new(side, &values::<T>(shape.channels * taps * tile.mr, 2));
-            let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
-            for (stride, add) in [(tile.positions, false), (tile.positions + 3, false), (tile.positions + 1, true)] {
-                let before = values::<T>((tile.mr - 1) * stride + tile.positions, 4);
+            let panel = Guarded::new(side, &values::<T>(shape.channels * taps * tile.mr(), 2));
+            let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));
+            for (stride, add) in
+                [(tile.positions(), false), (tile.positions() + 3, false), (tile.positions() + 1, true)]
+            {
+                let before = values::<T>((tile.mr() - 1) * stride + tile.positions(), 4);
                 let mut out = Guarded::new(side, &before);
                 let start = if add { Start::Add } else { Start::Bias(&bias) };
                 tile.run(&panel, &shape.source(), start, &mut out, stride);
                 let mut expected = before;
-                for m in 0..tile.mr {
-                    for n in 0..tile.positions {
+                for m in 0..tile.mr() {
+                    for n in 0..tile.positions() {
                         let to = &mut expected[m * stride + n];
                         let begin = if add { *to } else { bias[m] };
-                        *to = begin.plus(shape.sum(n, shape.taps, |c, t| panel[(c * taps + t) * tile.mr + m]));
+                        *to = begin.plus(shape.sum(n, shape.taps, |c, t| panel[(c * taps + t) * tile.mr() + m]));
                     }
                 }
-                assert_eq!(*out, expected, "{}x{}", tile.mr, tile.nv);
+                assert_eq!(*out, expected, "{}x{}", tile.mr(), tile.nv());
                 calls += 1;
             }
         }
@@ -204,24 +206,24 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     for tile in kernels.channel_tiles {
         for (shape, position_stride) in SHAPES.into_iter().flat_map(|shape| [(shape, 1), (shape, 3)]) {
-            let shape = Shape::new(side, (tile.positions - 1) * position_stride + 1, shape);
-            let panel = Guarded::new(side, &values::<T>(shape.channels * shape.taps.len() * tile.channels, 2));
-            let bias = Guarded::new(side, &values::<T>(tile.channels, 3));
-            for (stride, add) in [(tile.channels, false), (tile.channels + 3, false), (tile.channels + 1, true)] {
-                let before = values::<T>((tile.positions - 1) * stride + tile.channels, 4);
+            let shape = Shape::new(side, (tile.positions() - 1) * position_stride + 1, shape);
+            let panel = Guarded::new(side, &values::<T>(shape.channels * shape.taps.len() * tile.channels(), 2));
+            let bias = Guarded::new(side, &values::<T>(tile.channels(), 3));
+            for (stride, add) in [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)] {
+                let before = values::<T>((tile.positions() - 1) * stride + tile.channels(), 4);
                 let mut out = Guarded::new(side, &before);
                 let start = if add { Start::Add } else { Start::Bias(&bias) };
                 tile.run(&panel, &shape.source(), position_stride, start, &mut out, stride);
                 let mut expected = before;
-                for p in 0..tile.positions {
-                    for j in 0..tile.channels {
+                for p in 0..tile.positions() {
+                    for j in 0..tile.channels() {
                         let to = &mut expected[p * stride + j];
                         let begin = if add { *to } else { bias[j] };
-                        let weight = |c, t| panel[(t * shape.channels + c) * tile.channels + j];
+                        let weight = |c, t| panel[(t * shape.channels + c) * tile.channels() + j];
                         *to = begin.plus(shape.sum(p * position_stride, shape.taps, weight));
                     }
                 }
-                assert_eq!(*out, expected, "{}x{}", tile.positions, tile.nv);
+                assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
                 calls += 1;
             }
         }
@@ -232,35 +234,36 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let (mut calls, lanes) = (0, kernels.lanes);
     for tile in [1, 2, 4].into_iter().flat_map(|phases| kernels.row_tiles(phases)) {
-        let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions - 1, tile.positions];
-        let one_tile = ragged.into_iter().filter(|n| *n <= tile.positions).flat_map(|n| [(n, tile.mr, 1), (n, 1, 1)]);
-        let several = [(2 * tile.positions, 1, 1), (2 * tile.positions + lanes + 1, tile.mr, 1)];
-        let runs = [(1, tile.mr, 2), (tile.positions, 1, 3), (tile.positions + 1, tile.mr, 2), (1, 1, 0)];
+        let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions() - 1, tile.positions()];
+        let one_tile =
+            ragged.into_iter().filter(|n| *n <= tile.positions()).flat_map(|n| [(n, tile.mr(), 1), (n, 1, 1)]);
+        let several = [(2 * tile.positions(), 1, 1), (2 * tile.positions() + lanes + 1, tile.mr(), 1)];
+        let runs = [(1, tile.mr(), 2), (tile.positions(), 1, 3), (tile.positions() + 1, tile.mr(), 2), (1, 1, 0)];
         let cases: Vec<_> = one_tile
             .chain(several)
             .chain(runs)
-            .flat_map(|case| [0, tile.phases / 2].into_iter().unique().map(move |less| (case, less)))
+            .flat_map(|case| [0, tile.phases() / 2].into_iter().unique().map(move |less| (case, less)))
             .collect();
         for (shape, ((positions, rows, count), less)) in
             SHAPES.into_iter().flat_map(|shape| cases.iter().map(move |case| (shape, *case)))
         {
-            let whole = positions.next_multiple_of(tile.positions);
+            let whole = positions.next_multiple_of(tile.positions());
             // runs that overlap in the source, and have cells between them in the output
             let pitch = positions.saturating_sub(1);
             let shape = Shape::new(side, (count.max(1) - 1) * pitch + whole, shape);
             // phases with different numbers of the taps, the first with all of them
             let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
-            let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr, 2 + s as i64);
-            let panels: Vec<Guarded<T>> = (0..tile.phases).map(|s| Guarded::new(side, &panel_of(s))).collect();
+            let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr(), 2 + s as i64);
+            let panels: Vec<Guarded<T>> = (0..tile.phases()).map(|s| Guarded::new(side, &panel_of(s))).collect();
             let phase = |s: usize| PhaseOperand {
                 panel: &panels[s],
                 taps: taps_of(s),
                 chain: 2 + s % 2 + less,
                 in_halves: s == 0,
             };
-            let phases: Vec<_> = (0..tile.phases).map(phase).collect();
-            let bias = Guarded::new(side, &values::<T>(tile.mr, 3));
-            let len = (positions * tile.phases).saturating_sub(less);
+            let phases: Vec<_> = (0..tile.phases()).map(phase).collect();
+            let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));
+            let len = (positions * tile.phases()).saturating_sub(less);
             let step = len + 3;
             let before = vec![T::of(99); if count == 0 { 0 } else { (count - 1) * step + len }];
             let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
@@ -270,12 +273,12 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             for (m, row) in out.iter().enumerate() {
                 let mut expected = before.clone();
                 for (run, at) in (0..count).flat_map(|run| (0..len).map(move |at| (run, at))) {
-                    let (s, n) = (at % tile.phases, at / tile.phases + run * pitch);
+                    let (s, n) = (at % tile.phases(), at / tile.phases() + run * pitch);
                     let taps = taps_of(s);
-                    let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr + m]);
+                    let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr() + m]);
                     expected[run * step + at] = bias[m].plus(sum);
                 }
-                assert_eq!(**row, expected, "{} phases, {}x{}", tile.phases, tile.mr, tile.nv);
+                assert_eq!(**row, expected, "{} phases, {}x{}", tile.phases(), tile.mr(), tile.nv());
             }
             calls += 1;
         }

@@ -8,6 +8,7 @@
 //! What does not hold here is what f32 does at the ends of its range: the unit takes subnormal numbers for zero, and parts of infinity are not numbers. [`is_regular`] tells
 //! for which numbers that makes no difference; others are not to be multiplied here.
 
+use super::extent::{product, reach, rounded_up};
 use super::tile::Start;
 use crate::element::Compute;
 
@@ -80,7 +81,7 @@ impl PartSource<'_> {
     /// One past the largest index that so many positions reach.
     fn reach(&self, positions: usize) -> usize {
         let furthest = self.steps.iter().map(|step| step.offset).max().unwrap_or(0);
-        self.base + furthest + (positions.max(1) - 1) * self.step + (PARTS - 1) * self.part + DEPTH
+        reach([(self.base, 1), (furthest, 1), (positions.max(1) - 1, self.step), (PARTS - 1, self.part), (DEPTH, 1)])
     }
 }
 
@@ -125,8 +126,8 @@ impl<T: Compute> MatrixKernels<T> {
         part: usize,
     ) -> u32 {
         let Some(last) = count.checked_sub(1) else { return 0 };
-        assert!((1..=DEPTH).contains(&channels) && last * from_step + channels <= from.len());
-        assert!(count * DEPTH <= part && (PARTS - 1) * part + count * DEPTH <= to.len());
+        assert!((1..=DEPTH).contains(&channels) && reach([(last, from_step), (channels, 1)]) <= from.len());
+        assert!(product([count, DEPTH]) <= part && reach([(PARTS - 1, part), (count, DEPTH)]) <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.split)(from, from_step, (count, channels), to, part) }
     }
@@ -166,10 +167,11 @@ impl<T: Compute> MatrixKernels<T> {
         out_stride: usize,
     ) {
         let Some(last) = count.checked_sub(1) else { return };
+        assert!((1..=2).contains(&sides));
         let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
-        assert!((1..=2).contains(&sides) && source.steps.iter().all(|step| step.weights + of_step <= weights.len()));
-        assert!(source.reach(count.next_multiple_of(POSITIONS_AT_ONCE)) <= source.data.len());
-        assert!(last * out_stride + sides * SIDE <= out.len());
+        assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (of_step, 1)]) <= weights.len()));
+        assert!(source.reach(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
+        assert!(reach([(last, out_stride), (sides, SIDE)]) <= out.len());
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= sides * SIDE);
         }

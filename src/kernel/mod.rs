@@ -1,6 +1,7 @@
 //! SIMD micro-kernels.
 
 mod cells;
+mod extent;
 mod gather;
 #[cfg(all(test, target_os = "linux"))]
 mod guarded;

@@ -3,6 +3,7 @@
 //! A result and what a tap reads for it are then the same distance apart for all of a plane, in which vectors run over row ends. Masks leave out the
 //! lanes whose row or column a tap's shift moves out of the plane.
 
+use super::extent::product;
 use super::vector::Vector;
 
 /// What each tap reads of a plane.
@@ -23,8 +24,9 @@ pub(crate) struct PlaneTaps {
 impl PlaneTaps {
     /// Taps, each by how many rows and columns behind a result it reads, of a plane of `rows` rows; results have `results` rows, and both `width` columns.
     pub fn new(lanes: usize, rows: usize, results: usize, width: usize, taps: &[(i64, i64)]) -> PlaneTaps {
-        let vectors = (results * width).div_ceil(lanes);
-        let mut masks = vec![0; vectors * taps.len()];
+        let (elements, len) = (product([rows, width]), product([results, width]));
+        let vectors = len.div_ceil(lanes);
+        let mut masks = vec![0; product([vectors, taps.len()])];
         for (t, (down, along)) in taps.iter().enumerate() {
             let inside = |shift: i64, input: usize, count: usize| {
                 let begin = (-shift).clamp(0, count as i64);
@@ -42,8 +44,8 @@ impl PlaneTaps {
             }
         }
         PlaneTaps {
-            elements: rows * width,
-            results: results * width,
+            elements,
+            results: len,
             lanes,
             // may wrap where a shift is so far that all masks are empty
             offsets: taps.iter().map(|(y, x)| y.wrapping_mul(width as i64).wrapping_add(*x) as isize).collect(),

@@ -2,6 +2,7 @@
 
 use super::Isa;
 use super::cells::{Cells, sum_of_cells};
+use super::extent::{product, reach, rounded_up};
 use super::gather::{GatheredRun, gather};
 use super::matrix::{self, MatrixKernels};
 use super::padded::{Rows, SplitRows, padded_rows, split_rows};
@@ -82,7 +83,7 @@ pub(crate) struct Kernels<T: 'static> {
 impl<T: Compute> Kernels<T> {
     /// The position tile of exactly `mr` × `nv`.
     pub fn position_tile(&self, mr: usize, nv: usize) -> Option<&'static PositionTile<T>> {
-        self.position_tiles.iter().find(|t| t.mr == mr && t.nv == nv)
+        self.position_tiles.iter().find(|t| (t.mr(), t.nv()) == (mr, nv))
     }
 
     /// The row tiles for a number of phases; none where phases are not interleaved in registers.
@@ -105,7 +106,7 @@ impl<T: Compute> Kernels<T> {
     /// When a slice is shorter than what is read or written.
     pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
-        assert!(starts.iter().max().is_none_or(|start| start + self.lanes <= from.len()));
+        assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.cells_to_rows)(from, starts, to, first, streamed) }
@@ -126,8 +127,8 @@ impl<T: Compute> Kernels<T> {
         if rows == 0 || columns == 0 {
             return;
         }
-        assert!((columns - 1) * from_step + rows.max(self.lanes) <= from.len());
-        assert!((rows - 1) * to_step + columns.next_multiple_of(self.lanes) <= to.len());
+        assert!(reach([(columns - 1, from_step), (rows.max(self.lanes), 1)]) <= from.len());
+        assert!(reach([(rows - 1, to_step), (rounded_up(columns, self.lanes), 1)]) <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
     }
@@ -148,7 +149,8 @@ impl<T: Compute> Kernels<T> {
     ) {
         let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return };
         assert!(size <= from_step && size <= to_step);
-        assert!(last * from_step + size <= from.len() && last * to_step + size <= to.len());
+        let fits = |step: usize, len: usize| reach([(last, step), (size, 1)]) <= len;
+        assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step, streamed) }
     }
@@ -159,8 +161,9 @@ impl<T: Compute> Kernels<T> {
     /// When `from` has fewer than `count` elements, rounded up to whole vectors, behind a start, or `to` is too short.
     pub fn rows_to_placed_cells(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
         let (Some(last), Some(furthest)) = (count.checked_sub(1), starts.iter().max()) else { return };
-        assert!(starts.len() <= self.lanes && furthest + count.next_multiple_of(self.lanes) <= from.len());
-        assert!(last * step + starts.len() <= to.len());
+        assert!(starts.len() <= self.lanes);
+        assert!(reach([(*furthest, 1), (rounded_up(count, self.lanes), 1)]) <= from.len());
+        assert!(reach([(last, step), (starts.len(), 1)]) <= to.len());
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.rows_to_placed_cells)(from, starts, count, to, step) }
     }
@@ -205,8 +208,8 @@ impl<T: Compute> Kernels<T> {
     /// When `from` is shorter than its rows, `to` is not as long as its own, or a row shorter than what is written to it.
     pub fn padded_rows(&self, from: &[T], rows: &Rows, to: &mut [T], pitch: usize) {
         let Some(last) = rows.count.checked_sub(1) else { return };
-        assert!(last * rows.step + rows.width <= from.len() && rows.count * pitch == to.len());
-        assert!(rows.before + rows.width <= pitch);
+        assert!(reach([(last, rows.step), (rows.width, 1)]) <= from.len() && product([rows.count, pitch]) == to.len());
+        assert!(reach([(rows.before, 1), (rows.width, 1)]) <= pitch);
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.padded_rows)(from, rows, to, pitch) }
     }
@@ -218,8 +221,15 @@ impl<T: Compute> Kernels<T> {
     pub fn split_rows(&self, from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize) {
         let Some(last) = rows.count.checked_sub(1) else { return };
         for (s, to) in to.iter().enumerate() {
-            assert!(rows.widths[s] == 0 || last * rows.step + 2 * (rows.widths[s] - 1) + s < from.len());
-            assert!(rows.before[s] + rows.widths[s] <= pitch && rows.count * pitch == to.len());
+            assert!(reach([(rows.before[s], 1), (rows.widths[s], 1)]) <= pitch);
+            assert!(product([rows.count, pitch]) == to.len());
+        }
+        if rows.widths == [0, 0] {
+            // nothing is read, wherever it would be
+            return to.into_iter().for_each(|to| to.fill(T::ZERO));
+        }
+        for (s, width) in rows.widths.into_iter().enumerate() {
+            assert!(width == 0 || reach([(last, rows.step), (width - 1, 2), (s, 1)]) < from.len());
         }
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { (self.split_rows)(from, rows, to, pitch) }
@@ -233,7 +243,9 @@ impl<T: Compute> Kernels<T> {
         let count = to.len() / phases.len();
         assert!(to.len().is_multiple_of(phases.len()));
         let furthest = phases.iter().flatten().map(|t| t.offset).max();
-        assert!(furthest.is_none_or(|offset| offset + count.next_multiple_of(self.lanes) <= source.len()));
+        assert!(
+            furthest.is_none_or(|offset| { reach([(offset, 1), (rounded_up(count, self.lanes), 1)]) <= source.len() })
+        );
         match phases.len() {
             // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
             s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
@@ -267,16 +279,21 @@ impl<T: Compute> Kernels<T> {
         assert!(rows * window.columns.len() == taps && results.step >= results.width);
         let (down, every) = window.steps;
         assert!((1..=2).contains(&every) && down == if rows == 1 { 1 } else { every });
-        assert!(last * results.step + results.width <= to.len());
+        assert!(reach([(last, results.step), (results.width, 1)]) <= to.len());
+        let below = reach([(last, down), (rows, 1)]);
+        let furthest = window.columns.iter().max().map_or(0, |column| *column);
+        let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
-            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= last * down + rows);
+            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
+            // places before the source are negative
+            assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
             if begin < end {
-                let row = |at: usize| first - column + (at * window.pitch) as isize;
-                assert!(row(begin) >= 0 && row(end - 1) + width as isize <= window.source.len() as isize);
+                let row =
+                    |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;
+                assert!(row(begin) >= 0 && row(end - 1).saturating_add(width as i128) <= window.source.len() as i128);
             }
-        } else if let Some(furthest) = window.columns.iter().max() {
-            let reach = (last * down + rows - 1) * window.pitch + furthest + every * results.width.max(self.lanes);
-            assert!(reach <= window.source.len());
+        } else if !window.columns.is_empty() {
+            assert!(reach([(below - 1, window.pitch), (across, 1)]) <= window.source.len());
         }
         let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
         let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
@@ -303,10 +320,11 @@ impl<T: Compute> Kernels<T> {
         if count == 0 || cells.channels == 0 {
             return;
         }
-        let width = cells.channels.next_multiple_of(self.lanes);
-        let (weights, reach) = cells.reach(self.lanes);
-        assert!(cells.taps.fit(cells.source, (count - 1) * cells.step + reach, cells.weights, weights));
-        assert!(cells.bias.len() >= width && (count - 1) * to_step + cells.channels <= to.len());
+        let (weights, of_cell) = cells.reach(self.lanes);
+        let read = reach([(count - 1, cells.step), (of_cell, 1)]);
+        assert!(cells.taps.fit(cells.source, read, cells.weights, weights));
+        assert!(cells.bias.len() >= rounded_up(cells.channels, self.lanes));
+        assert!(reach([(count - 1, to_step), (cells.channels, 1)]) <= to.len());
         assert!(cells.picks.is_none_or(|picks| picks.fit(self.lanes, cells.channels)));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
         unsafe { self.sum_of_cells[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
@@ -345,7 +363,9 @@ impl<T: Compute> Kernels<T> {
     /// When a run ends outside of a slice.
     pub fn gather(&self, from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]) {
         let furthest = bases.iter().max().unwrap_or(&0);
-        let fits = |run: &GatheredRun| furthest + run.from + run.to.len() <= from.len() && run.to.end <= to.len();
+        let fits = |run: &GatheredRun| {
+            reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
+        };
         assert!(runs.iter().all(fits));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
         unsafe { (self.gather)(from, bases, runs, bias, to) }
@@ -567,18 +587,22 @@ macro_rules! kernels {
             }
 
             const LANES: usize = <$vector as Vector>::LANES;
+            const _: () = assert!(LANES.is_power_of_two() && LANES <= MOST_LANES);
 
             const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
-                PositionTile { mr: MR, nv: NV, positions: NV * LANES, entry: position::<MR, NV> }
+                // SAFETY: the entry is of this size, and the tile is found in `KERNELS` only, which there are where the CPU has the instruction set.
+                unsafe { PositionTile::new(MR, NV, NV * LANES, position::<MR, NV>) }
             }
 
             const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
                 let halves = room_for_halves::<$vector>(MR, NV);
-                RowTile { phases: S, mr: MR, nv: NV, positions: NV * LANES, halves, entry: row::<S, MR, NV> }
+                // SAFETY: as in `position_of`.
+                unsafe { RowTile::new(S, (MR, NV), NV * LANES, halves, row::<S, MR, NV>) }
             }
 
             const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
-                ChannelTile { positions: P, nv: NV, channels: NV * LANES, entry: channel::<P, NV> }
+                // SAFETY: as in `position_of`.
+                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>) }
             }
 
             const fn transforms_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {

@@ -36,9 +36,9 @@ impl KernelSizes {
             lanes: kernels.lanes,
             masks: kernels.masks,
             picks: kernels.picks,
-            position_tiles: kernels.position_tiles.iter().map(|t| (t.mr, t.nv)).collect(),
-            row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr, t.nv)).collect()),
-            channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions, t.nv)).collect(),
+            position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
+            row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr(), t.nv())).collect()),
+            channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions(), t.nv())).collect(),
         }
     }
 

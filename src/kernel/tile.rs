@@ -8,6 +8,7 @@
 // index loops over constant ranges are what unrolls into registers
 #![expect(clippy::needless_range_loop)]
 
+use super::extent::{product, reach, rounded_up};
 use super::vector::{Vector, interleave, prefetch, store_run};
 use crate::element::Compute;
 use std::ops::Range;
@@ -43,7 +44,9 @@ impl<T> Source<'_, T> {
     /// One past the largest index that `width` elements from each (channel, tap) reach; zero when nothing is read.
     fn reach(&self, width: usize) -> usize {
         match (self.taps.iter().max(), self.channels) {
-            (Some(tap), 1..) => self.base + (self.channels - 1) * self.channel_stride + tap + width,
+            (Some(tap), 1..) => {
+                reach([(self.base, 1), (self.channels - 1, self.channel_stride), (*tap, 1), (width, 1)])
+            }
             _ => 0,
         }
     }
@@ -56,13 +59,33 @@ type PositionEntry<T> = unsafe fn(panel: &[T], source: &Source<T>, start: Start<
 /// Holding one is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct PositionTile<T: 'static> {
+    mr: usize,
+    nv: usize,
+    positions: usize,
+    entry: PositionEntry<T>,
+}
+
+impl<T> PositionTile<T> {
+    /// # Safety
+    /// `entry` is [`position_tile`] of `mr` × `nv` vectors, together `positions`, and is entered where the CPU has its instruction set only.
+    pub(super) const unsafe fn new(mr: usize, nv: usize, positions: usize, entry: PositionEntry<T>) -> Self {
+        PositionTile { mr, nv, positions, entry }
+    }
+
     /// Output channels.
-    pub mr: usize,
+    pub fn mr(&self) -> usize {
+        self.mr
+    }
+
     /// Vectors of positions.
-    pub nv: usize,
+    pub fn nv(&self) -> usize {
+        self.nv
+    }
+
     /// Positions in all: `nv` × lanes.
-    pub positions: usize,
-    pub(super) entry: PositionEntry<T>,
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
 }
 
 impl<T: Compute> PositionTile<T> {
@@ -72,9 +95,9 @@ impl<T: Compute> PositionTile<T> {
     /// When a slice is shorter than what the tile reads or writes.
     #[inline]
     pub fn run(&self, panel: &[T], source: &Source<T>, start: Start<T>, out: &mut [T], out_stride: usize) {
-        assert!(panel.len() >= source.channels * source.taps.len() * self.mr);
+        assert!(panel.len() >= product([source.channels, source.taps.len(), self.mr]));
         assert!(source.data.len() >= source.reach(self.positions));
-        assert!(out.len() >= (self.mr - 1) * out_stride + self.positions);
+        assert!(out.len() >= reach([(self.mr - 1, out_stride), (self.positions, 1)]));
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.mr);
         }
@@ -260,17 +283,52 @@ type RowEntry<T> =
 /// Holding one is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct RowTile<T: 'static> {
+    phases: usize,
+    mr: usize,
+    nv: usize,
+    positions: usize,
+    halves: bool,
+    entry: RowEntry<T>,
+}
+
+impl<T> RowTile<T> {
+    /// # Safety
+    /// `entry` is [`row_tile`] of so many `phases` and `mr` × `nv` vectors, together `positions`, and is entered where the CPU has its instruction set only.
+    pub(super) const unsafe fn new(
+        phases: usize,
+        (mr, nv): (usize, usize),
+        positions: usize,
+        halves: bool,
+        entry: RowEntry<T>,
+    ) -> Self {
+        RowTile { phases, mr, nv, positions, halves, entry }
+    }
+
     /// Phases.
-    pub phases: usize,
+    #[cfg(test)]
+    pub fn phases(&self) -> usize {
+        self.phases
+    }
+
     /// Output channels.
-    pub mr: usize,
+    pub fn mr(&self) -> usize {
+        self.mr
+    }
+
     /// Vectors of positions.
-    pub nv: usize,
+    pub fn nv(&self) -> usize {
+        self.nv
+    }
+
     /// Positions in all: `nv` × lanes.
-    pub positions: usize,
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
     /// Whether it can make sums in two chains; if so, tiles of fewer vectors can.
-    pub halves: bool,
-    pub(super) entry: RowEntry<T>,
+    pub fn halves(&self) -> bool {
+        self.halves
+    }
 }
 
 impl<T: Compute> RowTile<T> {
@@ -292,14 +350,14 @@ impl<T: Compute> RowTile<T> {
             return;
         }
         assert!(phases.len() == self.phases && bias.len() >= self.mr && channels.len() <= self.mr);
-        let positions = runs.cells.len().div_ceil(self.phases).next_multiple_of(self.positions);
-        let furthest = (runs.count - 1) * runs.pitch + positions;
+        let positions = rounded_up(runs.cells.len().div_ceil(self.phases), self.positions);
+        let furthest = reach([(runs.count - 1, runs.pitch), (positions, 1)]);
         for phase in phases {
-            assert!(phase.chain > 0 && phase.panel.len() >= source.channels * phase.taps.len() * self.mr);
+            assert!(phase.chain > 0 && phase.panel.len() >= product([source.channels, phase.taps.len(), self.mr]));
             let source = Source { taps: phase.taps, ..*source };
             assert!(source.data.len() >= source.reach(furthest));
         }
-        let end = (runs.count - 1) * runs.step + runs.cells.end;
+        let end = reach([(runs.count - 1, runs.step), (runs.cells.end, 1)]);
         assert!(channels.iter().all(|channel| end <= channel.len()));
         // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
         unsafe { (self.entry)(phases, source, bias, channels, runs) }
@@ -419,13 +477,33 @@ type ChannelEntry<T> = unsafe fn(
 /// Holding one is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct ChannelTile<T: 'static> {
+    positions: usize,
+    nv: usize,
+    channels: usize,
+    entry: ChannelEntry<T>,
+}
+
+impl<T> ChannelTile<T> {
+    /// # Safety
+    /// `entry` is [`channel_tile`] of so many `positions` and `nv` vectors, together `channels`, and is entered where the CPU has its instruction set only.
+    pub(super) const unsafe fn new(positions: usize, nv: usize, channels: usize, entry: ChannelEntry<T>) -> Self {
+        ChannelTile { positions, nv, channels, entry }
+    }
+
     /// Positions.
-    pub positions: usize,
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
     /// Vectors of output channels.
-    pub nv: usize,
+    pub fn nv(&self) -> usize {
+        self.nv
+    }
+
     /// Output channels in all: `nv` × lanes.
-    pub channels: usize,
-    pub(super) entry: ChannelEntry<T>,
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
 }
 
 impl<T: Compute> ChannelTile<T> {
@@ -444,10 +522,9 @@ impl<T: Compute> ChannelTile<T> {
         out: &mut [T],
         out_stride: usize,
     ) {
-        let furthest = (self.positions - 1) * position_stride;
-        assert!(panel.len() >= source.channels * source.taps.len() * self.channels);
-        assert!(source.data.len() >= source.reach(furthest + 1));
-        assert!(out.len() >= (self.positions - 1) * out_stride + self.channels);
+        assert!(panel.len() >= product([source.channels, source.taps.len(), self.channels]));
+        assert!(source.data.len() >= source.reach(reach([(self.positions - 1, position_stride), (1, 1)])));
+        assert!(out.len() >= reach([(self.positions - 1, out_stride), (self.channels, 1)]));
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.channels);
         }

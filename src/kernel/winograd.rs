@@ -14,8 +14,9 @@
 // index loops over constant ranges are what unrolls into registers
 #![expect(clippy::needless_range_loop)]
 
+use super::extent::reach;
 use super::tile::Start;
-use super::vector::Vector;
+use super::vector::{MOST_LANES, Vector};
 use crate::element::Compute;
 
 /// Taps of a tile along an axis, at most.
@@ -88,15 +89,21 @@ impl<T: Compute> TileTransforms<T> {
         points_of(self.rows) * points_of(self.columns)
     }
 
+    /// One past the last element of transformed data, or of products, whose last tile is `last`.
+    fn written(&self, last: usize, strides: PointStrides, channels: usize) -> usize {
+        reach([(self.points() - 1, strides.point), (last, strides.tile), (channels, 1)])
+    }
+
     /// Transforms the data of some tiles.
     ///
     /// # Panics
     /// When channels are not whole vectors, or a slice is shorter than what is read or written.
     pub fn data(&self, data: &TileData<T>, to: &mut [T], strides: PointStrides) {
         let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
-        let reach = (points_of(self.rows) - 1) * data.steps.0 + (points_of(self.columns) - 1) * data.steps.1;
-        assert!(data.channels.is_multiple_of(self.lanes) && furthest + reach + data.channels <= data.cells.len());
-        assert!((self.points() - 1) * strides.point + last * strides.tile + data.channels <= to.len());
+        let (down, along) = (points_of(self.rows) - 1, points_of(self.columns) - 1);
+        let read = reach([(*furthest, 1), (down, data.steps.0), (along, data.steps.1), (data.channels, 1)]);
+        assert!(data.channels.is_multiple_of(self.lanes) && read <= data.cells.len());
+        assert!(self.written(last, strides, data.channels) <= to.len());
         // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
         unsafe { (self.data)(data, to, strides) }
     }
@@ -109,7 +116,7 @@ impl<T: Compute> TileTransforms<T> {
     pub fn filter(&self, taps: &[&[T]], to: &mut [T], point: usize) {
         let len = taps.first().map_or(0, |tap| tap.len());
         assert!(taps.len() == self.rows * self.columns && taps.iter().all(|tap| tap.len() == len));
-        assert!(len.is_multiple_of(self.lanes) && (self.points() - 1) * point + len <= to.len());
+        assert!(len.is_multiple_of(self.lanes) && reach([(self.points() - 1, point), (len, 1)]) <= to.len());
         // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
         unsafe { (self.filter)(taps, to, point) }
     }
@@ -131,8 +138,8 @@ impl<T: Compute> TileTransforms<T> {
         let (Some(last), Some(furthest)) = (places.len().checked_sub(1), places.iter().flatten().max()) else {
             return true;
         };
-        assert!(channels.is_multiple_of(self.lanes) && furthest + channels <= to.len());
-        assert!((self.points() - 1) * strides.point + last * strides.tile + channels <= products.len());
+        assert!(channels.is_multiple_of(self.lanes) && reach([(*furthest, 1), (channels, 1)]) <= to.len());
+        assert!(self.written(last, strides, channels) <= products.len());
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= channels);
         }
@@ -250,9 +257,10 @@ pub(super) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
                     }
                 }
             }
-            let mut lanes = [V::Lane::ZERO; 16];
+            const { assert!(V::LANES <= MOST_LANES) }
+            let mut lanes = [V::Lane::ZERO; MOST_LANES];
             zeros.store(lanes.as_mut_ptr());
-            finite &= lanes == [V::Lane::ZERO; 16];
+            finite &= lanes == [V::Lane::ZERO; MOST_LANES];
         }
     }
     finite

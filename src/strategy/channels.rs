@@ -394,11 +394,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let weights = &weights[tap * channels * width..];
                 let mut position = run.start;
                 for tile in self.panels.tiles(of.panel) {
-                    while position + tile.positions <= run.end {
+                    while position + tile.positions() <= run.end {
                         let source = Source { base: pass.base + position * step, ..pass };
                         let sums = &mut sums[(position - run.start) * plan.width..];
                         tile.run(weights, &source, step, start, sums, plan.width);
-                        position += tile.positions;
+                        position += tile.positions();
                     }
                 }
                 start = Start::Add;

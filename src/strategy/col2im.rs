@@ -401,7 +401,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for from in (0..channels).step_by(longest) {
                     source.base = origin + at + from * source.channel_stride;
                     let part = Source { channels: longest.min(channels - from), ..source };
-                    tile.run(&weights[panel.weights + from * tile.mr..], &part, start, out, ring.pitch);
+                    tile.run(&weights[panel.weights + from * tile.mr()..], &part, start, out, ring.pitch);
                     start = Start::Add;
                 }
             }

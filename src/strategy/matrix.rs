@@ -522,7 +522,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
-        let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels == panel.width;
+        let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels() == panel.width;
         let chunk = part_of_chain(all, 1);
         let mut start = Start::Bias(self.bias_of(g, panel));
         let taps = if run.taps.is_empty() { 0..1 } else { run.taps.clone() };
@@ -533,13 +533,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * cell);
                 let mut position = run.positions.start;
                 for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
-                    while position + tile.positions <= run.positions.end {
+                    while position + tile.positions() <= run.positions.end {
                         let base = position * cell + from;
                         let source =
                             Source { data, base, channel_stride: 1, channels, taps: offset.as_slice(), ahead: false };
                         let sums = &mut sums[(position - run.positions.start) * WIDTH..];
                         tile.run(weights, &source, cell, start, sums, WIDTH);
-                        position += tile.positions;
+                        position += tile.positions();
                     }
                 }
                 start = Start::Add;

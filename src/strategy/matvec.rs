@@ -105,8 +105,8 @@ impl MatVecPlan {
                 let tile = kernels
                     .channel_tiles
                     .iter()
-                    .filter(|t| t.nv == VECTORS && t.positions <= batch - n)
-                    .max_by_key(|t| t.positions)
+                    .filter(|t| t.nv() == VECTORS && t.positions() <= batch - n)
+                    .max_by_key(|t| t.positions())
                     .context("kernel: a tile of the plan is missing")?;
                 for from in (0..channels).step_by(CHAIN) {
                     let source = Source {
@@ -119,7 +119,7 @@ impl MatVecPlan {
                     };
                     tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
                 }
-                n += tile.positions;
+                n += tile.positions();
             }
             Ok(())
         })?;

@@ -235,10 +235,11 @@ impl<E: Element> Prepared<'_, E> {
         let panels = pitch / width;
         let tiles: Vec<_> = {
             let vectors = width / self.kernels.lanes;
-            let fit = self.kernels.channel_tiles.iter().filter(|t| t.nv == vectors && t.positions <= MOST_POSITIONS);
+            let fit =
+                self.kernels.channel_tiles.iter().filter(|t| t.nv() == vectors && t.positions() <= MOST_POSITIONS);
             fit.rev().collect()
         };
-        ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
+        ensure!(tiles.last().is_some_and(|t| t.positions() == 1), "kernel: a tile of the plan is missing");
         for panel in 0..panels {
             let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
             let mut start = Start::Bias(&self.zeros);
@@ -247,12 +248,12 @@ impl<E: Element> Prepared<'_, E> {
                 let part = longest.min(channels - from);
                 let mut at = 0;
                 for tile in &tiles {
-                    while at + tile.positions <= positions.len() {
+                    while at + tile.positions() <= positions.len() {
                         let base = at * step + from * channel_stride;
                         let source = Source { data, base, channel_stride, channels: part, taps: &[0], ahead: false };
                         let to = &mut sums[at * pitch + panel * width..];
                         tile.run(&weights[from * width..], &source, step, start, to, pitch);
-                        at += tile.positions;
+                        at += tile.positions();
                     }
                 }
                 start = Start::Add;

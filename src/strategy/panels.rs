@@ -55,9 +55,9 @@ impl<'a, E: Element> Panels<'a, E> {
             .map(|(index, (first_channel, width))| {
                 let weights = padded * shape.weights;
                 padded += width;
-                let fits = |tile: &&ChannelTile<_>| tile.channels == width && tile.positions <= shape.positions;
+                let fits = |tile: &&ChannelTile<_>| tile.channels() == width && tile.positions() <= shape.positions;
                 let tiles: Vec<_> = kernels.channel_tiles.iter().rev().filter(fits).collect();
-                ensure!(tiles.last().is_some_and(|t| t.positions == 1), "kernel: a tile of the plan is missing");
+                ensure!(tiles.last().is_some_and(|t| t.positions() == 1), "kernel: a tile of the plan is missing");
                 Ok(Panel { place: PanelOfStrip { index, first_channel, width }, weights, tiles })
             })
             .collect::<TractResult<_>>()?;

@@ -398,7 +398,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let of_phases = kernels.row_tiles(columns).iter();
                     of_phases
                         .clone()
-                        .find(|t| (t.mr, t.nv) == (height, nv))
+                        .find(|t| (t.mr(), t.nv()) == (height, nv))
                         .context("kernel: a tile of the plan is missing")
                 };
                 let (tiles, row_tiles) = match plan.rows {
@@ -629,11 +629,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
         let tile = panel.row_tiles[(positions - whole).div_ceil(lanes) - 1];
         // the last tile ends where the positions do, on some that were made already, if there are as many
-        let first = positions.checked_sub(tile.positions).unwrap_or(whole);
+        let first = positions.checked_sub(tile.positions()).unwrap_or(whole);
         let cells = first * self.columns;
         let source = Source { base: source.base + first, ..*source };
         // Reading in place, the last runs may reach past the input's end
-        let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions;
+        let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions();
         let inside = match self.plan.direct {
             true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
             false => runs.count,
@@ -642,7 +642,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         tile.run(operands, &source, bias, slices, &left);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
-            let source = self.readable(&source, tile.positions, positions - first, ragged)?;
+            let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
             let at = run * runs.step;
             let left = CellRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
             tile.run(operands, &source, bias, slices, &left);
@@ -789,7 +789,7 @@ fn operand_of<'a, T: Compute>(
 ) -> PhaseOperand<'a, T> {
     let taps = &phase.taps[..];
     let chain = channels_of_chain(channels, taps.len());
-    let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves)
+    let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves())
         && chain >= channels
         && channels * taps.len() >= FEWEST_IN_HALVES;
     PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, in_halves }
@@ -819,7 +819,7 @@ fn run_chains<T: Compute>(
             taps,
             ..*source
         };
-        tile.run(&weights[from * taps.len() * tile.mr..], &part, start, out, stride);
+        tile.run(&weights[from * taps.len() * tile.mr()..], &part, start, out, stride);
         start = Start::Add;
     }
 }

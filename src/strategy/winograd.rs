@@ -566,7 +566,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let weights = &weights[point * of_point..][..of_point];
                     let mut at = 0;
                     for tile in self.panels.tiles(of.panel) {
-                        while at + tile.positions <= count {
+                        while at + tile.positions() <= count {
                             let to = &mut products[at * of_tile + point * width..];
                             for (weight, chain) in &chains {
                                 let base = begin + (at * points + point) * tile_stride + chain.start;
@@ -576,7 +576,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                                 tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
                             }
-                            at += tile.positions;
+                            at += tile.positions();
                         }
                     }
                 }

@@ -1,0 +1,201 @@
+//! Sizes that slices are checked against. One that does not fit is `usize::MAX`, which is longer than any slice: a check fails then, where a size that
+//! wraps around could pass.
+
+/// The product of some sizes.
+#[inline(always)]
+pub(super) fn product<const N: usize>(factors: [usize; N]) -> usize {
+    factors.into_iter().fold(1, usize::saturating_mul)
+}
+
+/// `Σ count·step`: how far that many steps reach.
+#[inline(always)]
+pub(super) fn reach<const N: usize>(steps: [(usize, usize); N]) -> usize {
+    steps.into_iter().fold(0, |sum, (count, step)| sum.saturating_add(count.saturating_mul(step)))
+}
+
+/// `len` rounded up to a multiple of `step`.
+#[inline(always)]
+pub(super) fn rounded_up(len: usize, step: usize) -> usize {
+    len.checked_next_multiple_of(step).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::{CellTap, CellTaps, Cells, Picks};
+    use super::super::gather::GatheredRun;
+    use super::super::padded::{Rows, SplitRows};
+    use super::super::plane::PlaneTaps;
+    use super::super::taps::WeightedTap;
+    use super::super::tile::{CellRuns, PhaseOperand, Source, Start};
+    use super::super::window::{Edges, Results, Window};
+    use super::super::winograd::{PointStrides, TileData};
+    use super::super::{Dispatch, Isa, Kernels};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Two of these are none.
+    const HUGE: usize = 1 << (usize::BITS - 1);
+
+    /// Calls what must be stopped by a kernel's own assertion: neither by an overflow check, which released programs don't have, nor later.
+    fn refused(what: &str, call: impl FnOnce()) {
+        let panic = catch_unwind(AssertUnwindSafe(call)).expect_err(what);
+        let message = panic
+            .downcast_ref::<&str>()
+            .map_or_else(|| panic.downcast_ref::<String>().cloned(), |m| Some(m.to_string()));
+        assert!(message.as_deref().is_some_and(|m| m.starts_with("assertion failed")), "{what}: {message:?}");
+    }
+
+    #[test]
+    fn sizes_that_wrap_around_are_refused() {
+        for isa in Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
+            tiles_refuse(f32::kernels(isa));
+            copies_refuse(f32::kernels(isa));
+            sums_refuse(f32::kernels(isa));
+            transforms_refuse(f32::kernels(isa));
+        }
+    }
+
+    fn tiles_refuse(kernels: &Kernels<f32>) {
+        let data = vec![1f32; 4096];
+        let mut out = vec![0f32; 4096];
+        let source = Source { data: &data, base: 0, channel_stride: HUGE, channels: 3, taps: &[0], ahead: false };
+        let near = Source { channel_stride: 1, ..source };
+        let at_the_end = Source { base: usize::MAX, ..near };
+        let (bias, add) = (&data[..], Start::Add);
+        let tile = kernels.position_tiles.iter().find(|tile| tile.mr() == 3).expect("a tile of three rows");
+        refused("position tile, channels", || tile.run(&data, &source, add, &mut out, 64));
+        refused("position tile, base", || tile.run(&data, &at_the_end, add, &mut out, 64));
+        refused("position tile, rows", || tile.run(&data, &near, add, &mut out, HUGE));
+        let many = Source { channels: HUGE, channel_stride: 0, taps: &[0, 0], ..source };
+        refused("position tile, panel", || tile.run(&data, &many, add, &mut out, 64));
+        let tile = kernels.channel_tiles.iter().find(|tile| tile.positions() == 4).expect("a tile of four positions");
+        refused("channel tile, channels", || tile.run(&data, &source, 1, add, &mut out, 64));
+        refused("channel tile, positions", || tile.run(&data, &near, usize::MAX / 3 + 1, add, &mut out, 64));
+        refused("channel tile, rows", || tile.run(&data, &near, 1, add, &mut out, usize::MAX / 3 + 1));
+        refused("channel tile, panel", || tile.run(&data, &many, 1, add, &mut out, 64));
+        let tile = kernels.row_tiles(1).iter().find(|tile| tile.mr() == 1).expect("a tile of one row");
+        let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, in_halves: false };
+        let mut run = |source: &Source<f32>, cells, count, step, pitch| {
+            tile.run(&[operand], source, bias, &mut [&mut out[..]], &CellRuns { cells, count, step, pitch })
+        };
+        refused("row tile, channels", || run(&source, 0..1, 1, 0, 0));
+        refused("row tile, pitch", || run(&near, 0..1, 3, 1, HUGE));
+        refused("row tile, step", || run(&near, 0..1, 3, HUGE, 1));
+        refused("row tile, cells", || run(&near, usize::MAX - 1..usize::MAX, 2, 2, 1));
+        refused("row tile, positions", || run(&near, 0..usize::MAX, 1, 0, 0));
+    }
+
+    fn copies_refuse(kernels: &Kernels<f32>) {
+        let from = vec![1f32; 4096];
+        let mut to = vec![0f32; 4096];
+        let lanes = kernels.lanes;
+        let mut starts = vec![0; lanes];
+        starts[1] = usize::MAX;
+        refused("cells to rows", || kernels.cells_to_rows(&from, &starts, &mut [&mut to[..]], 0, false));
+        refused("rows to placed cells, starts", || kernels.rows_to_placed_cells(&from, &starts[..2], 1, &mut to, 4));
+        refused("rows to placed cells, count", || kernels.rows_to_placed_cells(&from, &[0], usize::MAX, &mut to, 0));
+        refused("rows to placed cells, cells", || kernels.rows_to_placed_cells(&from, &[0], 3, &mut to, HUGE));
+        refused("rows to cells, columns", || kernels.rows_to_cells(&from, HUGE, (1, 3), &mut to, 64));
+        refused("rows to cells, rows", || kernels.rows_to_cells(&from, 64, (3, 1), &mut to, HUGE));
+        refused("placed cells, read", || kernels.placed_cells(&from, HUGE, (3, 1), &mut to, 4, false));
+        refused("placed cells, written", || kernels.placed_cells(&from, 4, (3, 1), &mut to, HUGE, false));
+        let rows = Rows { count: 3, width: 4, step: 4, before: 0 };
+        refused("padded rows, read", || kernels.padded_rows(&from, &Rows { step: HUGE, ..rows }, &mut to[..24], 8));
+        refused("padded rows, written", || {
+            let rows = Rows { count: HUGE, step: 0, ..rows };
+            kernels.padded_rows(&from, &rows, &mut [], 8)
+        });
+        refused("padded rows, before", || {
+            let rows = Rows { before: usize::MAX, ..rows };
+            kernels.padded_rows(&from, &rows, &mut to[..24], 8)
+        });
+        let (even, odd) = to.split_at_mut(24);
+        let rows = SplitRows { count: 3, step: 8, widths: [4, 4], before: [0, 0] };
+        refused("split rows, read", || {
+            kernels.split_rows(&from, &SplitRows { step: HUGE, ..rows }, [even, &mut odd[..24]], 8)
+        });
+        refused("split rows, written", || {
+            kernels.split_rows(&from, &SplitRows { count: HUGE, step: 0, ..rows }, [&mut [], &mut []], 8)
+        });
+        let nothing = SplitRows { step: HUGE, widths: [0, 0], ..rows };
+        to.fill(1.0);
+        let (even, odd) = to.split_at_mut(24);
+        kernels.split_rows(&from, &nothing, [even, &mut odd[..24]], 8);
+        assert!(to[..48].iter().all(|x| *x == 0.0) && to[48..].iter().all(|x| *x == 1.0));
+    }
+
+    fn sums_refuse(kernels: &Kernels<f32>) {
+        let from = vec![1f32; 4096];
+        let mut to = vec![0f32; 4096];
+        let lanes = kernels.lanes;
+        let far = vec![vec![WeightedTap { offset: usize::MAX, weight: 1.0 }]];
+        refused("sum of taps", || kernels.sum_of_taps(&from, &far, 0.0, &mut to[..lanes]));
+        let window = Window {
+            source: &from,
+            pitch: 64,
+            steps: (1, 1),
+            columns: &[0],
+            weights: &from[..3],
+            bias: 0.0,
+            edges: None,
+        };
+        let results = Results { rows: 3, width: 4, step: 4 };
+        let mut sum = |window: Window<f32>, results: Results| kernels.sum_of_window(&window, &results, &mut to);
+        refused("window, pitch", || sum(Window { pitch: HUGE, ..window }, Results { rows: 1, ..results }));
+        refused("window, column", || sum(Window { columns: &[usize::MAX], ..window }, results));
+        refused("window, results", || sum(window, Results { step: HUGE, ..results }));
+        let edges = Edges { first: 0, rows: (0, 3), column: 0, width: 64 };
+        let with = |edges: Edges, pitch: usize| Window { edges: Some(edges), pitch, ..window };
+        refused("window with edges, pitch", || sum(with(edges, HUGE), results));
+        refused("window with edges, first", || sum(with(Edges { first: isize::MAX, ..edges }, 64), results));
+        refused("window with edges, column", || sum(with(Edges { column: isize::MIN, ..edges }, 64), results));
+        refused("window with edges, width", || sum(with(Edges { width: usize::MAX, ..edges }, 64), results));
+        let plane = PlaneTaps::new(lanes, HUGE, 1, 2, &[]);
+        refused("plane", || kernels.sum_of_plane(&plane, &[], &[], 0.0, &mut [0.0; 2]));
+        let tap = CellTap { offset: 0, weights: 0 };
+        let (taps, far) = (CellTaps::new(vec![tap], 1), CellTaps::new(vec![CellTap { offset: usize::MAX, ..tap }], 1));
+        let heavy = CellTaps::new(vec![CellTap { weights: usize::MAX, ..tap }], 1);
+        let cells = Cells {
+            source: &from,
+            step: 1,
+            taps: &taps,
+            weights: &from,
+            each: 0,
+            bias: &from,
+            channels: 4,
+            picks: None,
+        };
+        let mut sum = |cells: Cells<f32>, step: usize| kernels.sum_of_cells(&cells, &mut to, step, 3);
+        refused("cells, read", || sum(Cells { step: HUGE, ..cells }, 4));
+        refused("cells, offset", || sum(Cells { taps: &far, ..cells }, 4));
+        refused("cells, weights", || sum(Cells { taps: &heavy, ..cells }, 4));
+        refused("cells, each", || sum(Cells { each: usize::MAX / lanes + 1, channels: lanes + 1, ..cells }, 64));
+        refused("cells, written", || sum(cells, HUGE));
+        assert_eq!(Picks::new(lanes, HUGE, 2, 1), None);
+        let runs = [GatheredRun { from: usize::MAX, to: 0..1 }];
+        refused("gather, run", || kernels.gather(&from, &[1], &runs, 0.0, &mut to));
+        let runs = [GatheredRun { from: 1, to: 0..1 }];
+        refused("gather, base", || kernels.gather(&from, &[usize::MAX], &runs, 0.0, &mut to));
+    }
+
+    fn transforms_refuse(kernels: &Kernels<f32>) {
+        let from = vec![1f32; 4096];
+        let mut to = vec![0f32; 4096];
+        let channels = kernels.lanes;
+        let transforms = kernels.tile_transforms(2, 2);
+        let strides = PointStrides { point: channels, tile: 9 * channels };
+        let data = TileData { cells: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
+        let far = PointStrides { tile: HUGE, ..strides };
+        let apart = PointStrides { point: HUGE, ..strides };
+        refused("data, steps", || transforms.data(&TileData { steps: (HUGE, 1), ..data }, &mut to, strides));
+        refused("data, starts", || transforms.data(&TileData { starts: &[usize::MAX], ..data }, &mut to, strides));
+        refused("data, tiles", || transforms.data(&data, &mut to, far));
+        refused("data, points", || transforms.data(&data, &mut to, apart));
+        refused("filter", || transforms.filter(&[&from[..channels]; 4], &mut to, HUGE));
+        let mut products = |strides, start, place: usize| {
+            transforms.products(&from, strides, start, channels, &[[0, 0, 0, place]; 3], &mut to);
+        };
+        refused("products, tiles", || products(far, Start::Add, 0));
+        refused("products, points", || products(apart, Start::Add, 0));
+        refused("products, places", || products(strides, Start::Add, usize::MAX));
+    }
+}
