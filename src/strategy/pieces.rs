@@ -255,6 +255,42 @@ struct Slice<'a, E> {
     cells: &'a mut [E],
 }
 
+/// What of the output no task has yet, in its order.
+struct Rest<'a, E> {
+    cells: &'a mut [E],
+    taken: usize,
+}
+
+impl<'a, E> Rest<'a, E> {
+    fn of(output: &'a mut [E]) -> Self {
+        Rest { cells: output, taken: 0 }
+    }
+
+    /// The next elements.
+    ///
+    /// # Errors
+    /// When the output has fewer.
+    fn take(&mut self, len: usize) -> TractResult<Slice<'a, E>> {
+        let left = self.cells.len();
+        let parts = std::mem::take(&mut self.cells).split_at_mut_checked(len);
+        let (cells, rest) = parts
+            .with_context(|| format!("output partition: elements={len} from {} on, {left} are left", self.taken))?;
+        let at = self.taken;
+        (self.cells, self.taken) = (rest, at + len);
+        Ok(Slice { at, cells })
+    }
+
+    /// Refuses a partition that leaves elements to no task: an output is new memory, all of which tasks have to write.
+    ///
+    /// # Errors
+    /// When elements are left.
+    fn is_empty(self) -> TractResult<()> {
+        let Rest { cells, taken } = self;
+        ensure!(cells.is_empty(), "output partition: elements={taken}, the output has {} more", cells.len());
+        Ok(())
+    }
+}
+
 /// Bytes that the list of tasks takes where a grid of rows and columns is cut into so many blocks.
 pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usize) -> usize {
     let outer = &axes[..axes.len() - 2];
@@ -280,7 +316,10 @@ pub(crate) fn run_tasks<E: Element>(
     super::parallel(&mut tasks, cost, |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
 }
 
-/// Cuts the output into tasks. `axes` are all spatial axes, outermost first, at least two.
+/// Cuts the output into tasks, each element into one. `axes` are all spatial axes, outermost first, at least two.
+///
+/// # Errors
+/// When the parts are not the whole output, or the memory of the list can't be had.
 fn tasks<'a, E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
@@ -302,13 +341,7 @@ fn tasks<'a, E: Element>(
         "tasks",
         problem.batch * groups.len() * cut.channels.len() * outer_grid * cut.rows.len() * cut.columns.len(),
     )?;
-    let (mut rest, mut taken) = (output, 0);
-    let mut take = |len: usize| {
-        let (cells, tail) = std::mem::take(&mut rest).split_at_mut(len);
-        rest = tail;
-        taken += len;
-        Slice { at: taken - len, cells }
-    };
+    let mut rest = Rest::of(output);
     for n in 0..problem.batch {
         for group in groups {
             for channels in &cut.channels {
@@ -325,7 +358,7 @@ fn tasks<'a, E: Element>(
                             let slices = match even {
                                 true => {
                                     let len = row_cells.len() * column_cells.len() * step;
-                                    Slices::Even(take(outer_phases.len() * slices * len), len)
+                                    Slices::Even(rest.take(outer_phases.len() * slices * len)?, len)
                                 }
                                 false => Slices::Listed(reserved("tasks", outer_phases.len() * slices)?),
                             };
@@ -354,8 +387,9 @@ fn tasks<'a, E: Element>(
     }
 
     if !even {
-        hand_out(problem, outer_axes, cut, (&row_blocks, &column_blocks), rest, &mut tasks);
+        hand_out(problem, outer_axes, cut, (&row_blocks, &column_blocks), &mut rest, &mut tasks)?;
     }
+    rest.is_empty()?;
     Ok(tasks)
 }
 
@@ -366,16 +400,15 @@ fn hand_out<'a, E>(
     outer_axes: &[AxisPhases],
     cut: &Cut,
     (row_blocks, column_blocks): (&[Range<usize>], &[Range<usize>]),
-    output: &'a mut [E],
+    rest: &mut Rest<'a, E>,
     tasks: &mut [Task<'a, E>],
-) {
-    let (mut rest, mut taken) = (output, 0);
+) -> TractResult<()> {
     let mut give = |task: &mut Task<'a, E>, len: usize| {
-        let (cells, tail) = std::mem::take(&mut rest).split_at_mut(len);
+        let slice = rest.take(len)?;
         if let Slices::Listed(list) = &mut task.pieces.slices {
-            list.push(Slice { at: taken, cells });
+            list.push(slice);
         }
-        (rest, taken) = (tail, taken + len);
+        TractResult::Ok(())
     };
     let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len();
     let blocks: Vec<usize> = row_blocks.iter().cartesian_product(column_blocks).map(in_block).collect();
@@ -392,12 +425,12 @@ fn hand_out<'a, E>(
             for place in &places {
                 for (block, cells) in (place * blocks.len()..).zip(&blocks) {
                     for (_, (part, len)) in (0..*cells).cartesian_product(parts.clone().enumerate()) {
-                        give(&mut tasks[part * of_part + block], len);
+                        give(&mut tasks[part * of_part + block], len)?;
                     }
                 }
             }
         }
-        return;
+        return Ok(());
     }
     let parts = (0..problem.batch).cartesian_product(&cut.groups).cartesian_product(parts);
     for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut(of_part)) {
@@ -407,10 +440,11 @@ fn hand_out<'a, E>(
         };
         for (_, place) in (0..planes).cartesian_product(&places) {
             for (cells, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
-                give(task, cells * step);
+                give(task, cells * step)?;
             }
         }
     }
+    Ok(())
 }
 
 impl<E> Task<'_, E> {
@@ -793,5 +827,75 @@ impl<E: Element> Pieces<'_, E> {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Direction;
+    use crate::strategy::taps::axes_of;
+
+    fn problem(data_format: DataFormat, rank: usize) -> Problem {
+        let axis = Axis { input: 5, kernel: 3, stride: 2, dilation: 1, pad_begin: 1, output: 9 };
+        let direction = Direction::Transposed;
+        Problem { direction, data_format, batch: 2, group: 2, group_in: 3, group_out: 4, axes: tvec!(axis; rank) }
+    }
+
+    /// Everything at once, in blocks of rows, and in parts of the channels.
+    fn cuts(problem: &Problem, axes: &[AxisPhases]) -> Vec<Cut> {
+        let [.., y, x] = axes else { return vec![] };
+        let whole = Cut {
+            rows: vec![0..y.grid],
+            columns: vec![0..x.grid],
+            groups: vec![0..problem.group],
+            channels: vec![0..problem.group_out],
+        };
+        let (rows, columns) = (super::super::even_blocks(y.grid, y.grid), super::super::even_blocks(x.grid, 2));
+        let mut cuts = vec![Cut { rows, columns, ..whole.clone() }];
+        if problem.data_format == DataFormat::Ncx {
+            cuts.push(Cut { groups: vec![0..1, 1..2], channels: vec![0..1, 1..4], ..whole.clone() });
+        }
+        cuts.push(whole);
+        cuts
+    }
+
+    #[test]
+    fn a_partition_is_all_of_the_output() -> TractResult<()> {
+        for (rank, data_format) in (1..=3).flat_map(|rank| [DataFormat::Ncx, DataFormat::Nxc].map(|of| (rank, of))) {
+            let mut problem = problem(data_format, rank);
+            for group in [2, 1] {
+                problem.group = group;
+                let axes = axes_of(&problem);
+                let len: usize = problem.output_shape().iter().product();
+                let mut cuts = cuts(&problem, &axes);
+                if group == 1 {
+                    // parts of the channels of each cell
+                    let parts = Cut { channels: vec![0..1, 1..4], ..cuts[0].clone() };
+                    cuts.push(parts);
+                }
+                for cut in cuts {
+                    let mut output = vec![0f32; len + 1];
+                    assert!(!tasks(&problem, &axes, &cut, &mut output[..len])?.is_empty());
+                    let short = tasks(&problem, &axes, &cut, &mut output[..len - 1]).err().map(|e| e.to_string());
+                    assert!(short.is_some_and(|e| e.starts_with("output partition: elements=")), "{cut:?}");
+                    let long = tasks(&problem, &axes, &cut, &mut output[..]).err().map(|e| e.to_string());
+                    let words = format!("output partition: elements={len}, the output has 1 more");
+                    assert_eq!(long, Some(words), "{cut:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_cut_without_a_row_is_refused() {
+        let problem = problem(DataFormat::Ncx, 2);
+        let axes = axes_of(&problem);
+        let mut output = vec![0f32; problem.output_shape().iter().product()];
+        let mut cut = cuts(&problem, &axes).remove(0);
+        cut.rows.pop();
+        let error = tasks(&problem, &axes, &cut, &mut output).err().map(|e| e.to_string());
+        assert!(error.is_some_and(|e| e.starts_with("output partition: elements=")));
     }
 }
