@@ -65,7 +65,7 @@
 //! f32. What is left out is at most what rounding each product to f32 changes, and long sums end up closer to the true ones than a chain of f32
 //! multiply-adds does. Blocks of data with infinity, NaN or magnitudes above `2^50`, blocks and filters whose largest magnitude is below `2^-40`, and filters with
 //! either are not multiplied so; in the others, a product below `2^-102` may lose bits and one below `2^-126` counts as zero. `TRACT_DECONV_ISA=avx512` keeps to
-//! vectors. Linux is asked for the tile registers once a process, when the first plan is made.
+//! vectors. Linux is asked for the tile registers once a process, when the first plan is made that has them; a program that keeps to vectors does not ask.
 //!
 //! Elsewhere, dense layers of 16 input channels a group and more are multiplied in transformed tiles of two results along an axis (Winograd's minimal filtering, strategy
 //! `winograd`). Each result is made of what its own taps read, so that errors are near those of a sum tap by tap (within 1.6 times onnxruntime's on the
