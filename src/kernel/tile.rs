@@ -83,6 +83,7 @@ impl<T> PositionTile<T> {
     }
 
     /// Positions in all: `nv` × lanes.
+    #[cfg(test)]
     pub fn positions(&self) -> usize {
         self.positions
     }

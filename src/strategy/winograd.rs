@@ -145,7 +145,7 @@ impl WinogradPlan {
         if !datum_type.is_float() {
             return Err("integers can't be halved".to_string());
         }
-        if matches!(datum_type, DatumType::F32 | DatumType::F16) && f32::matrix_kernels(isa).is_some() {
+        if matches!(datum_type, DatumType::F32 | DatumType::F16) && isa == Isa::Amx {
             return Err(format!("tile registers of {isa} multiply as much, and more exactly"));
         }
         if let Some(reason) = too_many_phases(problem) {
