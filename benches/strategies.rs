@@ -27,7 +27,7 @@ fn main() -> TractResult<()> {
         let mut expected = None;
         let mut group = criterion.benchmark_group(&workload.name);
         group.throughput(Throughput::Elements(workload.useful_flops));
-        for strategy in Strategy::ALL.into_iter().filter(|s| *s != Strategy::Reference) {
+        for strategy in Strategy::ALL.iter().copied().filter(|s| *s != Strategy::Reference) {
             let ready = match layer.plan(&forced(strategy)) {
                 Ok(ready) => ready,
                 Err(reason) => {

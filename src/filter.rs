@@ -12,6 +12,7 @@ use tract_core::internal::*;
 /// The order that a strategy wants a filter's elements in. It depends on the spec and on the strategy, never on the
 /// input's shape, so one packed filter serves every shape that a plan with this layout is made for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum FilterLayout {
     /// As the spec's filter format has it.
     Plain,

@@ -39,7 +39,7 @@ tract_core::declare_knob!(
 /// # Errors
 /// An unknown name; the message lists the known ones.
 pub(crate) fn isa_from_name(name: &str) -> TractResult<Isa> {
-    Isa::ALL.into_iter().find(|isa| isa.name() == name).with_context(|| {
+    Isa::ALL.iter().copied().find(|isa| isa.name() == name).with_context(|| {
         let known: Vec<&str> = Isa::ALL.iter().map(|isa| isa.name()).collect();
         format!("isa: isa={name}, the known ones are {}", known.join(", "))
     })

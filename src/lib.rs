@@ -88,6 +88,8 @@
 //! What stands between layers and folds into none (activations of values that something else reads, factors of channels, sums, max pooling) is one op,
 //! [`BetweenLayers`], in an optimised model, shared as layers are.
 //!
+//! Every public type is `Send` and `Sync`: models, plans and packed filters may be shared by threads.
+//!
 //! # Memory
 //!
 //! Working memory is kept from run to run, for as many threads as ever computed at once, as large as the largest layer needed it; outputs are the

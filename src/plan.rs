@@ -26,6 +26,7 @@ use tract_core::internal::*;
 
 /// The algorithms, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Strategy {
     /// One input channel a group: sums of shifted rows.
     Depthwise,
@@ -51,7 +52,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// Every strategy, best first.
-    pub const ALL: [Strategy; 10] = [
+    pub const ALL: &[Strategy] = &[
         Strategy::Depthwise,
         Strategy::Cells,
         Strategy::MatVec,
@@ -90,7 +91,7 @@ impl Strategy {
     /// # Errors
     /// An unknown name; the message lists the known ones.
     pub fn from_name(name: &str) -> TractResult<Strategy> {
-        Strategy::ALL.into_iter().find(|s| s.name() == name).with_context(|| {
+        Strategy::ALL.iter().copied().find(|s| s.name() == name).with_context(|| {
             let known: Vec<&str> = Strategy::ALL.iter().map(|s| s.name()).collect();
             format!("strategy: strategy={name}, the known ones are {}", known.join(", "))
         })
@@ -298,7 +299,7 @@ impl Plan {
         let empty = problem.input_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
-        for strategy in Strategy::ALL {
+        for strategy in Strategy::ALL.iter().copied() {
             if best.is_some() && strategy == Strategy::Reference {
                 break;
             }

@@ -8,6 +8,7 @@ use tract_core::internal::*;
 
 /// An element-wise function that a strategy applies to each run of results. Values as tract's own ops compute them.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Activation {
     /// `max(x, value)`: Relu with zero, the lower half of Clip.
     Max(f32),
@@ -69,6 +70,7 @@ impl Hash for Activation {
 /// One thing that is done to the results before they are stored. Values per output channel are a vector over all groups, of
 /// the type that sums are made in: f32 for f16 and f32.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Step {
     /// The same for every result.
     Activation(Activation),

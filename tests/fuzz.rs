@@ -24,7 +24,7 @@ fn legal_specs() {
         reached.borrow_mut().extend(strategies);
         outcome
     });
-    for strategy in Strategy::ALL {
+    for strategy in Strategy::ALL.iter().copied() {
         let count = reached.borrow().iter().filter(|reached| **reached == strategy).count();
         eprintln!("fuzz: legal: {strategy} ran {count} times");
         assert!(count >= 20 || !strategy.is_available(), "{strategy} ran only {count} times");

@@ -114,7 +114,7 @@ fn legal_specs_stay_inside() {
         assert!(matches!(outcome, Outcome::Ran | Outcome::Accepted));
         strategies.iter().for_each(|strategy| ran[*strategy as usize] += 1);
     }
-    for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
+    for (strategy, ran) in Strategy::ALL.iter().copied().zip(ran) {
         let _ = writeln!(std::io::stderr(), "guard pages: {strategy} ran {ran} times");
         assert!(ran >= 20 || !strategy.is_available(), "{strategy} ran only {ran} times");
     }

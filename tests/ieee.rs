@@ -103,8 +103,8 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
                 let (x, w) = (spoil(&x, Place::Data)?, spoil(&w, Place::Filter)?.into_arc_tensor());
                 let bias = spoil(&bias, Place::Bias)?;
                 let expected = answer::<f64>(&spec, &x, &w, Some(&bias), None).y;
-                for isa in Isa::ALL {
-                    for strategy in Strategy::ALL {
+                for isa in Isa::ALL.iter().copied() {
+                    for strategy in Strategy::ALL.iter().copied() {
                         let options =
                             PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
                         let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
@@ -129,7 +129,7 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
             }
         }
     }
-    for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
+    for (strategy, ran) in Strategy::ALL.iter().copied().zip(ran) {
         let _ = writeln!(std::io::stderr(), "ieee: {strategy} ran {ran} times");
         ensure!(ran > 0 || !strategy.is_available(), "{strategy} declined every problem");
     }
@@ -157,7 +157,9 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
                     Tensor::from_shape(tensor.shape(), &values.collect::<Vec<f32>>())
                 };
                 let (x, w) = (scaled(&x, of_x)?, scaled(&w, of_w)?.into_arc_tensor());
-                for (isa, strategy) in Isa::ALL.into_iter().flat_map(|isa| Strategy::ALL.map(|s| (isa, s))) {
+                for (isa, strategy) in
+                    Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s)))
+                {
                     let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
                     let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
@@ -172,7 +174,7 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
             }
         }
     }
-    for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
+    for (strategy, ran) in Strategy::ALL.iter().copied().zip(ran) {
         let _ = writeln!(std::io::stderr(), "ends of the range: {strategy} ran {ran} times");
         ensure!(ran > 0 || !strategy.is_available(), "{strategy} declined every problem");
     }
@@ -204,7 +206,8 @@ fn tiny_numbers_among_others() -> TractResult<()> {
             let ([x, tiny_x], [w, tiny_w]) = (with_tiny(&input)?, with_tiny(&spec.filter_shape())?);
             let expected = answer::<f64>(&spec, &x, &w, None, None).y;
             let tiny_w = tiny_w.into_arc_tensor();
-            for (isa, strategy) in Isa::ALL.into_iter().flat_map(|isa| Strategy::ALL.map(|s| (isa, s))) {
+            for (isa, strategy) in Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s)))
+            {
                 let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
                 let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                 let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &tiny_w)?;
@@ -217,7 +220,7 @@ fn tiny_numbers_among_others() -> TractResult<()> {
             }
         }
     }
-    for (strategy, ran) in Strategy::ALL.into_iter().zip(ran) {
+    for (strategy, ran) in Strategy::ALL.iter().copied().zip(ran) {
         let _ = writeln!(std::io::stderr(), "tiny numbers: {strategy} ran {ran} times");
         ensure!(ran > 0 || !strategy.is_available(), "{strategy} declined every problem");
     }
@@ -235,7 +238,7 @@ fn subnormal_weights_are_zero() -> TractResult<()> {
             .map(|_| f32::from_bits(random.below(0x80_0000) as u32 | (random.below(2) as u32) << 31))
             .collect();
         let w = Tensor::from_shape(&spec.filter_shape(), &w)?.into_arc_tensor();
-        for (isa, strategy) in Isa::ALL.into_iter().flat_map(|isa| Strategy::ALL.map(|s| (isa, s))) {
+        for (isa, strategy) in Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s))) {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
             let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;

@@ -142,7 +142,7 @@ fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
             let input = data_format.shape(1, 4, [2, 1, 2, 1][..rank].iter().copied());
             check(&spread, &Plan::new(&spread, &input, None, f32::datum_type(), &PlanOptions::default())?, &input)?;
             let open: TVec<TDim> = input.iter().map(|dim| dim.to_dim()).collect();
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
                 for dt in [f32::datum_type(), f64::datum_type(), i64::datum_type()] {
                     let options = PlanOptions { isa: Some(isa), ..PlanOptions::default() };
                     Plan::new(&spread, &input, None, dt, &options)?;

@@ -54,7 +54,7 @@ fn on(isa: Isa) -> PlanOptions {
 
 /// The instruction sets of this architecture.
 fn instruction_sets() -> impl Iterator<Item = Isa> {
-    Isa::ALL.into_iter().filter(|isa| isa.is_compiled())
+    Isa::ALL.iter().copied().filter(|isa| isa.is_compiled())
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
         assert_eq!(plan.strategy(), strategy, "{spec:?}: {}", plan.explain());
         // each better-ranked strategy says why not, and so does every rival whose cost was compared
         let declined: Vec<Strategy> = plan.declined().iter().map(|d| d.0).collect();
-        assert!(Strategy::ALL.into_iter().take_while(|s| *s != strategy).all(|s| declined.contains(&s)));
+        assert!(Strategy::ALL.iter().copied().take_while(|s| *s != strategy).all(|s| declined.contains(&s)));
         assert!(!declined.contains(&strategy) && declined.iter().all_unique());
         assert!(plan.declined().iter().all(|(_, reason)| !reason.is_empty()));
     }

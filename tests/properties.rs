@@ -260,6 +260,7 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
             Step::PRelu(slopes) => [values(slopes), vec![]],
             Step::Affine { factor, term } => [values(factor), values(term)],
             Step::Add => [values(residuals.next().expect("one for each")), vec![]],
+            other => panic!("{other:?}: the definition lacks this step"),
         };
         for (at, ((place, y), magnitude)) in answer.y.indexed_iter_mut().zip(answer.magnitude.iter_mut()).enumerate() {
             let channel = place[c_axis];
@@ -276,6 +277,7 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
                     (*y, *magnitude) = (*y * factor + term, *magnitude * factor.abs() + term.abs());
                 }
                 Step::Add => (*y, *magnitude) = (*y + operands[0][at], *magnitude + operands[0][at].abs()),
+                other => panic!("{other:?}: the definition lacks this step"),
             }
         }
         answer.terms += 1;
@@ -316,7 +318,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     let open: TVec<TDim> = (0..input.len())
         .map(|ax| if ax == c_axis { input[ax].to_dim() } else { scope.new_with_prefix("d").to_dim() })
         .collect();
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+    for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
         // the reference has no kernels, so no instruction set
         // the other kernels beside tile registers are those of 512-bit vectors
         let skipped = |strategy| match strategy {
@@ -324,7 +326,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             Algorithm::Matrix => false,
             _ => isa == Isa::Amx,
         };
-        for strategy in Algorithm::ALL.into_iter().filter(|strategy| !skipped(*strategy)) {
+        for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
             let what = format!("{strategy} on {isa}");
             let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
             let plan = run(&what, &options)?;
@@ -389,7 +391,7 @@ const INTEGERS: [DatumType; 8] = [
 
 #[test]
 fn transposed_f32() {
-    property("transposed_f32", Direction::Transposed, &[DatumType::F32], SMALL, &Algorithm::ALL);
+    property("transposed_f32", Direction::Transposed, &[DatumType::F32], SMALL, Algorithm::ALL);
 }
 
 #[test]
@@ -462,7 +464,7 @@ fn outputs_past_the_caches() -> TractResult<()> {
         let want = by(Algorithm::Phases, Isa::Portable)?.context("phases takes everything")?;
         let want = want.try_as_plain_ram()?.as_slice::<f32>()?;
         ensure!(size_of_val(want) > 32 << 20, "an output of {} elements is small", want.len());
-        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        let isas = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
         for (strategy, isa) in
             [Algorithm::Matrix, Algorithm::Channels, Algorithm::Phases].into_iter().cartesian_product(isas)
         {
@@ -632,7 +634,7 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
             plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
         };
         let want = f64::from_tensor(&by(Algorithm::Phases, Isa::best())?);
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available() && *isa != Isa::Amx) {
+        for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available() && *isa != Isa::Amx) {
             let got = f64::from_tensor(&by(Algorithm::Winograd, isa)?);
             ensure!(got.len() == want.len());
             for (at, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -684,7 +686,7 @@ fn input_in_place() -> TractResult<()> {
             Ok(Some((plan.to_string(), f64::from_tensor(&answer).into_iter().collect())))
         };
         let (_, want) = by(Algorithm::Reference, Isa::Portable)?.context("the definition declines nothing")?;
-        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        let isas = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
         for (strategy, isa) in [Algorithm::Phases, Algorithm::Channels].into_iter().cartesian_product(isas) {
             let Some((plan, got)) = by(strategy, isa)? else { continue };
             ensure!(strategy != Algorithm::Phases || plan.contains("read in place"), "{plan}");

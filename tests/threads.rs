@@ -121,14 +121,14 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
             let input = data_format.shape(batch, spec.in_channels, spatial.iter().copied());
             let mut random = Random(9);
             let (f32, f16) = (f32::datum_type(), f16::datum_type());
-            for (dt, isa) in Isa::ALL.into_iter().flat_map(|isa| [(f32, isa), (f16, isa)]) {
+            for (dt, isa) in Isa::ALL.iter().copied().flat_map(|isa| [(f32, isa), (f16, isa)]) {
                 let x = random.tensor(dt, &input);
                 let w = random.tensor(dt, &spec.filter_shape()).into_arc_tensor();
                 let bias = random.tensor(dt, &[spec.out_channels]);
                 // a step that depends on the channel, and one that depends on the cell
                 let slopes = random.tensor(f32, &[spec.out_channels]).into_arc_tensor();
                 let tail = [Step::PRelu(slopes), Step::Add];
-                for strategy in Strategy::ALL {
+                for strategy in Strategy::ALL.iter().copied() {
                     let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
                     let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
                     if plan.strategy() == Strategy::Reference {
@@ -152,7 +152,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
             }
         }
     }
-    for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Reference) {
+    for strategy in Strategy::ALL.iter().copied().filter(|strategy| *strategy != Strategy::Reference) {
         let count = compared[strategy as usize];
         let _ = writeln!(std::io::stderr(), "threads: {strategy} compared {count} times");
         ensure!(count > 0 || !strategy.is_available(), "{strategy} was never worth threads");

@@ -161,7 +161,7 @@ impl Draw {
             padding,
             output_padding,
         };
-        let available: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+        let available: Vec<Isa> = Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect();
         Case {
             input: spec.data_format.shape(within(self.batch, 1, 2), spec.in_channels, input),
             spec,
@@ -242,7 +242,7 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
         let bias = bias.as_ref().map(|bias| typed(&[bias.len()], bias)).transpose()?;
         let expected = typed(&shape, &expected)?;
         let mut ran = vec![];
-        for strategy in Strategy::ALL {
+        for strategy in Strategy::ALL.iter().copied() {
             let options = PlanOptions { strategy: Some(strategy), isa: Some(case.isa), ..options.clone() };
             let Ok(plan) = Plan::new(spec, &case.input, None, case.element, &options) else { continue };
             let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;

@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn sizes_that_wrap_around_are_refused() {
-        for isa in Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
+        for isa in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
             tiles_refuse(f32::kernels(isa));
             copies_refuse(f32::kernels(isa));
             sums_refuse(f32::kernels(isa));

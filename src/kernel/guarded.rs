@@ -107,7 +107,7 @@ fn values<T: Number>(len: usize, seed: i64) -> Vec<T> {
 macro_rules! for_each_kernel_set {
     ($test:ident) => {
         // what tile registers do is tested beside them; the other kernels there are those of 512-bit vectors
-        for isa in Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx) {
+        for isa in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx) {
             if !isa.is_available() {
                 let _ =
                     writeln!(std::io::stderr(), "guard pages: {}: {isa} skipped, this cpu lacks it", stringify!($test));

@@ -6,6 +6,7 @@ use tract_core::internal::*;
 
 /// An instruction set. As part of a plan it is only a name: the kernels check for themselves that the CPU has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Isa {
     /// Plain Rust on arrays, whatever the target's baseline makes of it.
     Portable,
@@ -21,7 +22,7 @@ pub enum Isa {
 
 impl Isa {
     /// Every instruction set, best last.
-    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: &[Isa] = &[Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// Whether this CPU has it, and the system lets programs use it. For [`Isa::Amx`] a process must ask besides, which is done when a plan has it, not here.
     pub fn is_available(self) -> bool {
@@ -52,7 +53,7 @@ impl Isa {
 
     /// The best one this CPU has.
     pub fn best() -> Isa {
-        Isa::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+        Isa::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
     }
 
     /// The instruction set of a plan: the wanted one, or else the best one. Where that is [`Isa::Amx`], the system is asked for tile registers, for the whole process.

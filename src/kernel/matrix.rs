@@ -726,8 +726,8 @@ mod tests {
         use crate::kernel::{Dispatch, Isa};
         let before = amx::has_asked();
         let isa = Isa::best();
-        assert!(Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx).all(|isa| f32::matrix_kernels(isa).is_none()));
-        for vectors in Isa::ALL.into_iter().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
+        assert!(Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx).all(|isa| f32::matrix_kernels(isa).is_none()));
+        for vectors in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
             assert_eq!(Isa::of_plan(Some(vectors)).ok(), Some(vectors));
         }
         if isa != Isa::Amx {

@@ -22,6 +22,7 @@ const MOST_SEEN: usize = 32;
 
 /// One thing that is done.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Pass {
     /// An element-wise step. What [`Step::Add`] adds is an input of the op.
     Step(Step),

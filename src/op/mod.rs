@@ -20,6 +20,7 @@ use tract_core::internal::*;
 
 /// Where a node came from. A label only: the spec holds everything that is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Dialect {
     /// ONNX ConvTranspose and Conv.
     Onnx,

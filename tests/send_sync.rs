@@ -1,0 +1,64 @@
+//! "Send and Sync" of the crate's documentation: checked by the compiler, for every public type.
+
+use tract_deconv::explain::Concrete;
+use tract_deconv::filter::{FilterLayout, PackedFilter};
+use tract_deconv::kernel::Isa;
+use tract_deconv::op::Bias;
+use tract_deconv::rewrite::{Options, Replace};
+use tract_deconv::{
+    Activation, BetweenLayers, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat, GroupedDeconv,
+    LeftToTract, Machine, OptGroupedDeconv, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step, Strategy,
+};
+
+fn anywhere<T: Send + Sync + 'static>() -> &'static str {
+    std::any::type_name::<T>()
+}
+
+macro_rules! anywhere {
+    ($($t:ty),* $(,)?) => { [$((stringify!($t), anywhere::<$t>())),*] };
+}
+
+#[test]
+fn public_types_go_to_and_are_shared_by_any_thread() {
+    let checked = anywhere![
+        Activation,
+        BetweenLayers,
+        Bias,
+        Concrete,
+        DataFormat,
+        DeconvSpec,
+        Dialect,
+        Direction,
+        Explanation,
+        FilterFormat,
+        FilterLayout,
+        GroupedDeconv,
+        Isa,
+        LeftToTract,
+        Machine,
+        OptGroupedDeconv,
+        Options,
+        OutputShape,
+        PackedFilter,
+        Padding,
+        Pass,
+        Plan,
+        PlanOptions,
+        Replace,
+        Side,
+        Step,
+        Strategy,
+    ];
+    // what `lib.rs` names at the root is in the list
+    let root = include_str!("../src/lib.rs");
+    let named = root.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';'));
+    let types = named
+        .flat_map(|line| line.split(['{', '}', ',', ':', ' ']))
+        .filter(|word| word.starts_with(char::is_uppercase) && !["WithConv", "WithDeconv"].contains(word));
+    let mut seen = 0;
+    for word in types {
+        assert!(checked.iter().any(|(name, of)| *name == word && of.ends_with(word)), "{word} is not checked");
+        seen += 1;
+    }
+    assert!(seen >= 15, "only {seen} types at the root");
+}
