@@ -13,6 +13,10 @@
 //!
 //! A forward one keeps the last `extent - stride` positions of its input for the next pulse, in tract's `Delay`, and tract's `PulsePad` puts
 //! zeros where the stream has not begun or is over. The pulse must be a multiple of the stride.
+//!
+//! The stream's length is told with the pulse that it ends in, or, where it ends with that pulse, with the next one.
+//! What a layer gives past its own end comes no sooner than that, so that the next layer reads zeros there: where pads crop more
+//! than two pulses share, the output comes later by so much.
 
 use crate::op::GroupedDeconv;
 use crate::spec::{DeconvSpec, Direction, Padding};
@@ -42,22 +46,24 @@ pub fn register() -> TractResult<()> {
 }
 
 fn pulsify(
-    source: &TypedModel,
+    model: &TypedModel,
     node: &TypedNode,
     target: &mut PulsedModel,
     mapping: &HashMap<OutletId, OutletId>,
-    _symbol: &Symbol,
-    _pulse: &TDim,
+    symbol: &Symbol,
+    source_pulse: &TDim,
 ) -> TractResult<Option<TVec<OutletId>>> {
     let Some(op) = node.op_as::<GroupedDeconv>() else { return Ok(None) };
     let mut data = mapping[&node.inputs[0]];
     let mut fact = target.outlet_fact(data)?.clone();
     let Some(mut stream) = fact.stream.clone() else { return Ok(None) };
-    let (inputs, outputs) = source.node_facts(node.id)?;
+    let (inputs, outputs) = model.node_facts(node.id)?;
     let axis = op.axes_mapping(&inputs, &outputs)?.axis((InOut::In(0), stream.axis))?.clone();
     if axis.outputs[0].len() == 1 {
         return Ok(None);
     }
+    let source = Source { symbol, pulse: source_pulse };
+    let pulse = fact.pulse().context("pulse: a stream has pulses")?.clone();
     let spec = &op.spec;
     let c_axis = spec.data_format.c_axis(fact.shape.rank());
     ensure!(stream.axis != c_axis, "pulse: axis={c_axis}, the channels can't stream");
@@ -66,14 +72,24 @@ fn pulsify(
         ensure!(!streams, "pulse: only the data can stream, not the filter, the bias or the output shape");
     }
     if spec.direction == Direction::Forward {
-        return forward(op, node, target, mapping, data, fact, stream).map(Some);
+        return forward(op, node, target, mapping, data, fact, stream, &source).map(Some);
     }
     let piece = Piece::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
 
-    // cells before the first input's: the input has to come late enough
+    // cells before the first input's, or past the output's end before the stream's is known: the input has to come late enough
     let early = piece.pad_begin + (stream.delay * piece.stride) as i64;
-    if early < 0 {
-        let frames = early.unsigned_abs().div_ceil(piece.stride as u64) as usize;
+    let mut frames = match early {
+        ..0 => early.unsigned_abs().div_ceil(piece.stride as u64) as usize,
+        0.. => 0,
+    };
+    frames = frames.max(source.missing_delay(&stream, &pulse)?);
+    let output = StreamInfo {
+        axis: stream.axis,
+        dim: piece.output_dim.clone(),
+        delay: usize::try_from(piece.pad_begin + ((stream.delay + frames) * piece.stride) as i64)?,
+    };
+    frames += source.missing_delay(&output, &(pulse.clone() * piece.stride))?.div_ceil(piece.stride);
+    if frames > 0 {
         let delay = Delay::new_typed(&TypedFact::from(&fact), stream.axis, frames, 0);
         data = target.wire_node(format!("{}.delay", node.name), delay, &[data])?[0];
         fact = target.outlet_fact(data)?.clone();
@@ -88,11 +104,8 @@ fn pulsify(
     };
     data = target.wire_node(format!("{}.mask", node.name), mask, &[data])?[0];
 
-    let output = StreamInfo {
-        axis: stream.axis,
-        dim: piece.output_dim.clone(),
-        delay: usize::try_from(piece.pad_begin + (stream.delay * piece.stride) as i64)?,
-    };
+    let output =
+        StreamInfo { delay: usize::try_from(piece.pad_begin + (stream.delay * piece.stride) as i64)?, ..output };
     let overlaps = piece.overlap > 0;
     let mut pulsed = GroupedDeconv::new(piece.spec.clone(), op.dialect, op.has_bias && !overlaps, op.options.clone())?;
     pulsed.fusion = op.fusion;
@@ -110,7 +123,7 @@ fn pulsify(
         overlap: piece.overlap,
         delay: output.delay,
         stride: piece.stride,
-        pulse: fact.shape[stream.axis].clone(),
+        pulse,
         // where it begins to write zeros, seen from the first cell that is kept
         deconv_input_dim: piece.whole_dim(&stream.dim) - piece.overlap - piece.pad_begin,
         deconv_output_dim: piece.output_dim.clone(),
@@ -128,7 +141,35 @@ fn pulsify(
     target.wire_node(&node.name, add, &[wire[0], bias]).map(Some)
 }
 
+/// What is fed to the model.
+struct Source<'a> {
+    /// The length of the stream.
+    symbol: &'a Symbol,
+    /// Positions that go in at once.
+    pulse: &'a TDim,
+}
+
+impl Source<'_> {
+    /// How much later a stream with pulses of this size has to come, so that what follows its end is never in the pulse that ends a
+    /// source of whole pulses: the length may be told with the next one only.
+    fn missing_delay(&self, stream: &StreamInfo, pulse: &TDim) -> TractResult<usize> {
+        if !stream.dim.symbols().contains(self.symbol) {
+            return Ok(0);
+        }
+        let after = |pulses: i64| -> TractResult<Option<i64>> {
+            let end = stream.dim.substitute(self.symbol, &(self.pulse.clone() * pulses))? + stream.delay;
+            Ok((pulse.clone() * pulses - end).simplify().to_i64().ok())
+        };
+        // far from the stream's beginning, where sizes are linear in the number of pulses
+        match (after(1 << 10)?, after((1 << 10) + 1)?) {
+            (Some(cells), Some(next)) if cells == next => Ok(usize::try_from(cells).unwrap_or(0)),
+            _ => Ok(0),
+        }
+    }
+}
+
 /// A forward convolution on one of its spatial axes.
+#[expect(clippy::too_many_arguments)]
 fn forward(
     op: &GroupedDeconv,
     node: &TypedNode,
@@ -137,6 +178,7 @@ fn forward(
     mut data: OutletId,
     fact: PulsedFact,
     mut stream: StreamInfo,
+    source: &Source,
 ) -> TractResult<TVec<OutletId>> {
     let spec = &op.spec;
     let (axis, x0) = (stream.axis, spec.data_format.x_axis());
@@ -159,9 +201,17 @@ fn forward(
 
     // the first output comes with the first whole pulse that has all it reads, and a multiple of the stride late
     let overlap = extent.saturating_sub(stride);
-    let early = before.saturating_sub(stream.delay + overlap);
+    let mut early = before.saturating_sub(stream.delay + overlap);
+    if after > 0 {
+        early = early.max(source.missing_delay(&stream, pulse)?);
+    }
     let late = stream.delay + overlap + early - before;
-    let extra = early + late.next_multiple_of(stride) - late;
+    let mut extra = early + late.next_multiple_of(stride) - late;
+    let mut output = StreamInfo { axis, dim: output_dim, delay: (stream.delay + extra + overlap - before) / stride };
+    // nor may the output end before the end can be known
+    let missing = source.missing_delay(&output, &(pulse.clone() / stride))?;
+    output.delay += missing;
+    extra += missing * stride;
     if overlap + extra > 0 {
         let delay = Delay::new_typed(&TypedFact::from(&fact), axis, extra, overlap);
         data = target.wire_node(format!("{}.delay", node.name), delay, &[data])?[0];
@@ -179,7 +229,6 @@ fn forward(
         };
         data = target.wire_node(format!("{}.pad", node.name), pad, &[data])?[0];
     }
-    let output = StreamInfo { axis, dim: output_dim, delay: (begin_input - before) / stride };
     let piece = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
     let mut pulsed = GroupedDeconv::new(piece, op.dialect, op.has_bias, op.options.clone())?;
     pulsed.fusion = op.fusion;

@@ -6,11 +6,16 @@ mod common;
 
 use common::probe::Probe;
 use common::proto::{Dim, Model, Node, sizes};
+use common::random::Random;
 use common::run::{Stage, load, load_stock, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
-use tract_deconv::{GroupedDeconv, OptGroupedDeconv};
+use tract_deconv::{
+    DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OptGroupedDeconv, OutputShape, Padding,
+    PlanOptions, Side, WithDeconv,
+};
 use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::{Framework, InferenceModelExt};
 use tract_pulse::model::{PulsedModel, PulsedModelExt};
 
 const PULSES: [usize; 2] = [1, 4];
@@ -98,9 +103,16 @@ fn property(model: &TypedModel, name: &str) -> TractResult<usize> {
     Ok(value.cast_to::<i64>()?.try_as_plain_ram()?.as_slice::<i64>()?[0] as usize)
 }
 
+/// When the length of a stream that ends with a whole pulse is told. One that ends within a pulse tells it with that pulse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    WithTheLast,
+    WithTheNext,
+}
+
 /// Feeds pulses, NaN after the end, until `len` positions of the output are there; cuts the delay off. Inputs after the first
 /// are given at each pulse.
-fn stream(model: TypedModel, inputs: &[Tensor], len: usize) -> TractResult<Tensor> {
+fn stream(model: TypedModel, inputs: &[Tensor], len: usize, told: Told) -> TractResult<Tensor> {
     let delay = property(&model, "pulse.delay")?;
     let (from, to) = (property(&model, "pulse.input_axes")?, property(&model, "pulse.output_axes")?);
     let pulse = model.input_fact(0)?.shape[from].to_usize()?;
@@ -119,7 +131,7 @@ fn stream(model: TypedModel, inputs: &[Tensor], len: usize) -> TractResult<Tenso
             chunk.assign_slice(0..valid, x, fed..fed + valid, from)?;
         }
         fed += pulse;
-        if fed >= size {
+        if fed > size || (fed == size && told == Told::WithTheLast) {
             state.turn_state.resolved_symbols.set(&symbol, size as i64);
         }
         let mut turn: TVec<TValue> = tvec!(chunk.into_tvalue());
@@ -159,8 +171,11 @@ fn check(
     let want = run(model.clone(), inputs)?.remove(0);
     let streaming = pulsed(model.clone(), pulse)?;
     for stage in stages {
-        let got = stream(stage.of(streaming.clone())?, inputs, want.shape()[axis])?;
-        equal(&want, &got).with_context(|| format!("{stage:?}, pulse {pulse}"))?;
+        let staged = stage.of(streaming.clone())?;
+        for told in [Told::WithTheLast, Told::WithTheNext] {
+            let got = stream(staged.clone(), inputs, want.shape()[axis], told)?;
+            equal(&want, &got).with_context(|| format!("{stage:?}, pulse {pulse}, the end told {told:?}"))?;
+        }
     }
     Ok(streaming)
 }
@@ -305,6 +320,127 @@ fn a_stream_that_comes_late() -> TractResult<()> {
         check(&load(&proto)?, std::slice::from_ref(&probe.x), 2, pulse, &Stage::ALL)?;
     }
     Ok(())
+}
+
+/// A transposed convolution that gives cells past its own end before the stream's end can be known, and a layer behind it that reads there:
+/// one of this crate, and tract's own.
+#[test]
+fn what_follows_the_end_of_a_layer_is_zero() -> TractResult<()> {
+    let layer =
+        |op: &str, weights: &str, from: &str, to: &str| Node::new(op).named(to).inputs(&[from, weights]).output(to);
+    let first = || layer("ConvTranspose", "w", "x", "d");
+    let convolution = || layer("Conv", "v", "d", "y").ints("pads", &[2, 2]);
+    let cases = [
+        // kernel, the layers
+        ("trim", 2, first().ints("strides", &[2]).ints("pads", &[0, 2]), layer("ConvTranspose", "v", "d", "y")),
+        ("crop, then a convolution", 2, first().ints("strides", &[2]).ints("pads", &[0, 3]), convolution()),
+        ("SAME, kernel < stride", 1, first().ints("strides", &[3]).string("auto_pad", "SAME_LOWER"), convolution()),
+        ("crop of several strides", 3, first().ints("strides", &[2]).ints("pads", &[1, 6]), convolution()),
+        ("crop at stride 1", 2, first().ints("pads", &[0, 3]), convolution()),
+    ];
+    for (label, kernel, first, second) in cases {
+        let mut random = Random(kernel as u64);
+        let proto = Model::opset(11)
+            .input("x", DatumType::F32, &[1.into(), 2.into(), "S".into()])
+            .initializer("w", &random.tensor(DatumType::F32, &[2, 2, kernel]))
+            .initializer("v", &random.tensor(DatumType::F32, &[2, 2, 4]))
+            .node(first)
+            .node(second)
+            .output("y")
+            .build();
+        for size in [8, 12, 13] {
+            let x = [random.tensor(DatumType::F32, &[1, 2, size])];
+            for pulse in [1, 2, 4] {
+                let context = || format!("{label}, length {size}");
+                check(&load(&proto)?, &x, 2, pulse, &Stage::ALL).with_context(context)?;
+                // the second layer by tract, where it is a forward one
+                let mixed = tract_onnx::onnx().with_deconv().model_for_proto_model(&proto)?.into_typed()?;
+                check(&mixed, &x, 2, pulse, &[Stage::Decluttered]).with_context(context)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Two to four layers of either direction, any padding, one after another.
+#[test]
+fn random_chains() -> TractResult<()> {
+    let mut random = Random(2026);
+    let mut done = 0;
+    while done < 150 {
+        let pulse = [2, 4, 6, 12][random.below(4)];
+        let size = pulse * (2 + random.below(3)) + [0, 0, 1][random.below(3)];
+        let Some((model, specs)) = chain(&mut random, pulse, size)? else { continue };
+        let x = [random.tensor(DatumType::F32, &[1, 2, size])];
+        check(&model, &x, 2, pulse, &[Stage::Decluttered, Stage::Optimised])
+            .with_context(|| format!("chain {done}, length {size}: {specs:#?}"))?;
+        done += 1;
+    }
+    Ok(())
+}
+
+/// None where a layer would have no output.
+fn chain(random: &mut Random, pulse: usize, size: usize) -> TractResult<Option<(TypedModel, Vec<String>)>> {
+    let mut model = TypedModel::default();
+    let symbol = model.symbols.sym("S");
+    let mut wire = model.add_source("x", f32::fact([1.to_dim(), 2.to_dim(), symbol.to_dim()]))?;
+    let size_of_x = size;
+    let (mut pulse, mut size, mut specs) = (pulse, size, vec![]);
+    for layer in 0..2 + random.below(3) {
+        let forward = random.below(2) == 0;
+        let (kernel, mut stride, dilation) = (1 + random.below(4), 1 + random.below(3), 1 + random.below(2));
+        if forward && !pulse.is_multiple_of(stride) {
+            stride = 1;
+        }
+        let extent = (kernel - 1) * dilation + 1;
+        let output_padding = if forward { 0 } else { [0, 0, 1, 2][random.below(4)] };
+        let pads = |random: &mut Random| [0, 0, 1, 2, 3, -1][random.below(6)];
+        let explicit = Padding::Explicit { begin: tvec!(pads(random)), end: tvec!(pads(random)) };
+        let extra = [Side::Begin, Side::End][random.below(2)];
+        let padding = match (forward, random.below(4)) {
+            (true, 0) if stride == 1 => Padding::SameForward { extra },
+            (false, 0) => Padding::same_transposed(&[kernel], &[stride], &[dilation], &[output_padding], extra),
+            (false, 1) => {
+                let full = (model.outlet_fact(wire)?.shape[2].clone() - 1) * stride + extent + output_padding;
+                let shape = OutputShape::Dims(tvec!(full + 1 - random.below(4)));
+                Padding::OutputShape { shape, extra }
+            }
+            _ => explicit,
+        };
+        let spec = DeconvSpec {
+            direction: if forward { Direction::Forward } else { Direction::Transposed },
+            data_format: DataFormat::Ncx,
+            filter_format: if forward { FilterFormat::GroupedOix } else { FilterFormat::Iox },
+            in_channels: 2,
+            out_channels: 2,
+            group: 1 + random.below(2),
+            kernel: tvec!(kernel),
+            strides: tvec!(stride),
+            dilations: tvec!(dilation),
+            padding,
+            output_padding: tvec!(output_padding),
+        };
+        let filter = random.tensor(DatumType::F32, &spec.filter_shape());
+        let has_bias = random.below(2) == 0;
+        let mut wires = tvec!(wire, model.add_const(format!("w{layer}"), filter)?);
+        if has_bias {
+            let bias = random.tensor(DatumType::F32, &[2]);
+            wires.push(model.add_const(format!("b{layer}"), bias)?);
+        }
+        let op = GroupedDeconv::new(spec.clone(), Dialect::Onnx, has_bias, PlanOptions::default())?;
+        wire = model.wire_node(format!("layer{layer}"), op, &wires)?[0];
+        let mut sized = spec.clone();
+        if let Padding::OutputShape { shape: OutputShape::Dims(dims), .. } = &mut sized.padding {
+            dims[0] = dims[0].eval(&SymbolValues::default().with(&symbol, size_of_x as i64));
+        }
+        // no output, or less than none
+        let Ok(shape) = sized.output_shape(&[1, 2, size]) else { return Ok(None) };
+        size = shape[2];
+        pulse = if forward { pulse / stride } else { pulse * stride };
+        specs.push(format!("{spec}, bias: {has_bias}"));
+    }
+    model.select_output_outlets(&[wire])?;
+    Ok(Some((model, specs)))
 }
 
 #[test]
