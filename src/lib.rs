@@ -121,6 +121,8 @@ mod cache;
 #[forbid(unsafe_code)]
 mod describe;
 #[forbid(unsafe_code)]
+mod dimension;
+#[forbid(unsafe_code)]
 mod element;
 #[forbid(unsafe_code)]
 pub mod explain;

@@ -8,6 +8,7 @@
 //! convolution is `y[i·s + k·d - pad_begin] += x[i] · w[k]`, positions outside the output dropped.
 
 use crate::describe::list;
+use crate::dimension::Extent;
 use tract_core::internal::*;
 
 /// Most elements of a tensor.
@@ -371,6 +372,7 @@ impl DeconvSpec {
                 let shown = list(dims, ", ");
                 ensure!(dims.len() == rank, "output_shape: output_shape=[{shown}], {rank} values are needed");
                 for dim in dims {
+                    Extent::of(dim).check().context("output_shape: the expression is too large")?;
                     if let Some(dim) = dim.as_i64() {
                         ensure!(
                             (1..=MAX_EXTENT as i64).contains(&dim),
