@@ -109,7 +109,7 @@
 //! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transforms `deconv` and `conv` of [`rewrite`].
 //! - Models with bf16 tensors: [`load`](load()), and [`load_with`] for another set of operators.
 //! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator, as NNEF's own
-//!   `deconv` where that can say it.
+//!   `deconv` and `conv` where those can say it; `with_conv()` loads `conv` into it too.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set,
 //!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have, `TRACT_DECONV_SHARE_FROM` which layers threads share.

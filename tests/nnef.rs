@@ -5,7 +5,7 @@ mod common;
 
 use common::nnef::plain;
 use common::probe::Probe;
-use common::proto::{Dim, Model, Node};
+use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
 use common::run::{Stage, guarded, load, load_stock, refused, run};
 use std::path::Path;
@@ -13,22 +13,27 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_deconv::{
     DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OutputShape, Padding, PlanOptions, Side,
-    WithDeconv,
+    WithConv, WithDeconv,
 };
 use tract_nnef::ast::{Argument, Literal, ProtoModel, RValue};
+use tract_nnef::internal::Nnef;
 use tract_nnef::prelude::Framework;
 use tract_onnx::prelude::InferenceModelExt;
 
+fn nnef() -> Nnef {
+    tract_nnef::nnef().with_deconv().with_conv()
+}
+
 fn dump(model: &TypedModel) -> TractResult<Vec<u8>> {
-    tract_nnef::nnef().with_deconv().write_to_tar(model, vec![])
+    nnef().write_to_tar(model, vec![])
 }
 
 fn proto(tar: &[u8]) -> TractResult<ProtoModel> {
-    tract_nnef::nnef().with_deconv().proto_model_for_read(&mut &*tar)
+    nnef().proto_model_for_read(&mut &*tar)
 }
 
 fn reload(tar: &[u8]) -> TractResult<TypedModel> {
-    tract_nnef::nnef().with_deconv().model_for_read(&mut &*tar)
+    nnef().model_for_read(&mut &*tar)
 }
 
 /// What the model's deconvolutions are, in order. Symbols of two models are never equal, their names are.
@@ -290,7 +295,7 @@ fn output_shape_taken_from_another_tensor() -> TractResult<()> {
 fn own_models() -> TractResult<()> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
     for name in ["dcgan_small", "denoiser", "istft", "upscale4", "vocoder"] {
-        let onnx = tract_onnx::onnx().with_deconv();
+        let onnx = tract_onnx::onnx().with_deconv().with_conv();
         let model = onnx.model_for_path(models.join(name).join("model.onnx"))?.into_typed()?.into_decluttered()?;
         let values = model.symbols.all_symbols().iter().fold(SymbolValues::default(), |v, s| v.with(s, 6));
         let inputs = model
@@ -368,6 +373,9 @@ fn broken_files_are_refused() -> TractResult<()> {
         ("output_shape", list(&[text("9"), text("K")])),
         ("output_shape", list(&[text("9"), text("W/0")])),
         ("output_shape", list(&[text("9"), text("W +")])),
+        ("output_shape", list(&[text("9"), text(&["W"; 8].join("*"))])),
+        ("output_shape", list(&[text("9"), text(&["W"; 2048].join("*"))])),
+        ("output_shape", list(&[text("9"), text(&["(W+1)"; 30].join("*"))])),
         ("bias", RValue::Literal(Literal::Logical(true))),
     ];
     for (name, value) in cases {
@@ -378,7 +386,7 @@ fn broken_files_are_refused() -> TractResult<()> {
                 Some(argument) => argument.rvalue = value.clone(),
                 None => bail!("no argument of that name"),
             }
-            tract_nnef::nnef().with_deconv().model_for_proto_model(&proto)
+            nnef().model_for_proto_model(&proto)
         });
         refused(result, &[name, "rank", "filter", "channels", "strides", "pads"])
             .map_err(|e| format_err!("{name} = {value:?}: {e}"))?;
@@ -395,4 +403,98 @@ fn arguments(proto: &mut ProtoModel) -> TractResult<&mut Vec<Argument>> {
         _ => None,
     });
     found.context("the graph has no deconvolution")
+}
+
+/// tract's arithmetic would take seconds or more.
+#[test]
+fn expressions_that_are_too_large() -> TractResult<()> {
+    let symbols = SymbolScope::default();
+    let s = symbols.sym("S").to_dim();
+    for (dim, word) in [
+        ((0..7).fold(s.clone(), |power, _| power * &s), "factors=8"),
+        (TDim::Add(vec![TDim::Div(Box::new(s.clone()), 2); 9]), "divisions=9"),
+        (TDim::Min(vec![s.clone(); 65]), "terms=65"),
+    ] {
+        let shape = OutputShape::Dims(tvec!(9.to_dim(), dim));
+        let spec = DeconvSpec { padding: Padding::OutputShape { shape, extra: Side::End }, ..plain() };
+        let error = format!("{:#}", spec.validate().expect_err("too large"));
+        ensure!(error.contains("output_shape: ") && error.contains(word), "{error}");
+    }
+    Ok(())
+}
+
+/// A loop whose body is one node on a channel of `xs` and a sum, with filters of its own; loops in loops `deep`.
+fn looped(node: Node, w: &Tensor, each: &[usize], output: &[usize], deep: bool) -> tract_onnx::pb::ModelProto {
+    let with_turns = |shape: &[usize]| sizes(&[&[2], shape].concat());
+    let body = Model::opset(13)
+        .input("sum", DatumType::F32, &sizes(output))
+        .input("x", DatumType::F32, &sizes(each))
+        .initializer("w", w)
+        .node(node.named("up").inputs(&["x", "w"]).output("y"))
+        .node(Node::new("Add").inputs(&["sum", "y"]).output("next"))
+        .node(Node::new("Identity").inputs(&["y"]).output("each"))
+        .output("next")
+        .output("each");
+    let scan = |body: Model, name: &str| {
+        Node::new("Scan")
+            .named(name)
+            .inputs(&["start", "xs"])
+            .outputs(&["total", "ys"])
+            .graph("body", body)
+            .int("num_scan_inputs", 1)
+    };
+    let inputs = |model: Model, turns: Vec<Dim>| {
+        model.input("start", DatumType::F32, &sizes(output)).input("xs", DatumType::F32, &turns)
+    };
+    let loops = inputs(Model::opset(13), with_turns(each)).node(scan(body, "scan"));
+    if !deep {
+        return loops.output("ys").output("total").build();
+    }
+    let body = loops.output("total").output("ys");
+    let turns = sizes(&[&[3, 2], each].concat());
+    inputs(Model::opset(13), turns).node(scan(body, "outer")).output("ys").output("total").build()
+}
+
+#[test]
+fn bodies_of_loops() -> TractResult<()> {
+    let filter = Random(3).small_integers(DatumType::F32, &[2, 2, 3, 2]);
+    let up = || Node::new("ConvTranspose").ints("strides", &[2, 2]);
+    let cases = [
+        // what is written as `conv`, as `deconv`, and as this crate's own primitive
+        ("conv", Node::new("Conv").ints("pads", &[1, 0, 1, 1]), [1, 2, 4, 3]),
+        ("deconv", up(), [1, 2, 9, 6]),
+        ("own", up().ints("output_shape", &[8, 5]), [1, 2, 8, 5]),
+        ("own", up().ints("output_shape", &[8, 5]).string("auto_pad", "SAME_UPPER"), [1, 2, 8, 5]),
+    ];
+    for (label, node, output) in cases {
+        let proto = looped(node.clone(), &filter, &[1, 2, 4, 3], &output, false);
+        let inputs = [Tensor::zero::<f32>(&output)?, Random(4).small_integers(DatumType::F32, &[2, 1, 2, 4, 3])];
+        for stage in [Stage::Typed, Stage::Decluttered] {
+            let model = stage.of(load(&proto)?)?;
+            let want = run(model.clone(), &inputs)?;
+            for nnef in [nnef(), tract_nnef::nnef().with_deconv(), tract_nnef::nnef().with_conv()] {
+                let tar = nnef.write_to_tar(&model, vec![])?;
+                let file = nnef.proto_model_for_read(&mut &*tar)?;
+                let named = file.doc.extension.iter().any(|(_, value)| value.trim() == "tract_deconv");
+                ensure!(named == (label == "own"), "{label}, {stage:?}: {:?}", file.doc.extension);
+                let again = nnef.model_for_read(&mut &*tar).with_context(|| format!("{label}, {stage:?}"))?;
+                ensure!(run(again, &inputs)? == want, "{label}, {stage:?}");
+                if !named {
+                    let stock = tract_nnef::nnef().model_for_read(&mut &*tar)?;
+                    ensure!(run(stock, &inputs)? == want, "{label}, {stage:?}, read by tract");
+                }
+            }
+            // the registry alone can't name itself
+            let alone = tract_nnef::nnef().with_registry(tract_deconv::nnef::registry());
+            refused(
+                guarded(|| alone.write_to_tar(&model, vec![])),
+                &["with_deconv or with_conv", "stands in the body"],
+            )
+            .map_err(|e| format_err!("{label}: {e}"))?;
+        }
+        // tract leaves out the inner body
+        let deep = load(&looped(node, &filter, &[1, 2, 4, 3], &output, true))?;
+        refused(guarded(|| dump(&deep)), &["a loop inside a loop"]).map_err(|e| format_err!("{label}: {e}"))?;
+    }
+    Ok(())
 }

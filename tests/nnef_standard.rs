@@ -8,11 +8,11 @@ use common::oracle::Expected;
 use common::random::Random;
 use common::run::{Stage, guarded, refused, run};
 use tract_core::internal::*;
-use tract_core::ops::cnn::Deconv;
+use tract_core::ops::cnn::{Conv, Deconv};
 use tract_deconv::nnef::PRIMITIVE;
 use tract_deconv::{
     DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OutputShape, Padding, PlanOptions, Side,
-    WithDeconv,
+    WithConv, WithDeconv,
 };
 use tract_nnef::ast::{ProtoModel, RValue, parse::parse_document};
 use tract_nnef::internal::Nnef;
@@ -87,7 +87,24 @@ fn sayable() -> Vec<DeconvSpec> {
         // depthwise, and with a multiplier
         DeconvSpec { group: 4, out_channels: 4, ..plain() },
         DeconvSpec { group: 4, out_channels: 8, ..plain() },
+        // nothing without the output padding
+        DeconvSpec {
+            kernel: tvec!(1, 1),
+            padding: Padding::Explicit { begin: tvec!(5, 6), end: tvec!(4, 4) },
+            output_padding: tvec!(3, 4),
+            ..plain()
+        },
     ]);
+    let forward: Vec<DeconvSpec> = specs
+        .iter()
+        .filter(|spec| spec.output_padding.iter().all(|padding| *padding == 0))
+        .map(|spec| DeconvSpec { direction: Direction::Forward, dilations: tvec!(1, 1), ..spec.clone() })
+        .collect();
+    specs.extend(forward);
+    for extra in [Side::Begin, Side::End] {
+        let padding = Padding::SameForward { extra };
+        specs.push(DeconvSpec { direction: Direction::Forward, padding, ..plain() });
+    }
     specs
 }
 
@@ -99,11 +116,12 @@ fn tract_reads_it_without_the_plugin() -> TractResult<()> {
             let what = format!("{spec}, {dt:?}, bias {has_bias}, constant {constant}");
             let (ours, inputs) = model(&spec, dt, has_bias, constant, |_| ())?;
             let (tar, proto) = written(&ours)?;
-            ensure!(fragments(&proto).contains(&"deconv"), "{what}: {:?}", fragments(&proto));
+            let fragment = if spec.direction == Direction::Forward { "conv" } else { "deconv" };
+            ensure!(fragments(&proto).contains(&fragment), "{what}: {:?}", fragments(&proto));
             let named = proto.doc.extension.iter().any(|(_, value)| value.trim() == "tract_deconv");
             ensure!(!named, "{what}: {:?}", proto.doc.extension);
             let stock = tract_nnef::nnef().model_for_read(&mut &*tar).context(what.clone())?;
-            ensure!(stock.nodes().iter().any(|node| node.op_is::<Deconv>()), "{what}: {stock}");
+            ensure!(stock.nodes().iter().any(|node| node.op_is::<Deconv>() || node.op_is::<Conv>()), "{what}: {stock}");
             let want = run(ours, &inputs)?.remove(0);
             for stage in [Stage::Decluttered, Stage::Optimised] {
                 // sums of small integers are exact in every type
@@ -126,19 +144,28 @@ fn all_else_is_written_as_the_own_primitive() -> TractResult<()> {
     };
     let asked = OutputShape::Dims(tvec!(9.to_dim(), 11.to_dim()));
     let negative = Padding::Explicit { begin: tvec!(-1, 0), end: tvec!(0, 0) };
+    // tract's own arithmetic would go below zero
+    let less_than_nothing = DeconvSpec {
+        kernel: tvec!(1, 1),
+        padding: Padding::Explicit { begin: tvec!(5, 6), end: tvec!(5, 6) },
+        output_padding: tvec!(3, 4),
+        ..plain()
+    };
     let unsayable = [
         (DeconvSpec { data_format: DataFormat::Nxc, ..plain() }, F32),
         (DeconvSpec { padding: Padding::OutputShape { shape: asked, extra: Side::End }, ..plain() }, F32),
         (DeconvSpec { padding: negative, ..plain() }, F32),
-        (forward(Padding::zero(2)), F32),
-        (forward(Padding::SameForward { extra: Side::End }), F32),
+        (less_than_nothing, F32),
+        (forward(Padding::zero(2)), I32),
+        (forward(Padding::Explicit { begin: tvec!(0, 0), end: tvec!(0, -1) }), F32),
+        (DeconvSpec { data_format: DataFormat::Nxc, ..forward(Padding::zero(2)) }, F32),
         (plain(), I32),
     ];
     for (spec, dt) in unsayable {
         let (ours, _) = model(&spec, dt, true, true, |_| ())?;
         let proto = written(&ours)?.1;
         ensure!(fragments(&proto).contains(&PRIMITIVE), "{spec}, {dt:?}: {:?}", fragments(&proto));
-        ensure!(!fragments(&proto).contains(&"deconv"), "{spec}, {dt:?}");
+        ensure!(fragments(&proto).iter().all(|name| !["conv", "deconv"].contains(name)), "{spec}, {dt:?}");
         let op = ours.node_by_name("y")?.op_as::<GroupedDeconv>().context("the op")?;
         ensure!(!is_standard(op, ours.input_fact(0)?), "{spec}, {dt:?}");
     }
@@ -150,6 +177,33 @@ fn all_else_is_written_as_the_own_primitive() -> TractResult<()> {
     let n = symbolic.symbols.sym("N").to_dim();
     symbolic.set_input_fact(0, f32::fact(&[n, 4.to_dim(), 5.to_dim(), 4.to_dim()]))?;
     ensure!(fragments(&written(&symbolic)?.1).contains(&PRIMITIVE), "tract needs all sizes");
+    Ok(())
+}
+
+/// `conv` becomes this crate's operator only where forward convolutions were asked for, `deconv` only where transposed ones were.
+#[test]
+fn each_direction_on_request() -> TractResult<()> {
+    let forward = DeconvSpec { direction: Direction::Forward, filter_format: FilterFormat::GroupedOix, ..plain() };
+    for spec in [plain(), forward] {
+        let is_forward = spec.direction == Direction::Forward;
+        let (ours, inputs) = model(&spec, DatumType::F32, true, true, |_| ())?;
+        let tar = written(&ours)?.0;
+        let want = run(ours, &inputs)?;
+        for (nnef, asked) in [
+            (tract_nnef::nnef().with_deconv(), !is_forward),
+            (tract_nnef::nnef().with_conv(), is_forward),
+            (tract_nnef::nnef().with_deconv().with_conv(), true),
+            (tract_nnef::nnef().with_conv().with_deconv().with_conv(), true),
+        ] {
+            let loaded = nnef.model_for_read(&mut &*tar)?;
+            let ours = loaded.nodes().iter().any(|node| node.op_is::<GroupedDeconv>());
+            ensure!(ours == asked, "{spec}: {loaded}");
+            ensure!(run(loaded.clone(), &inputs)? == want, "{spec}");
+            // whoever reads a file can write it
+            let again = nnef.model_for_read(&mut &*nnef.write_to_tar(&loaded, vec![])?)?;
+            ensure!(run(again, &inputs)? == want, "{spec}, again");
+        }
+    }
     Ok(())
 }
 
@@ -260,7 +314,7 @@ fn broken_files_are_refused() -> TractResult<()> {
         (", b, groups = 3", "channels"),
         (", b, groups = 4611686018427387904", "groups"),
         (", b, output_shape = [10]", "output_shape=[10], one value"),
-        (", b, padding = [(0, 0), (0, 0)], output_shape = [6, 6]", "output_shape=[6, 6], at least"),
+        (", b, padding = [(0, 0), (0, 0)], output_shape = [6, 6]", "output padding only adds to them"),
         (", b, padding = [(0, 0), (0, 0)], output_shape = [-6, 6]", "output_shape=-6"),
     ] {
         let proto = by_hand(&filter, &[6], arguments)?;
@@ -276,6 +330,41 @@ fn broken_files_are_refused() -> TractResult<()> {
         let proto = by_hand(filter, bias, ", b")?;
         let result = guarded(|| run(with_plugin().model_for_proto_model(&proto)?, &[x()]));
         refused(result, &[word]).map_err(|e| format_err!("{filter:?}, {bias:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Forward convolutions that other hands wrote.
+#[test]
+fn forward_files_mean_what_they_mean_to_tract() -> TractResult<()> {
+    for geometry in [
+        "",
+        ", stride = [2, 1]",
+        ", padding = [(1, 0), (0, 2)], stride = [2, 2], dilation = [1, 2]",
+        ", padding = [(1, 1), (1, 1)], border = 'constant'",
+    ] {
+        for (groups, filter) in [("1", [6, 4, 3, 3]), ("2", [6, 2, 3, 3])] {
+            for bias in ["", ", b"] {
+                let arguments = format!("{bias}{geometry}, groups = {groups}");
+                let mut proto = by_hand(&filter, &[6], &arguments)?;
+                for assignment in &mut proto.doc.graph_def.body {
+                    if let RValue::Invocation(invocation) = &mut assignment.right
+                        && invocation.id.0 == "deconv"
+                    {
+                        invocation.id = "conv".into();
+                    }
+                }
+                let stock = tract_nnef::nnef().model_for_proto_model(&proto).context(arguments.clone())?;
+                let ours = tract_nnef::nnef().with_conv().model_for_proto_model(&proto).context(arguments.clone())?;
+                ensure!(ours.nodes().iter().any(|node| node.op_is::<GroupedDeconv>()), "{arguments}: {ours}");
+                ensure!(ours.output_fact(0)?.shape == stock.output_fact(0)?.shape, "{arguments}: {ours}, {stock}");
+                let want = run(stock, &[x()])?.remove(0);
+                for stage in Stage::ALL {
+                    let got = run(stage.of(ours.clone())?, &[x()])?.remove(0);
+                    ensure!(got == want, "{arguments}, {stage:?}: {got:?} for {want:?}");
+                }
+            }
+        }
     }
     Ok(())
 }

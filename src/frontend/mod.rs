@@ -53,7 +53,7 @@ impl WithDeconv for Onnx {
     }
 }
 
-/// Gives tract's ONNX framework this crate's forward convolution too: Conv is then computed by the same kernels, and what follows it
+/// Gives a framework of tract's this crate's forward convolution too: Conv is then computed by the same kernels, and what follows it
 /// is folded into it in the same way. It can be enabled with [`WithDeconv`] or without it.
 ///
 /// ```
@@ -61,6 +61,8 @@ impl WithDeconv for Onnx {
 ///
 /// let onnx = tract_onnx::onnx().with_deconv().with_conv();
 /// ```
+///
+/// With the feature `nnef` it also gives `tract_nnef::nnef()` what loads NNEF's own `conv` into [`GroupedDeconv`](crate::GroupedDeconv).
 pub trait WithConv {
     /// Registers the operator.
     fn enable_conv(&mut self);

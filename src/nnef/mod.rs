@@ -16,8 +16,9 @@
 //! ```
 //!
 //! What NNEF's own `deconv` can say is written as that: a transposed convolution of floats, channels first, under explicit
-//! pads; with an output padding only where all sizes are known. Any tract loads it, with this crate or without, and where
-//! this crate is there its operator results; the dialect, a mere label, is then NNEF.
+//! pads; with an output padding only where all sizes are known. So is a forward one as NNEF's `conv`, under explicit pads or SAME_UPPER, and
+//! SAME_LOWER where all sizes are known. Any tract loads both, with this crate or without. `deconv` becomes this crate's operator through
+//! [`with_deconv`](crate::WithDeconv), `conv` only through [`with_conv`](crate::WithConv); the dialect, a mere label, is then NNEF.
 //!
 //! All else takes the registry `tract_deconv` to load. Its one primitive is [`PRIMITIVE`]; [`registry`] documents the
 //! parameters. Models are dumped before they are optimised. What the planner was told to do is not written: a file outlives
@@ -25,11 +26,13 @@
 
 mod standard;
 
-use crate::WithDeconv;
+use crate::dimension;
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use crate::{WithConv, WithDeconv};
+use tract_core::ops::scan::Scan;
 use tract_nnef::ast::Literal;
 use tract_nnef::deser::CoerceFrom;
 use tract_nnef::internal::*;
@@ -37,6 +40,9 @@ use tract_nnef::ser::{array, ints};
 
 /// The name of the primitive.
 pub const PRIMITIVE: &str = "tract_deconv_grouped_deconv";
+
+/// The name of the registry.
+const REGISTRY: &str = "tract_deconv";
 
 /// Longest dimension that is read, and most levels of parentheses and signs in it.
 const MOST_CHARACTERS: usize = 4096;
@@ -62,8 +68,8 @@ const DIALECTS: [(&str, Dialect); 5] = [
 
 impl WithDeconv for Nnef {
     fn enable_deconv(&mut self) {
-        standard::take_over(self);
-        self.registries.push(registry());
+        standard::take_over(self, Direction::Transposed);
+        add_registry(self);
     }
 
     fn with_deconv(mut self) -> Nnef {
@@ -72,9 +78,63 @@ impl WithDeconv for Nnef {
     }
 }
 
-/// The registry `tract_deconv`.
+impl WithConv for Nnef {
+    fn enable_conv(&mut self) {
+        standard::take_over(self, Direction::Forward);
+        add_registry(self);
+    }
+
+    fn with_conv(mut self) -> Nnef {
+        self.enable_conv();
+        self
+    }
+}
+
+fn add_registry(nnef: &mut Nnef) {
+    if nnef.registries.iter().any(|registry| registry.id.0 == REGISTRY) {
+        return;
+    }
+    for registry in &mut nnef.registries {
+        name_in_bodies(registry);
+    }
+    nnef.registries.push(registry());
+}
+
+/// Names the registry where an op in the body of a loop takes it: tract forgets what registries bodies take.
+fn name_in_bodies(registry: &mut Registry) {
+    let Some(stock) = registry.from_tract.remove(&std::any::TypeId::of::<Scan>()) else { return };
+    let dump = move |ast: &mut IntoAst, node: &TypedNode| {
+        let id = Identifier(REGISTRY.into());
+        let named = ast.registries.contains(&id);
+        if !named {
+            ast.registries.push(id.clone());
+        }
+        let written = stock(ast, node);
+        if !named && !ast.fragments.values().any(takes_registry) {
+            ast.registries.retain(|registry| *registry != id);
+        }
+        written
+    };
+    registry.from_tract.insert(std::any::TypeId::of::<Scan>(), Box::new(dump));
+}
+
+fn takes_registry(fragment: &FragmentDef) -> bool {
+    let mut assignments = fragment.body.iter().flatten();
+    assignments
+        .any(|assignment| matches!(&assignment.right, RValue::Invocation(invocation) if invocation.id.0 == PRIMITIVE))
+}
+
+/// # Errors
+/// An op in the body of a loop inside the body of a loop: tract leaves the inner body out of the file.
+fn check_nesting(ast: &IntoAst, node: &TypedNode) -> TractResult<()> {
+    let nested = ast.parent.is_some_and(|parent| parent.parent.is_some());
+    ensure!(!nested, "{}: it stands in a loop inside a loop, whose body tract does not write", node.name);
+    Ok(())
+}
+
+/// The registry `tract_deconv`. Of what stands in the body of a loop, [`WithDeconv`] and [`WithConv`] write more.
 pub fn registry() -> Registry {
-    let mut registry = Registry::new("tract_deconv").with_doc("Grouped transposed and forward convolutions.");
+    let mut registry = Registry::new(REGISTRY).with_doc("Grouped transposed and forward convolutions.");
     registry
         .register_primitive(PRIMITIVE, &parameters(), &[("output", TypeName::Scalar.tensor())], load)
         .with_doc("One convolution, transposed or forward. Lists have one value per spatial axis.");
@@ -125,6 +185,11 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
         GroupedDeconv::new(op.spec.clone(), op.dialect, op.has_bias, op.options.clone()).context("dumping")?;
     written.fusion = op.fusion;
     ensure!(written == *op, "{}: the op holds more than {PRIMITIVE} can say", node.name);
+    check_nesting(ast, node)?;
+    if let Some(parent) = ast.parent {
+        let named = parent.registries.iter().any(|registry| registry.0 == REGISTRY);
+        ensure!(named, "{}: it stands in the body of a loop, which only with_deconv or with_conv can write", node.name);
+    }
 
     let DeconvSpec {
         direction,
@@ -179,7 +244,7 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
             named.extend([("padding", string("same_forward")), ("extra", word(&SIDES, extra)?)]);
         }
         Padding::OutputShape { shape, extra } => {
-            let dims = shape.dims().iter().map(|dim| Ok(string(dim_text(dim)?))).collect::<TractResult<Vec<_>>>()?;
+            let dims = shape.dims().iter().map(dim_argument).collect::<TractResult<Vec<_>>>()?;
             named.extend([
                 ("padding", string("output_shape")),
                 ("extra", word(&SIDES, extra)?),
@@ -278,7 +343,15 @@ fn word<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> TractResult<RVa
     table.iter().find(|(_, v)| v == value).map(|(word, _)| string(word)).context("a value without a name in NNEF")
 }
 
-/// A dimension as text that [`dim_from_text`] reads.
+/// # Errors
+/// What would not be read again.
+fn dim_argument(dim: &TDim) -> TractResult<RValue> {
+    let text = dim_text(dim)?;
+    dim_of_any_symbols(&text).context("output_shape")?;
+    Ok(string(text))
+}
+
+/// A dimension as text that [`dim_from_text`] reads, if it is not too large.
 fn dim_text(dim: &TDim) -> TractResult<String> {
     // as NNEF's own expression it could not have a minimum, and a tensor would shadow a symbol of its name
     let nested = |dim: &TDim| match dim {
@@ -311,8 +384,19 @@ fn dim_text(dim: &TDim) -> TractResult<String> {
 }
 
 /// # Errors
-/// A text that is no dimension, divides by zero, is nested too deep, or has a symbol that the model does not declare.
+/// A text that is no dimension, divides by zero, is too large, or has a symbol that the model does not declare.
 fn dim_from_text(symbols: &SymbolScope, text: &str) -> TractResult<TDim> {
+    // first apart from the model: parsing declares what it meets
+    let (_scope, dim) = dim_of_any_symbols(text)?;
+    for symbol in dim.symbols() {
+        let name = symbol.to_string();
+        ensure!(symbols.get(&name).is_some(), "dim={text:?}, the model has no symbol {name}");
+    }
+    symbols.parse_tdim(text)
+}
+
+/// A dimension over symbols of its own, which lose their names with their scope.
+fn dim_of_any_symbols(text: &str) -> TractResult<(SymbolScope, TDim)> {
     let mut levels = 0usize;
     let mut deepest = 0;
     for character in text.chars() {
@@ -328,20 +412,19 @@ fn dim_from_text(symbols: &SymbolScope, text: &str) -> TractResult<TDim> {
         "dim={:?}, at most {MOST_CHARACTERS} characters and {MOST_LEVELS} levels are read",
         text.chars().take(32).collect::<String>()
     );
+    dimension::Extent::of_text(text)
+        .with_context(|| format!("dim={text:?}, an expression is needed"))?
+        .check()
+        .with_context(|| format!("dim={:?}", text.chars().take(32).collect::<String>()))?;
     let divides_by_zero = text.split('/').skip(1).any(|after| {
         let after = after.trim_start();
         let digits = after.find(|c: char| !c.is_ascii_digit()).map_or(after, |end| &after[..end]);
         digits.parse::<u64>() == Ok(0)
     });
     ensure!(!divides_by_zero, "dim={text:?}, it divides by zero");
-    // first apart from the model: parsing declares what it meets
     let scope = SymbolScope::default();
     let dim = scope.parse_tdim(text).map_err(|_| format_err!("dim={text:?}, an expression is needed"))?;
-    for symbol in dim.symbols() {
-        let name = symbol.to_string();
-        ensure!(symbols.get(&name).is_some(), "dim={text:?}, the model has no symbol {name}");
-    }
-    symbols.parse_tdim(text)
+    Ok((scope, dim))
 }
 
 #[cfg(test)]

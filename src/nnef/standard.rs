@@ -1,10 +1,11 @@
-//! NNEF's own `deconv`, with which tract reads a model whether this crate is there or not.
+//! NNEF's own `deconv` and `conv`, with which tract reads a model whether this crate is there or not.
 //!
-//! The fragment means what tract's reader takes it for. That departs from the standard's text in two places: the filter is
-//! `[output channels, input channels / groups, ..]`, where the text has the input channels first, and `output_shape` holds
+//! The fragments mean what tract's reader takes them for. For `deconv` that departs from the standard's text in two places: the
+//! filter is `[output channels, input channels / groups, ..]`, where the text has the input channels first, and `output_shape` holds
 //! spatial sizes alone. Padding that is left out is SAME_UPPER.
 
 use super::as_size;
+use crate::describe::list;
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
 use crate::plan::PlanOptions;
@@ -14,18 +15,26 @@ use tract_core::ops::cnn::wire_reshape_bias_as_vector;
 use tract_nnef::internal::*;
 use tract_nnef::ser::{array, ints, tuple_2};
 
-/// The name of the fragment.
-const FRAGMENT: &str = "deconv";
-
 /// The registry that every model may use without naming it.
 const REGISTRY: &str = "tract_nnef";
 
-/// Puts this crate's reader and writer in the place of tract's.
-pub(super) fn take_over(nnef: &mut Nnef) {
+/// The fragment of a direction.
+fn fragment(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Transposed => "deconv",
+        Direction::Forward => "conv",
+    }
+}
+
+/// Puts this crate's writer beside tract's, and its reader of one direction's fragment in the place of tract's.
+pub(super) fn take_over(nnef: &mut Nnef, direction: Direction) {
     for registry in nnef.registries.iter_mut().filter(|registry| registry.id.0 == REGISTRY) {
         registry.register_dumper(dump);
-        if let Some(primitive) = registry.primitives.get_mut(&FRAGMENT.into()) {
-            primitive.to_tract = load;
+        if let Some(primitive) = registry.primitives.get_mut(&fragment(direction).into()) {
+            primitive.to_tract = match direction {
+                Direction::Transposed => load_transposed,
+                Direction::Forward => load_forward,
+            };
         }
     }
 }
@@ -33,30 +42,29 @@ pub(super) fn take_over(nnef: &mut Nnef) {
 /// `None` for what the fragment can not say.
 fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<Option<Arc<RValue>>> {
     let spec = &op.spec;
-    let Padding::Explicit { begin, end } = &spec.padding else { return Ok(None) };
     let (data, output) = (ast.model.outlet_fact(node.inputs[0])?, &node.outputs[0].fact);
-    let sayable = spec.direction == Direction::Transposed
-        && spec.data_format == DataFormat::Ncx
-        && op.fusion
-        && data.datum_type.is_float()
-        && begin.iter().chain(end).all(|pad| *pad >= 0);
-    if !sayable {
+    if spec.data_format != DataFormat::Ncx || !op.fusion || !data.datum_type.is_float() {
         return Ok(None);
     }
+    let Some(padding) = padding_argument(spec, &data.shape) else { return Ok(None) };
+    super::check_nesting(ast, node)?;
     let mut named = vec![
         ("border", string("constant")),
-        (
-            "padding",
-            array(begin.iter().zip(end).map(|(b, e)| tuple_2(numeric(b), numeric(e))).collect::<Vec<RValue>>()),
-        ),
+        ("padding", padding),
         ("stride", ints(&spec.strides)),
         ("dilation", ints(&spec.dilations)),
         ("groups", numeric(spec.group)),
     ];
     if spec.output_padding.iter().any(|padding| *padding != 0) {
         // tract derives the output padding from the sizes on both sides
-        let (Some(_), Some(output)) = (data.shape.as_concrete(), output.shape.as_concrete()) else { return Ok(None) };
-        named.push(("output_shape", ints(&output[spec.data_format.x_axis()..])));
+        let (Some(data), Some(output)) = (data.shape.as_concrete(), output.shape.as_concrete()) else {
+            return Ok(None);
+        };
+        let x0 = spec.data_format.x_axis();
+        if !tract_derives_output_padding(spec, &data[x0..]) {
+            return Ok(None);
+        }
+        named.push(("output_shape", ints(&output[x0..])));
     }
     let mut inputs = node
         .inputs
@@ -66,7 +74,40 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
     if let Some(filter) = inputs.get(1).cloned() {
         inputs[1] = outputs_first(ast, &node.name, spec, filter);
     }
-    Ok(Some(invocation(FRAGMENT, &inputs, &named)))
+    Ok(Some(invocation(fragment(spec.direction), &inputs, &named)))
+}
+
+/// Whether no size of tract's arithmetic is below zero on the way: of the input less one, and of the output before the output padding.
+fn tract_derives_output_padding(spec: &DeconvSpec, input: &[usize]) -> bool {
+    let Padding::Explicit { begin, end } = &spec.padding else { return false };
+    (0..spec.rank()).all(|ax| {
+        let extent = (spec.kernel[ax] - 1) * spec.dilations[ax] + 1;
+        let pads = usize::try_from(begin[ax]).ok().zip(usize::try_from(end[ax]).ok());
+        let full = input[ax].checked_sub(1).and_then(|strides| strides.checked_mul(spec.strides[ax]));
+        full.zip(pads).is_some_and(|(full, (begin, end))| full.saturating_add(extent) >= begin.saturating_add(end))
+    })
+}
+
+/// Pairs of pads, or the empty list, which is SAME_UPPER; `None` for what neither says.
+fn padding_argument(spec: &DeconvSpec, input: &ShapeFact) -> Option<RValue> {
+    let (begin, end) = match &spec.padding {
+        Padding::Explicit { begin, end } => (begin.clone(), end.clone()),
+        Padding::SameForward { extra: Side::End } => return Some(array([])),
+        Padding::SameForward { extra: Side::Begin } => {
+            let input = input.as_concrete()?;
+            let pads = spec.problem(input, None).ok()?.axes.into_iter().map(|axis| {
+                let extent = (axis.kernel - 1) * axis.dilation + 1;
+                let total = ((axis.output.max(1) - 1) * axis.stride + extent).saturating_sub(axis.input) as i64;
+                (axis.pad_begin, total - axis.pad_begin)
+            });
+            pads.unzip()
+        }
+        Padding::OutputShape { .. } => return None,
+    };
+    if begin.iter().chain(&end).any(|pad| *pad < 0) {
+        return None;
+    }
+    Some(array(begin.iter().zip(&end).map(|(b, e)| tuple_2(numeric(b), numeric(e))).collect::<Vec<RValue>>()))
 }
 
 /// The filter as [`FilterFormat::GroupedOix`].
@@ -95,18 +136,29 @@ fn outputs_first(ast: &mut IntoAst, name: &str, spec: &DeconvSpec, filter: Arc<R
     })
 }
 
-fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractResult<Value> {
+fn load_transposed(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractResult<Value> {
+    load(builder, invocation, Direction::Transposed)
+}
+
+fn load_forward(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractResult<Value> {
+    load(builder, invocation, Direction::Forward)
+}
+
+fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation, direction: Direction) -> TractResult<Value> {
     let input: OutletId = invocation.named_arg_as(builder, "input")?;
     let filter: OutletId = invocation.named_arg_as(builder, "filter")?;
     let data = builder.model.outlet_fact(input)?.clone();
     let weights = builder.model.outlet_fact(filter)?.clone();
     if !data.datum_type.is_float() || weights.datum_type != data.datum_type {
         // integers, quantised or not
-        return tract_nnef::ops::nnef::deser::deconv(builder, invocation);
+        return match direction {
+            Direction::Transposed => tract_nnef::ops::nnef::deser::deconv(builder, invocation),
+            Direction::Forward => tract_nnef::ops::nnef::deser::conv(builder, invocation),
+        };
     }
     let border: String = invocation.named_arg_as(builder, "border")?;
     ensure!(border == "constant", "border: border={border}, it must be constant");
-    let spec = spec(builder, invocation, &data, &weights)?;
+    let spec = spec(builder, invocation, direction, &data, &weights)?;
     let (channels, name) = (spec.out_channels, builder.generate_node_name());
     let mut wires = tvec!(input, filter);
     wires.extend(bias(builder, invocation, &name, data.datum_type, channels)?);
@@ -117,6 +169,7 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractRes
 fn spec(
     builder: &mut ModelBuilder,
     invocation: &ResolvedInvocation,
+    direction: Direction,
     data: &TypedFact,
     weights: &TypedFact,
 ) -> TractResult<DeconvSpec> {
@@ -145,8 +198,11 @@ fn spec(
         Ok(sizes)
     };
     let or = |sizes: TVec<usize>, value| if sizes.is_empty() { tvec!(value; rank) } else { sizes };
-    let (strides, dilations, output_shape) =
-        (or(sizes("stride")?, 1), or(sizes("dilation")?, 1), sizes("output_shape")?);
+    let (strides, dilations) = (or(sizes("stride")?, 1), or(sizes("dilation")?, 1));
+    let output_shape = match direction {
+        Direction::Transposed => sizes("output_shape")?,
+        Direction::Forward => tvec!(),
+    };
     let pads: TVec<TVec<i64>> = invocation.named_arg_as(builder, "padding")?;
     ensure!(
         pads.is_empty() || (pads.len() == rank && pads.iter().all(|pad| pad.len() == 2)),
@@ -154,7 +210,7 @@ fn spec(
     );
     let explicit = |ix: usize| pads.iter().map(|pad| pad[ix]).collect::<TVec<i64>>();
     let mut spec = DeconvSpec {
-        direction: Direction::Transposed,
+        direction,
         data_format: DataFormat::Ncx,
         filter_format: FilterFormat::GroupedOix,
         in_channels,
@@ -172,6 +228,7 @@ fn spec(
     };
     spec.validate()?;
     match (pads.is_empty(), output_shape.is_empty()) {
+        (true, true) if direction == Direction::Forward => spec.padding = Padding::SameForward { extra: Side::End },
         (true, true) => {
             spec.padding =
                 Padding::same_transposed(&spec.kernel, &spec.strides, &spec.dilations, &spec.output_padding, Side::End);
@@ -182,19 +239,38 @@ fn spec(
         }
         (false, true) => (),
         (false, false) => {
-            let without = spec.output_shape(&data.shape)?;
-            let missing = |ax: usize| {
-                let size = without[spec.data_format.x_axis() + ax].to_usize().ok()?;
-                output_shape[ax].checked_sub(size)
-            };
-            spec.output_padding = (0..rank).map(missing).collect::<Option<_>>().with_context(|| {
-                format!(
-                    "output_shape: output_shape={output_shape:?}, at least [{without:?}] is needed, and known sizes"
-                )
+            let sizes = &data.shape[spec.data_format.x_axis()..];
+            spec.output_padding = missing_cells(&spec, sizes, &output_shape).with_context(|| {
+                format!("output_shape: output_shape={output_shape:?}, padding={pads:?}, input=[{}]", list(sizes, ", "))
             })?;
         }
     }
     Ok(spec)
+}
+
+/// The output padding that gives a size, beside pads.
+fn missing_cells(spec: &DeconvSpec, input: &[TDim], output: &[usize]) -> TractResult<TVec<usize>> {
+    let Padding::Explicit { begin, end } = &spec.padding else { bail!("explicit pads are needed") };
+    let missing = |ax: usize| {
+        let size = input[ax].to_usize().ok().context("the input's size must be known when the model is loaded")?;
+        let size = i64::try_from(size)?;
+        let extent = (spec.kernel[ax] as i64 - 1).checked_mul(spec.dilations[ax] as i64).and_then(|e| e.checked_add(1));
+        // may be below one, before the output padding
+        let without = (size - 1)
+            .checked_mul(spec.strides[ax] as i64)
+            .zip(extent)
+            .and_then(|(strides, extent)| strides.checked_add(extent))
+            .and_then(|full| full.checked_sub(begin[ax] + end[ax]))
+            .context("the sizes overflow")?;
+        let missing = i64::try_from(output[ax])?.checked_sub(without).context("the sizes overflow")?;
+        usize::try_from(missing).ok().with_context(|| {
+            format!(
+                "axis={ax}, strides, kernel and pads give {without} cells, and output padding only adds to them (tract's own \
+                 operator crops an output_shape wrongly, and dumps it so)"
+            )
+        })
+    };
+    (0..spec.rank()).map(missing).collect()
 }
 
 /// A vector; nothing for a bare zero, the value of an argument that is left out.

@@ -1,7 +1,7 @@
-//! The spec that NNEF's tests start from, and what NNEF's own `deconv` can say.
+//! The spec that NNEF's tests start from, and what NNEF's own `deconv` and `conv` can say.
 
 use tract_core::internal::*;
-use tract_deconv::{DataFormat, DeconvSpec, Direction, FilterFormat, GroupedDeconv, Padding};
+use tract_deconv::{DataFormat, DeconvSpec, Direction, FilterFormat, GroupedDeconv, Padding, Side};
 
 /// Two axes, four channels to six in two groups.
 pub fn plain() -> DeconvSpec {
@@ -20,14 +20,26 @@ pub fn plain() -> DeconvSpec {
     }
 }
 
-/// A transposed convolution of floats, channels first, under explicit pads; with an output padding where sizes are known.
+/// A convolution of floats, channels first: a transposed one under explicit pads, with an output padding where sizes are known and not below
+/// zero without it; a forward one under those or SAME_UPPER, and SAME_LOWER where sizes are known.
 pub fn is_standard(op: &GroupedDeconv, data: &TypedFact) -> bool {
     let spec = &op.spec;
-    let explicit = match &spec.padding {
+    let concrete = data.shape.is_concrete();
+    let sayable = match &spec.padding {
         Padding::Explicit { begin, end } => begin.iter().chain(end).all(|pad| *pad >= 0),
-        _ => false,
+        Padding::SameForward { extra } => concrete || *extra == Side::End,
+        Padding::OutputShape { .. } => false,
     };
-    let sized = data.shape.is_concrete() || spec.output_padding.iter().all(|padding| *padding == 0);
-    let plain = spec.direction == Direction::Transposed && spec.data_format == DataFormat::Ncx && op.fusion;
-    plain && explicit && sized && data.datum_type.is_float()
+    let sized = spec.output_padding.iter().all(|padding| *padding == 0)
+        || data.shape.as_concrete().is_some_and(|shape| not_negative(spec, &shape[spec.data_format.x_axis()..]));
+    spec.data_format == DataFormat::Ncx && op.fusion && sayable && sized && data.datum_type.is_float()
+}
+
+/// Whether each size is at least zero without the output padding.
+fn not_negative(spec: &DeconvSpec, input: &[usize]) -> bool {
+    let Padding::Explicit { begin, end } = &spec.padding else { return false };
+    (0..spec.rank()).all(|ax| {
+        let extent = (spec.kernel[ax] - 1) * spec.dilations[ax] + 1;
+        ((input[ax] - 1) * spec.strides[ax] + extent) as i64 - begin[ax] - end[ax] >= 0
+    })
 }
