@@ -1,6 +1,7 @@
 //! Element types: what is stored, and what it is computed in.
 
 use crate::kernel::Dispatch;
+use crate::memory::Working;
 use crate::tail::Activation;
 use std::sync::OnceLock;
 use tract_core::internal::*;
@@ -8,7 +9,7 @@ use tract_linalg::element_wise::ElementWise;
 use tract_linalg::routines::Func;
 
 /// A type that sums and products are computed in.
-pub(crate) trait Compute: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The additive identity.
     const ZERO: Self;
 
@@ -201,7 +202,7 @@ impl Compute for i64 {
 }
 
 /// A type that tensors hold while a plan runs on them: see [`integers`](crate::integers) for those that are none.
-pub(crate) trait Element: Datum + Copy + Send + Sync {
+pub(crate) trait Element: Datum + Copy + Default + Send + Sync {
     /// The type that sums are computed in.
     type Compute: Dispatch + Datum;
 

@@ -1,6 +1,6 @@
 //! Filters as strategies read them.
 
-use crate::element::{Compute, Element, dispatch_element};
+use crate::element::{Element, dispatch_element};
 use crate::integers;
 use crate::kernel::{self, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
 use crate::memory::{self, Before};
@@ -237,20 +237,13 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// A tensor of zeros.
-fn zeros<T: Compute + Datum>(shape: &[usize]) -> TractResult<Tensor> {
-    let mut tensor = memory::uninitialized_tensor("packed filter", T::datum_type(), shape)?;
-    tensor.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.fill(T::ZERO);
-    Ok(tensor)
-}
-
 /// Input channels come in chunks, and each tap of a phase once a chunk.
 fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let phases = taps_of_phases(spec);
     let taps: usize = spec.kernel.iter().product();
     let padded: usize = panel_heights(spec.group_out(), mr, tail_mr).map(|p| p.1).sum();
-    let mut tensor = zeros::<E::Compute>(&[spec.group, padded, spec.group_in(), taps])?;
+    let mut tensor = memory::zero_tensor::<E::Compute>("packed filter", &[spec.group, padded, spec.group_in(), taps])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let mut packed = view.as_slice_mut::<E::Compute>()?;
     for g in 0..spec.group {
@@ -292,7 +285,7 @@ fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) 
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
     let shape = [spec.group, taps, channels.div_ceil(DEPTH), PARTS, sides, WEIGHTS_OF_SIDE];
-    let mut tensor = memory::uninitialized_tensor("packed filter", u16::datum_type(), &shape)?;
+    let mut tensor = memory::zero_tensor::<u16>("packed filter", &shape)?;
     let mut ram = tensor.try_as_plain_ram_mut()?;
     let mut packed = ram.as_slice_mut::<u16>()?;
     for width in (0..spec.group).flat_map(|_| &panels) {
@@ -312,7 +305,8 @@ fn cells<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResul
     let strides = spec.filter_strides();
     let taps: Vec<usize> = taps_of_phases(spec).concat();
     let vectors = spec.out_channels.div_ceil(width);
-    let mut tensor = zeros::<E::Compute>(&[vectors, taps.len(), spec.group_in(), width])?;
+    let mut tensor =
+        memory::zero_tensor::<E::Compute>("packed filter", &[vectors, taps.len(), spec.group_in(), width])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let packed = view.as_slice_mut::<E::Compute>()?.chunks_mut(width);
     let places = (0..vectors).cartesian_product(&taps).cartesian_product(0..spec.group_in());
@@ -335,7 +329,7 @@ fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E
     let products = spec.group_out() * taps.len();
     let offset = |product: usize| product / taps.len() * strides.output + taps[product % taps.len()];
     let padded: usize = panel_heights(products, mr, tail_mr).map(|p| p.1).sum();
-    let mut tensor = zeros::<E::Compute>(&[spec.group, padded, spec.group_in()])?;
+    let mut tensor = memory::zero_tensor::<E::Compute>("packed filter", &[spec.group, padded, spec.group_in()])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let mut packed = view.as_slice_mut::<E::Compute>()?;
     for g in 0..spec.group {

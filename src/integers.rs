@@ -5,7 +5,7 @@
 //! and beside the limit of a plan's working memory, and saves eight instances of every strategy.
 
 use crate::element::ELEMENT_TYPES;
-use crate::memory::uninitialized_tensor;
+use crate::memory::mapped_tensor;
 use std::borrow::Cow;
 use tract_core::internal::tract_num_traits::AsPrimitive;
 use tract_core::internal::*;
@@ -26,20 +26,18 @@ pub(crate) fn converted<'a>(what: &str, from: &'a Tensor, to: DatumType) -> Trac
     if from.datum_type() == to {
         return Ok(Cow::Borrowed(from));
     }
-    let mut tensor = uninitialized_tensor(what, to, from.shape())?;
     macro_rules! copy {
         ($($narrow:ident $datum_type:ident),*) => {
             match (from.datum_type(), to) {
                 $(
-                    (DatumType::$datum_type, DatumType::I64) => copy::<$narrow, i64>(from, &mut tensor)?,
-                    (DatumType::I64, DatumType::$datum_type) => copy::<i64, $narrow>(from, &mut tensor)?,
+                    (DatumType::$datum_type, DatumType::I64) => mapped_tensor(what, from, |x: $narrow| AsPrimitive::<i64>::as_(x))?,
+                    (DatumType::I64, DatumType::$datum_type) => mapped_tensor(what, from, |x: i64| AsPrimitive::<$narrow>::as_(x))?,
                 )*
                 (other, _) => bail!("{what}: datum_type={other:?}, {to:?} is needed"),
             }
         };
     }
-    copy!(i8 I8, u8 U8, i16 I16, u16 U16, i32 I32, u32 U32, u64 U64);
-    Ok(Cow::Owned(tensor))
+    Ok(Cow::Owned(copy!(i8 I8, u8 U8, i16 I16, u16 U16, i32 I32, u32 U32, u64 U64)))
 }
 
 /// As [`converted`], of a tensor that is not wanted any more.
@@ -51,15 +49,6 @@ pub(crate) fn convert(what: &str, from: Tensor, to: DatumType) -> TractResult<Te
         Cow::Owned(converted) => Ok(converted),
         Cow::Borrowed(_) => Ok(from),
     }
-}
-
-fn copy<A: Datum + AsPrimitive<B>, B: Datum + Copy>(from: &Tensor, to: &mut Tensor) -> TractResult<()> {
-    let from = from.try_as_plain_ram()?.as_slice::<A>()?;
-    let mut view = to.try_as_plain_ram_mut()?;
-    for (to, from) in view.as_slice_mut::<B>()?.iter_mut().zip(from) {
-        *to = from.as_();
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -147,10 +147,10 @@ pub(crate) mod memory;
 #[cfg(feature = "nnef")]
 #[forbid(unsafe_code)]
 pub mod nnef;
-#[forbid(unsafe_code)]
+#[deny(unsafe_code)]
 pub mod op;
 mod parallel;
-#[forbid(unsafe_code)]
+#[deny(unsafe_code)]
 pub mod plan;
 #[cfg(feature = "pulse")]
 #[forbid(unsafe_code)]
@@ -165,6 +165,12 @@ mod strategy;
 mod tail;
 #[cfg(test)]
 mod testing;
+
+/// For this crate's own tests. Nothing of it is part of the interface.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::memory::fill_new_memory;
+}
 
 pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};

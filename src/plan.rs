@@ -511,7 +511,10 @@ impl Plan {
         let output: Tensor = dispatch_element!(computed_as, E => {
             let shape = self.problem.output_shape();
             let steps = tail::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
-            let mut output = memory::uninitialized_tensor("output size", computed_as, &shape)?;
+            #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
+            // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
+            // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.
+            let mut output = unsafe { memory::uninitialized_tensor("output size", computed_as, &shape)? };
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,

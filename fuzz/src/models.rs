@@ -61,6 +61,7 @@ fn watch_panics() {
 /// # Panics
 /// On a find.
 pub fn models(bytes: &[u8]) -> Outcome {
+    tract_deconv::internals::fill_new_memory(true);
     let Ok(proto) = ModelProto::decode(bytes) else { return Outcome::Skipped };
     let nodes = proto.graph.iter().flat_map(|graph| &graph.node);
     let known = |node: &NodeProto| OURS.contains(&&*node.op_type) || AROUND.contains(&&*node.op_type);

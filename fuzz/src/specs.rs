@@ -179,6 +179,7 @@ impl Draw {
 /// # Panics
 /// On a find.
 pub fn legal(bytes: &[u8]) -> (Outcome, Vec<Strategy>) {
+    tract_deconv::internals::fill_new_memory(true);
     let Ok(draw) = Draw::arbitrary(&mut Unstructured::new(bytes)) else { return (Outcome::Skipped, vec![]) };
     let case = draw.legal();
     let refusal =
@@ -283,6 +284,7 @@ const WILD: [i64; 16] = [
 /// # Panics
 /// On a find.
 pub fn nearly_legal(bytes: &[u8]) -> Outcome {
+    tract_deconv::internals::fill_new_memory(true);
     let mut rest = Unstructured::new(bytes);
     let Ok(draw) = Draw::arbitrary(&mut rest) else { return Outcome::Skipped };
     let mut case = draw.legal();

@@ -1,7 +1,10 @@
 //! Memory whose size a model decides: where it can't be had, there is an error and no abort.
 
+mod fill;
 mod scratch;
 
+pub(crate) use fill::Working;
+pub use fill::fill_new_memory;
 pub(crate) use scratch::{Aligned, Scratch, Shelf};
 
 use crate::element::Compute;
@@ -52,11 +55,14 @@ const KEPT_TO: usize = 256 << 20;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ROOM_FOR: usize = 4;
 
-/// A tensor for a strategy to overwrite entirely. `what` begins the message of an error.
+/// A tensor of whatever the memory holds. `what` begins the message of an error.
+///
+/// # Safety
+/// The type is a number's, and each element is written before it is read, or the tensor given to anybody.
 ///
 /// # Errors
 /// When the size overflows or the memory can't be had.
-pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
+pub(crate) unsafe fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
     let bytes = shape
         .iter()
         .try_fold(dt.size_of(), |bytes, dim| bytes.checked_mul(*dim))
@@ -67,8 +73,7 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
         let room = bytes.saturating_add(2 * PAGE);
         ensure!(can_be_had(room), "{what}: shape={shape:?}, {bytes} bytes can not be allocated");
     }
-    // SAFETY: every strategy writes each element of its output (the property suite poisons outputs to show it), and so does
-    // the packing of filters; any bit pattern is a valid value of the number types that reach this.
+    // SAFETY: this function's contract; any bit pattern is a number.
     let mut tensor = unsafe {
         match bytes {
             KEPT_FROM..=KEPT_TO => tensor_at_a_place(dt, shape, bytes)?,
@@ -79,6 +84,41 @@ pub(crate) fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     if bytes >= LARGE_FROM {
         advise_huge_pages(tensor.try_as_plain_ram_mut()?.as_bytes_mut());
     }
+    fill::fill(dt, tensor.try_as_plain_ram_mut()?.as_bytes_mut());
+    Ok(tensor)
+}
+
+/// A tensor of zeros. `what` begins the message of an error.
+///
+/// # Errors
+/// As [`uninitialized_tensor`].
+pub(crate) fn zero_tensor<T: Datum + Copy + Default>(what: &str, shape: &[usize]) -> TractResult<Tensor> {
+    // SAFETY: all elements, which are numbers, are written here.
+    unsafe {
+        let mut tensor = uninitialized_tensor(what, T::datum_type(), shape)?;
+        tensor.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.fill(T::default());
+        Ok(tensor)
+    }
+}
+
+/// A tensor of what `each` makes of the elements of another one. `what` begins the message of an error.
+///
+/// # Errors
+/// As [`uninitialized_tensor`], or when the elements of `from` are of another type.
+pub(crate) fn mapped_tensor<A: Datum + Copy, B: Datum + Copy>(
+    what: &str,
+    from: &Tensor,
+    each: impl Fn(A) -> B,
+) -> TractResult<Tensor> {
+    let ram = from.try_as_plain_ram()?;
+    let elements = ram.as_slice::<A>()?;
+    ensure!(B::datum_type().is_number(), "{what}: datum_type={:?}, a number is needed", B::datum_type());
+    // SAFETY: the elements are numbers, and each is written here: there are as many as the other tensor of the same shape has.
+    let mut tensor = unsafe { uninitialized_tensor(what, B::datum_type(), from.shape())? };
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let to = view.as_slice_mut::<B>()?;
+    assert_eq!(to.len(), elements.len());
+    to.iter_mut().zip(elements).for_each(|(to, from)| *to = each(*from));
     Ok(tensor)
 }
 
@@ -308,7 +348,8 @@ mod tests {
     fn no_memory_is_an_error() {
         let shown = |result: TractResult<()>| format!("{:#}", result.expect_err("more than an address space"));
         let len = 1 << 50;
-        let tensor = uninitialized_tensor("output size", f32::datum_type(), &[len]).map(|_| ());
+        // SAFETY: there is none.
+        let tensor = unsafe { uninitialized_tensor("output size", f32::datum_type(), &[len]).map(|_| ()) };
         assert_eq!(shown(tensor), "output size: shape=[1125899906842624], 4503599627370496 bytes can not be allocated");
         let zeros = zeros::<f64>("sums", len).map(|_| ());
         assert_eq!(shown(zeros), "sums: length=1125899906842624, 9007199254740992 bytes can not be allocated");

@@ -1,5 +1,6 @@
 //! Memory that is kept between runs.
 
+use super::fill::{self, Working};
 use super::reserved;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ pub(crate) struct Scratch<T> {
 /// calling thread and one of an executor's two run the tasks of a layer, the other one runs those of the next (7 MiB of a U-Net's).
 pub(crate) struct Shelf<T>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
 
-impl<T> Shelf<T> {
+impl<T: Working> Shelf<T> {
     /// An empty one.
     pub const fn new() -> Self {
         Shelf(Mutex::new(vec![]))
@@ -46,6 +47,7 @@ impl<T> Shelf<T> {
         thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });
         let (place, mut scratch) = self.take(LAST.get());
         LAST.set(place);
+        scratch.forget();
         let result = use_it(&mut scratch);
         self.places()[place] = Some(scratch);
         result
@@ -72,7 +74,17 @@ impl<T> Shelf<T> {
 #[derive(Default)]
 pub(crate) struct Aligned<T>(Vec<T>);
 
-impl<T: Copy + Default> Aligned<T> {
+impl<T: Working> Scratch<T> {
+    /// If a test asks for it, nothing is left of what another task had there.
+    fn forget(&mut self) {
+        let Scratch { block, tile, ragged, parts, weights, row, transformed } = self;
+        let [input, filter, products] = transformed;
+        [block, tile, ragged, row, input, filter, products].into_iter().for_each(|memory| fill::forget(&mut memory.0));
+        [parts, weights].into_iter().for_each(|memory| fill::forget(&mut memory.0));
+    }
+}
+
+impl<T: Working> Aligned<T> {
     /// `len` elements with whatever they held before.
     ///
     /// # Errors
@@ -84,7 +96,7 @@ impl<T: Copy + Default> Aligned<T> {
             // given back first: nothing of it is wanted, and the longer one may take its place
             self.0 = vec![];
             self.0 = reserved("working memory", whole)?;
-            self.0.resize(whole, T::default());
+            self.0.resize(whole, fill::new_element());
         }
         let begin = self.0.as_ptr().align_offset(64).min(slack);
         Ok(&mut self.0[begin..begin + len])

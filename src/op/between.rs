@@ -126,7 +126,9 @@ impl BetweenLayers {
     fn pooled<E: Element>(&self, pool: &PoolSpec, value: &Tensor) -> TractResult<Tensor> {
         let axes = pool_axes(pool, &value.shape()[2..]);
         let output = pool.output_shape(value.shape())?.shape;
-        let mut to = memory::uninitialized_tensor("pool", value.datum_type(), &output)?;
+        #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
+        // SAFETY: the type is a number's, as there is an `Element`, and `max_pool` writes all windows of all planes, or fails.
+        let mut to = unsafe { memory::uninitialized_tensor("pool", value.datum_type(), &output)? };
         let from = value.try_as_plain_ram()?;
         let mut view = to.try_as_plain_ram_mut()?;
         let operands = E::as_compute(from.as_slice::<E>()?).zip(E::as_compute_mut(view.as_slice_mut::<E>()?));
@@ -175,7 +177,9 @@ impl BetweenLayers {
         }
         let from = value.try_as_plain_ram()?;
         pass.from = Some(from.as_slice::<E>()?);
-        let mut tensor = memory::uninitialized_tensor("activation", value.datum_type(), &shape)?;
+        #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
+        // SAFETY: the type is a number's, as there is an `Element`, and each element is a copy of one of `from`, which is as long, or the pass fails.
+        let mut tensor = unsafe { memory::uninitialized_tensor("activation", value.datum_type(), &shape)? };
         pass.run(tensor.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
         Ok(tensor)
     }

@@ -72,8 +72,8 @@ fn bias_only(
     };
     let computed_as = integers::computed_as(datum_type);
     let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
-    let mut output = memory::uninitialized_tensor("output size", computed_as, &shape)?;
-    dispatch_element!(computed_as, E => {
+    let output: Tensor = dispatch_element!(computed_as, E => {
+        let mut output = memory::zero_tensor::<E>("output size", &shape)?;
         let mut sums = vec![<<E as Element>::Compute as Compute>::ZERO; problem.group * problem.group_out];
         if let Some(bias) = &bias {
             let bias = bias.try_as_plain_ram()?;
@@ -97,6 +97,7 @@ fn bias_only(
                 }
             }
         }
+        output
     });
     integers::convert("output size", output, datum_type)
 }
