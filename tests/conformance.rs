@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use tract_core::internal::*;
 
 fn main() -> ExitCode {
+    tract_deconv::internals::fill_new_memory(true);
     let arguments = Arguments::from_args();
     let own = read(&case::own_files());
     let mut trials = vec![];
