@@ -124,7 +124,7 @@ impl AxisPhases {
         let taps = &self.phases[phase].taps;
         let reads = |tap: &Tap| {
             let inside = self.inside(tap.shift);
-            inside.start < grid.end && grid.start < inside.end
+            inside.start.max(grid.start) < inside.end.min(grid.end)
         };
         let begin = taps.iter().position(reads).unwrap_or(0);
         begin..taps.iter().rposition(reads).map_or(begin, |last| last + 1)

@@ -126,16 +126,19 @@ mod dimension;
 mod element;
 #[forbid(unsafe_code)]
 pub mod explain;
+#[doc(hidden)]
 #[forbid(unsafe_code)]
 pub mod filter;
 #[forbid(unsafe_code)]
 mod frontend;
 #[forbid(unsafe_code)]
 mod fuse;
+#[doc(hidden)]
 #[forbid(unsafe_code)]
 pub mod geometry;
 #[forbid(unsafe_code)]
 mod integers;
+#[doc(hidden)]
 pub mod kernel;
 #[forbid(unsafe_code)]
 pub mod knobs;
@@ -150,6 +153,7 @@ pub mod nnef;
 #[deny(unsafe_code)]
 pub mod op;
 mod parallel;
+#[doc(hidden)]
 #[deny(unsafe_code)]
 pub mod plan;
 #[cfg(feature = "pulse")]
@@ -166,14 +170,17 @@ mod tail;
 #[cfg(test)]
 mod testing;
 
-/// For this crate's own tests. Nothing of it is part of the interface.
+/// For tests, benchmarks and fuzzing of this crate: no part of its interface, and free to change in any release.
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill_new_memory;
 }
 
 pub use explain::{Explanation, explain};
+pub use filter::{FilterLayout, PackedFilter};
 pub use frontend::{WithConv, WithDeconv};
+pub use kernel::Isa;
 pub use load::{load, load_with};
 pub use machine::Machine;
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};

@@ -218,6 +218,31 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
+    /// The same, with only this strategy, or with any.
+    pub fn with_strategy(self, strategy: impl Into<Option<Strategy>>) -> PlanOptions {
+        PlanOptions { strategy: strategy.into(), ..self }
+    }
+
+    /// The same, with only this instruction set, or with the machine's best.
+    pub fn with_isa(self, isa: impl Into<Option<Isa>>) -> PlanOptions {
+        PlanOptions { isa: isa.into(), ..self }
+    }
+
+    /// The same, for another machine, or for the one that the program runs on.
+    pub fn with_machine(self, machine: impl Into<Option<Machine>>) -> PlanOptions {
+        PlanOptions { machine: machine.into(), ..self }
+    }
+
+    /// The same, with only strategies that read a filter packed like this, or with any.
+    pub fn with_layout(self, layout: impl Into<Option<FilterLayout>>) -> PlanOptions {
+        PlanOptions { layout: layout.into(), ..self }
+    }
+
+    /// The same, with another limit to the bytes of an output and of working memory, or with 16 GiB.
+    pub fn with_memory_limit(self, bytes: impl Into<Option<usize>>) -> PlanOptions {
+        PlanOptions { memory_limit: bytes.into(), ..self }
+    }
+
     /// Refuses an output above the limit.
     pub(crate) fn check_output(&self, shape: &[usize], datum_type: DatumType) -> TractResult<()> {
         let limit = self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);

@@ -63,6 +63,41 @@ fn by_phases(axis: &Axis, phases: &AxisPhases) -> Vec<Vec<(usize, usize)>> {
         .collect()
 }
 
+/// Runs of grid positions against each position by itself.
+fn runs_and_cells(axis: &Axis, phases: &AxisPhases) {
+    let reads = |u: usize, shift: i64| (0..axis.input as i64).contains(&((u * phases.in_step) as i64 + shift));
+    let (mut pairs, mut inside) = (0, 0);
+    for (r, phase) in phases.phases.iter().enumerate() {
+        let mut next = 0;
+        for (grid, taps) in phases.runs(r) {
+            assert!(grid.start == next && grid.start < grid.end, "{axis:?}: run {grid:?} after {next}");
+            next = grid.end;
+            for (ix, tap) in phase.taps.iter().enumerate() {
+                let read = grid.clone().filter(|u| reads(*u, tap.shift)).count();
+                assert!(read == 0 || read == grid.len(), "{axis:?}: run {grid:?} has an end of the input inside");
+                assert_eq!(read > 0, taps.contains(&ix), "{axis:?}: run {grid:?}, tap {ix} of phase {r}");
+                (pairs, inside) = (pairs + grid.len(), inside + read);
+            }
+        }
+        assert_eq!(next, phases.grid, "{axis:?}: runs of phase {r}");
+        // more than a run at once: every tap that reads anywhere in it, and none before the first or behind the last
+        let reading = |ix: &usize| (0..phases.grid).any(|u| reads(u, phase.taps[*ix].shift));
+        let reading: Vec<usize> = (0..phase.taps.len()).filter(reading).collect();
+        let taps = phases.taps_inside(r, &(0..phases.grid));
+        let ends = reading.first().map(|first| *first..reading[reading.len() - 1] + 1);
+        assert!(ends.map_or(taps.is_empty(), |ends| ends == taps), "{axis:?}: {taps:?} of phase {r} for {reading:?}");
+    }
+    let share = if pairs == 0 { 0.0 } else { inside as f64 / pairs as f64 };
+    assert!((phases.share_inside() - share).abs() < 1e-12, "{axis:?}: {} for {share}", phases.share_inside());
+    let mut written = 0;
+    for u in 0..phases.grid {
+        let cells = phases.cells(&(u..u + 1));
+        assert_eq!(cells, written..written + phases.phases_inside(u).len(), "{axis:?}: cells of grid position {u}");
+        written = cells.end;
+    }
+    assert_eq!((written, phases.cells(&(0..phases.grid))), (axis.output, 0..axis.output), "{axis:?}: cells");
+}
+
 fn check(axis: &Axis, direction: Direction) {
     let phases = AxisPhases::new(axis, direction);
     assert_eq!(phases.phases.iter().map(|p| p.taps.len()).sum::<usize>(), axis.kernel, "{axis:?}: taps");
@@ -75,6 +110,7 @@ fn check(axis: &Axis, direction: Direction) {
     let near_ends = phases.phases.iter().flat_map(|p| (0..phases.grid).map(move |u| (u, p)));
     let near_ends = near_ends.filter(|(u, p)| p.taps.iter().any(|tap| outside((*u, tap.shift)))).count();
     assert_eq!(phases.near_ends(), near_ends, "{axis:?}: near the ends");
+    runs_and_cells(axis, &phases);
     let expected = definition(axis, direction);
     assert_eq!(by_phases(axis, &phases), expected, "{axis:?} {direction:?}");
     let problem = Problem {
@@ -148,4 +184,21 @@ fn forward() {
         }
     });
     assert!(checked > 8_000, "only {checked} geometries are legal");
+}
+
+/// A filter's layout hangs on that, so the limit is no tuning constant.
+#[test]
+fn phases_are_listed_up_to_strides_of_1024() {
+    for (stride, transposed) in [(1, true), (1024, true), (1025, false)] {
+        let axis = Axis { input: 3, output: 3, kernel: 2, stride, dilation: 1, pad_begin: 0 };
+        assert_eq!(AxisPhases::is_compact(&axis, Direction::Transposed), transposed, "stride {stride}");
+        assert!(AxisPhases::is_compact(&axis, Direction::Forward), "stride {stride}");
+    }
+}
+
+#[test]
+fn an_axis_that_is_not_there_has_one_cell() {
+    let unit = AxisPhases::unit();
+    assert_eq!((unit.grid, unit.input, unit.output, unit.in_step, unit.out_step), (1, 1, 1, 1, 1));
+    assert_eq!(unit.runs(0), [(0..1, 0..1)]);
 }
