@@ -1,19 +1,16 @@
 //! Element types: what is stored, and what it is computed in.
 
-use crate::kernel::Dispatch;
+use crate::kernel::{Dispatch, activate};
 use crate::memory::Working;
 use crate::tail::Activation;
-use std::sync::OnceLock;
 use tract_core::internal::*;
-use tract_linalg::element_wise::ElementWise;
-use tract_linalg::routines::Func;
 
 /// A type that sums and products are computed in.
 pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The additive identity.
     const ZERO: Self;
 
-    /// The least number that is finite.
+    /// The maximum of no values, as max pooling in onnxruntime has it.
     const LEAST: Self;
 
     /// One half, which integers do not have: what halves is not for them.
@@ -31,85 +28,19 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The larger one; a number where the other is none.
     fn larger(self, other: Self) -> Self;
 
-    /// Applies an element-wise function to a run, compiled for the caller's instruction set. Integers have none: what uses one on them is not folded.
-    fn activate(activation: Activation, run: &mut [Self]);
+    /// Applies an element-wise function to a run, compiled for the caller's instruction set, which has a fused multiply-add or not. Integers have none: what
+    /// uses one on them is not folded.
+    fn activate<const FUSED: bool>(activation: Activation, run: &mut [Self]);
 
     /// `self` where it is not negative, `self·slope` elsewhere.
     fn leak(self, slope: Self) -> Self;
 }
 
-/// The vectorised functions that tract itself uses for f32.
-fn of_linalg(func: Func, kernel: &'static OnceLock<Option<Box<dyn ElementWise<f32>>>>, run: &mut [f32]) -> bool {
-    kernel.get_or_init(|| func.ew_f32().ok()).as_ref().is_some_and(|kernel| kernel.run(run).is_ok())
-}
-
-static SIGMOID: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
-static TANH: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
-static ERF: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
-static GELU_TANH: OnceLock<Option<Box<dyn ElementWise<f32>>>> = OnceLock::new();
-
-fn sigmoid_f32(run: &mut [f32]) {
-    if !of_linalg(Func::Sigmoid, &SIGMOID, run) {
-        run.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
-    }
-}
-
-fn tanh_f32(run: &mut [f32]) {
-    if !of_linalg(Func::Tanh, &TANH, run) {
-        run.iter_mut().for_each(|x| *x = x.tanh());
-    }
-}
-
-fn erf_f32(run: &mut [f32]) {
-    if !of_linalg(Func::Erf, &ERF, run) {
-        run.iter_mut().for_each(|x| *x = libm::erff(*x));
-    }
-}
-
-fn gelu_tanh_f32(run: &mut [f32]) {
-    if !of_linalg(Func::Gelu, &GELU_TANH, run) {
-        run.iter_mut().for_each(|x| *x = gelu_tanh(*x as f64) as f32);
-    }
-}
-
-fn gelu_tanh_f64(run: &mut [f64]) {
-    run.iter_mut().for_each(|x| *x = gelu_tanh(*x));
-}
-
-fn gelu_tanh(x: f64) -> f64 {
-    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-    0.5 * x * (1.0 + inner.tanh())
-}
-
-fn sigmoid_f64(run: &mut [f64]) {
-    run.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
-}
-
-fn tanh_f64(run: &mut [f64]) {
-    run.iter_mut().for_each(|x| *x = x.tanh());
-}
-
-fn erf_f64(run: &mut [f64]) {
-    run.iter_mut().for_each(|x| *x = libm::erf(*x));
-}
-
-/// Multiplies each value by what `gate` makes of it.
-fn gated<T: Compute + std::ops::MulAssign>(run: &mut [T], gate: impl Fn(&mut [T])) {
-    // in pieces that fit the stack: the argument is needed once more
-    let mut factors = [T::ZERO; 256];
-    for piece in run.chunks_mut(factors.len()) {
-        let factors = &mut factors[..piece.len()];
-        factors.copy_from_slice(piece);
-        gate(factors);
-        piece.iter_mut().zip(factors).for_each(|(x, factor)| *x *= *factor);
-    }
-}
-
 macro_rules! float_compute {
-    ($($t:ty, $sigmoid:ident, $tanh:ident, $erf:ident, $gelu_tanh:ident);*) => {$(
+    ($($t:ty, $least:expr);*) => {$(
         impl Compute for $t {
             const ZERO: Self = 0.0;
-            const LEAST: Self = <$t>::MIN;
+            const LEAST: Self = $least;
             const HALF: Self = 0.5;
 
             #[inline(always)]
@@ -133,29 +64,8 @@ macro_rules! float_compute {
             }
 
             #[inline(always)]
-            fn activate(activation: Activation, run: &mut [Self]) {
-                let each = run.iter_mut();
-                match activation {
-                    Activation::Max(low) => each.for_each(|x| *x = x.max(low as $t)),
-                    Activation::Min(high) => each.for_each(|x| *x = x.min(high as $t)),
-                    Activation::LeakyRelu(alpha) => {
-                        each.for_each(|x| *x = x.leak(alpha as $t))
-                    }
-                    Activation::Sigmoid => $sigmoid(run),
-                    Activation::Tanh => $tanh(run),
-                    Activation::HardSwish => each.for_each(|x| *x *= (*x / 6.0 + 0.5).clamp(0.0, 1.0)),
-                    Activation::Gate { scale, shift, low, high } => {
-                        let [scale, shift, low, high] = [scale, shift, low, high].map(|v| v as $t);
-                        each.for_each(|x| *x *= (*x * scale + shift).max(low).min(high))
-                    }
-                    Activation::Silu => gated(run, $sigmoid),
-                    Activation::Gelu => gated(run, |gate| {
-                        gate.iter_mut().for_each(|x| *x *= std::f64::consts::FRAC_1_SQRT_2 as $t);
-                        $erf(gate);
-                        gate.iter_mut().for_each(|x| *x = 0.5 * *x + 0.5);
-                    }),
-                    Activation::GeluTanh => $gelu_tanh(run),
-                }
+            fn activate<const FUSED: bool>(activation: Activation, run: &mut [Self]) {
+                activate::<$t, FUSED>(activation, run)
             }
 
             #[inline(always)]
@@ -166,7 +76,7 @@ macro_rules! float_compute {
         }
     )*};
 }
-float_compute!(f32, sigmoid_f32, tanh_f32, erf_f32, gelu_tanh_f32; f64, sigmoid_f64, tanh_f64, erf_f64, gelu_tanh_f64);
+float_compute!(f32, f32::MIN; f64, f64::NEG_INFINITY);
 
 impl Compute for i64 {
     const ZERO: Self = 0;
@@ -194,7 +104,7 @@ impl Compute for i64 {
     }
 
     #[inline(always)]
-    fn activate(_activation: Activation, _run: &mut [Self]) {}
+    fn activate<const FUSED: bool>(_activation: Activation, _run: &mut [Self]) {}
 
     fn leak(self, _slope: Self) -> Self {
         self

@@ -6,7 +6,13 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use tract_core::internal::*;
 
-/// An element-wise function that a strategy applies to each run of results. Values as tract's own ops compute them.
+/// An element-wise function that a strategy applies to each run of results.
+///
+/// Each value lies within [`Activation::ULPS`] units in the last place of its type, or within [`Activation::ERROR`], of the function's value, whichever allows
+/// more. That holds for all finite arguments. f16 is computed in f32 and rounded once. [`Activation::Gate`] rounds its product and its sum as they are written.
+///
+/// NaN, the infinities and the sign of zero come out as of onnxruntime's operators: NaN stays NaN, sigmoid and hyperbolic tangent have their limits, and what
+/// multiplies `x` by a factor that vanishes makes NaN of minus infinity. Relu and Clip keep minus zero.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Activation {
@@ -42,6 +48,11 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Units in the last place that a value may be off, see [`Activation`].
+    pub const ULPS: f64 = 4.0;
+    /// Absolute error that a value may have where that is more, see [`Activation`].
+    pub const ERROR: f64 = 1e-7;
+
     /// What tells two of them apart: parameters count by their bits.
     fn key(self) -> (std::mem::Discriminant<Activation>, [u32; 4]) {
         let parameters = match self {

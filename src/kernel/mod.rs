@@ -1,5 +1,6 @@
 //! SIMD micro-kernels.
 
+mod activation;
 mod cells;
 mod extent;
 mod gather;
@@ -21,6 +22,7 @@ mod vector;
 mod window;
 mod winograd;
 
+pub(crate) use activation::activate;
 pub(crate) use cells::{CellTap, CellTaps, Cells, Picks};
 pub(crate) use gather::GatheredRun;
 pub(crate) use halves::{narrow, widen};

@@ -583,7 +583,7 @@ macro_rules! kernels {
 
             $(#[$feature])*
             unsafe fn activate(activation: Activation, run: &mut [$lane]) {
-                <$lane as Compute>::activate(activation, run)
+                <$lane as Compute>::activate::<{ <$vector as Vector>::FUSES }>(activation, run)
             }
 
             const LANES: usize = <$vector as Vector>::LANES;

@@ -27,6 +27,8 @@ pub(super) unsafe trait Vector: Copy {
     const LANES: usize;
     /// How many such registers there are.
     const REGISTERS: usize;
+    /// Whether [`Vector::mul_add`] is one instruction, which rounds once.
+    const FUSES: bool = false;
 
     /// All lanes the same.
     unsafe fn splat(value: Self::Lane) -> Self;
@@ -228,6 +230,7 @@ macro_rules! register {
             type Lane = $lane;
             const LANES: usize = $lanes;
             const REGISTERS: usize = $registers;
+            const FUSES: bool = true;
 
             #[inline(always)]
             unsafe fn splat(value: $lane) -> Self {

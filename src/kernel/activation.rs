@@ -1,0 +1,234 @@
+//! Element-wise functions of results: loops over slices without branches, which the compiler vectorises for each instruction set.
+//!
+//! Bounds are chosen by comparisons that keep NaN. The standard library's `max` and `min` would drop it.
+
+use crate::tail::Activation;
+use std::ops::{Add, Mul};
+
+/// Values that are computed together: as many as the widest vector has lanes.
+const BLOCK: usize = 16;
+
+/// A type that activations are computed in.
+///
+/// `FUSED` tells whether the instruction set has a fused multiply-add. Without one the standard library's is a slow call.
+pub(crate) trait Real: Copy + Default + PartialOrd + Add<Output = Self> + Mul<Output = Self> {
+    /// One sixth.
+    const SIXTH: Self;
+    /// Whether the functions below are free of calls, so that they are vectorised.
+    const VECTORISED: bool;
+
+    /// A parameter in this type.
+    fn of(value: f32) -> Self;
+    /// `1 / (1 + exp(-self))`.
+    fn sigmoid<const FUSED: bool>(self) -> Self;
+    /// The hyperbolic tangent.
+    fn tanh<const FUSED: bool>(self) -> Self;
+    /// `self · sigmoid(self)`.
+    fn silu<const FUSED: bool>(self) -> Self;
+    /// `self` times the normal distribution function.
+    fn gelu<const FUSED: bool>(self) -> Self;
+    /// The approximation of [`Real::gelu`] by a hyperbolic tangent.
+    fn gelu_tanh<const FUSED: bool>(self) -> Self;
+}
+
+/// `low` where `x` is less, `x` elsewhere.
+#[inline(always)]
+fn at_least<T: PartialOrd>(x: T, low: T) -> T {
+    if low > x { low } else { x }
+}
+
+/// `high` where `x` is more, `x` elsewhere.
+#[inline(always)]
+fn at_most<T: PartialOrd>(x: T, high: T) -> T {
+    if high < x { high } else { x }
+}
+
+/// Applies an activation to a run.
+#[inline(always)]
+pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: &mut [T]) {
+    match activation {
+        Activation::Max(bound) | Activation::Min(bound) => {
+            // of one comparison compilers make masked stores, which take twice as long; of two they make a maximum and a minimum
+            let least = matches!(activation, Activation::Max(_));
+            let [low, high] = if least { [bound, f32::INFINITY] } else { [f32::NEG_INFINITY, bound] }.map(T::of);
+            run.iter_mut().for_each(|x| *x = at_most(at_least(*x, low), high));
+        }
+        Activation::LeakyRelu(alpha) => {
+            let (alpha, zero, one) = (T::of(alpha), T::of(0.0), T::of(1.0));
+            // a choice of factors: of a choice of results compilers make masked stores
+            run.iter_mut().for_each(|x| *x = *x * if *x < zero { alpha } else { one });
+        }
+        Activation::HardSwish => {
+            let [zero, three, six] = [0.0, 3.0, 6.0].map(T::of);
+            run.iter_mut().for_each(|x| *x = *x * (at_most(at_least(*x + three, zero), six) * T::SIXTH));
+        }
+        Activation::Gate { scale, shift, low, high } => {
+            let [scale, shift, low, high] = [scale, shift, low, high].map(T::of);
+            run.iter_mut().for_each(|x| *x = *x * at_most(at_least(*x * scale + shift, low), high));
+        }
+        Activation::Sigmoid => each(run, T::sigmoid::<FUSED>),
+        Activation::Tanh => each(run, T::tanh::<FUSED>),
+        Activation::Silu => each(run, T::silu::<FUSED>),
+        Activation::Gelu => each(run, T::gelu::<FUSED>),
+        Activation::GeluTanh => each(run, T::gelu_tanh::<FUSED>),
+    }
+}
+
+/// Applies a function to each value of a run.
+#[inline(always)]
+fn each<T: Real>(run: &mut [T], function: impl Fn(T) -> T) {
+    if !T::VECTORISED {
+        return run.iter_mut().for_each(|x| *x = function(*x));
+    }
+    let (blocks, rest) = run.as_chunks_mut::<BLOCK>();
+    for block in blocks {
+        block.iter_mut().for_each(|x| *x = function(*x));
+    }
+    if !rest.is_empty() {
+        let mut block = [T::default(); BLOCK];
+        block[..rest.len()].copy_from_slice(rest);
+        block.iter_mut().for_each(|x| *x = function(*x));
+        rest.copy_from_slice(&block[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn mul_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// `c[0] + c[1]·x + …`.
+#[inline(always)]
+fn polynomial<const FUSED: bool, const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    c.into_iter().rev().reduce(|sum, c| mul_add::<FUSED>(sum, x, c)).unwrap_or(0.0)
+}
+
+/// A sum with `1.5·2^23` is rounded to an integer, which its lowest bits are.
+const ROUNDED: f32 = 12_582_912.0;
+
+/// `2^k` of such a sum with `k`: zero for -127, infinite for 128, and `k` must lie between.
+#[inline(always)]
+fn power(shifted: f32) -> f32 {
+    f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
+}
+
+/// `2^k` and `exp(r) - 1`, where `y` is `k·ln 2 + r` with the integer `k` nearest to `y / ln 2`. `y` is within -88 to 88.9.
+///
+/// The power is 0 for `k = -127` and infinite for `k = 128`: that range of `y` covers all of the exponential's.
+#[inline(always)]
+fn exp_parts<const FUSED: bool>(y: f32) -> (f32, f32) {
+    // ln 2 as a number of nine bits, whose product with k is exact, and the rest
+    const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
+    // (exp(r) - 1 - r - r²/2) / r³ for |r| <= ln(2)/2: least largest error relative to exp(r) - 1, which is 1.5e-8. By least squares on
+    // 400 Chebyshev points whose weights were multiplied by the errors again and again (Lawson), then rounded to f32.
+    const CUBIC: [f32; 4] = [0.166_665_5, 0.041_666_854, 0.008_366_041, 0.001_389_822_7];
+    let shifted = mul_add::<FUSED>(y, std::f32::consts::LOG2_E, ROUNDED);
+    let k = shifted - ROUNDED;
+    let r = mul_add::<FUSED>(k, -LN_2[1], mul_add::<FUSED>(k, -LN_2[0], y));
+    let quadratic = mul_add::<FUSED>(polynomial::<FUSED, 4>(r, CUBIC), r, 0.5);
+    (power(shifted), mul_add::<FUSED>(r * r, quadratic, r))
+}
+
+/// The exponential: zero from some -87.7 on, infinite from some 88.4 on.
+#[inline(always)]
+fn exp<const FUSED: bool>(y: f32) -> f32 {
+    let (power, less_one) = exp_parts::<FUSED>(at_most(at_least(y, -88.0), 88.9));
+    power * (1.0 + less_one)
+}
+
+/// `2^y` for `y` from -127.4 to 0: zero below -126.5.
+#[inline(always)]
+fn exp2<const FUSED: bool>(y: f32) -> f32 {
+    // (2^r - 1) / r for |r| <= 1/2, fitted as the coefficients of `exp_parts`
+    const QUINTIC: [f32; 6] =
+        [0.693_147_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_5, 0.000_153_533_6];
+    let shifted = y + ROUNDED;
+    let r = y - (shifted - ROUNDED);
+    power(shifted) * mul_add::<FUSED>(polynomial::<FUSED, 6>(r, QUINTIC), r, 1.0)
+}
+
+impl Real for f32 {
+    const SIXTH: f32 = 1.0 / 6.0;
+    const VECTORISED: bool = true;
+
+    #[inline(always)]
+    fn of(value: f32) -> f32 {
+        value
+    }
+
+    #[inline(always)]
+    fn sigmoid<const FUSED: bool>(self) -> f32 {
+        1.0 / (1.0 + exp::<FUSED>(-self))
+    }
+
+    #[inline(always)]
+    fn tanh<const FUSED: bool>(self) -> f32 {
+        // tanh |x| = -e / (2 + e) with e = exp(-2|x|) - 1, which is as exact for small x as for large ones
+        let (power, less_one) = exp_parts::<FUSED>(at_least(-2.0 * self.abs(), -40.0));
+        let e = mul_add::<FUSED>(power, less_one, power - 1.0);
+        (-e / (2.0 + e)).copysign(self)
+    }
+
+    #[inline(always)]
+    fn silu<const FUSED: bool>(self) -> f32 {
+        self / (1.0 + exp::<FUSED>(-self))
+    }
+
+    #[inline(always)]
+    fn gelu<const FUSED: bool>(self) -> f32 {
+        // log2 Φ(-a) for 0 <= a <= 13.0, fitted as the coefficients of `exp_parts`. What counts is the error of a·Φ(-a), which is 3e-8 at most, and the
+        // relative one near zero. Beyond 13.0 the power is zero.
+        const LOGARITHM: [f32; 10] = [
+            -1.0,
+            -1.151_118_2,
+            -0.459_109_16,
+            -0.052_770_108,
+            0.007_430_806_3,
+            -0.000_399_949_87,
+            -8.476_907e-5,
+            2.008_484_4e-5,
+            -1.605_119_9e-6,
+            4.496_997e-8,
+        ];
+        let outside = exp2::<FUSED>(polynomial::<FUSED, 10>(at_most(self.abs(), 13.0), LOGARITHM));
+        self * if self > 0.0 { 1.0 - outside } else { outside }
+    }
+
+    #[inline(always)]
+    fn gelu_tanh<const FUSED: bool>(self) -> f32 {
+        // (1 + tanh(y/2)) / 2 = 1 / (1 + exp(-y)), and √(8/π)·(x + 0.044715·x³) is y
+        const Y: [f32; 2] = [1.595_769_1, 0.071_354_814];
+        self / (1.0 + exp::<FUSED>(-self * mul_add::<FUSED>(self * self, Y[1], Y[0])))
+    }
+}
+
+impl Real for f64 {
+    const SIXTH: f64 = 1.0 / 6.0;
+    const VECTORISED: bool = false;
+
+    #[inline(always)]
+    fn of(value: f32) -> f64 {
+        value as f64
+    }
+
+    fn sigmoid<const FUSED: bool>(self) -> f64 {
+        1.0 / (1.0 + (-self).exp())
+    }
+
+    fn tanh<const FUSED: bool>(self) -> f64 {
+        f64::tanh(self)
+    }
+
+    fn silu<const FUSED: bool>(self) -> f64 {
+        self / (1.0 + (-self).exp())
+    }
+
+    fn gelu<const FUSED: bool>(self) -> f64 {
+        0.5 * self * libm::erfc(-self * std::f64::consts::FRAC_1_SQRT_2)
+    }
+
+    fn gelu_tanh<const FUSED: bool>(self) -> f64 {
+        let y = (8.0 / std::f64::consts::PI).sqrt() * self * (1.0 + 0.044_715 * self * self);
+        self / (1.0 + (-y).exp())
+    }
+}
