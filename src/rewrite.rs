@@ -244,7 +244,7 @@ fn replace(
     }
     if zero_bias {
         wires.truncate(2);
-    } else {
+    } else if *patch.outlet_fact(wires[2])?.shape != [pool.output_channels.to_dim()] {
         wires[2] = wire_reshape_bias_as_vector(&mut patch, name, wires[2], pool.output_channels)?[0];
     }
     let mut output = patch.wire_node(name, replacement, &wires)?;

@@ -297,5 +297,9 @@ fn bias(
     if fact.datum_type != datum_type {
         bias = model.wire_node(format!("{name}.bias.cast"), cast(datum_type), &[bias])?[0];
     }
-    Ok(Some(wire_reshape_bias_as_vector(model, name, bias, channels)?[0]))
+    if *model.outlet_fact(bias)?.shape != [channels.to_dim()] {
+        // of a vector of one it would make a scalar on the way, which NNEF's `reshape` can not
+        bias = wire_reshape_bias_as_vector(model, name, bias, channels)?[0];
+    }
+    Ok(Some(bias))
 }

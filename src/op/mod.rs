@@ -30,7 +30,7 @@ pub enum Dialect {
     OneDnn,
     /// tract's own `Deconv` or `Conv`, rewritten.
     Tract,
-    /// NNEF's `deconv`.
+    /// NNEF's `deconv` and `conv`.
     Nnef,
 }
 
