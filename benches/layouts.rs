@@ -1,4 +1,4 @@
-//! Channels-last data against channels-first on each workload: `cargo bench --bench layouts -- unet`, on two threads with `--features multithread` and
+//! Channels-last data against channels-first on each workload: `cargo bench --bench layouts -- unet`, on two threads with
 //! `-- threads=2`.
 //!
 //! Both answers are compared before they are timed. Rounds alternate; told are medians and the quotient of the rounds' medians.

@@ -34,6 +34,14 @@ tract_core::declare_knob!(
      Read once a process; what is no number counts as unset."
 );
 
+tract_core::declare_knob!(
+    TRACT_DECONV_SPIN_US,
+    Option<usize>,
+    None,
+    "Microseconds for which a thread that has helped with a layer spins, waiting for the next one: 200 if unset, and with 0 \
+     no thread spins. Read once a process, unless `set_spin_time` was called; what is no number counts as unset."
+);
+
 /// The instruction set of a name.
 ///
 /// # Errors

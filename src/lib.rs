@@ -79,11 +79,19 @@
 //!
 //! # Threads
 //!
-//! Work is split over tract's current executor, which is a single thread unless you set another one; nothing is spawned here. The
-//! calling thread takes its share, one of as many as the executor has threads, and does not wait for the others to wake: one that
-//! comes when nothing is left finds nothing to do. Layers of less than some 35 us stay on the calling thread. A thread that has helped
-//! keeps awake for 200 us, in which it does what else its executor has to do, so that the next layer does not wait for it: as many of them as the process
-//! has cores beside the calling thread's.
+//! Work is split over tract's current executor, of whichever kind: a pool of its own, or rayon's global one. It is a single thread unless you set another one, and no
+//! thread is started here. The calling thread takes a share, one of as many as the executor has threads, and begins at once. Threads of the executor join it while there
+//! is work left; one that wakes up later finds nothing to do, and is not waited for. Layers of less than some 35 us stay on the calling thread.
+//!
+//! Waking a thread takes as long as a small layer does. So a thread that has helped spins for the next layer, 200 us at most, and while it does, layers from some 5 us on are
+//! shared with it. At most as many threads spin as the process may use cores, less one for the calling thread; on one core none does. Each executor has its own
+//! list of such threads, and a spinning thread takes no lock. [`set_spin_time`] or `TRACT_DECONV_SPIN_US` sets how long they spin: it is for the whole process, and with zero
+//! no thread spins.
+//!
+//! Every few microseconds, a spinning thread runs a task of its executor's if one is waiting there, such as a part of one of tract's own operators or anything else that you
+//! spawned. That task runs on top of the spinning thread's stack and takes as long as it takes; none is begun once the spin time is over.
+//!
+//! The calling thread waits for the helpers that have joined: it yields its core, spins for 100 us at most and no longer than the spin time, and then sleeps.
 //!
 //! What stands between layers and folds into none (activations of values that something else reads, factors of channels, sums, max pooling) is one op,
 //! [`BetweenLayers`], in an optimised model, shared as layers are.
@@ -112,7 +120,8 @@
 //!   `deconv` and `conv` where those can say it; `with_conv()` loads `conv` into it too.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set,
-//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have, `TRACT_DECONV_SHARE_FROM` which layers threads share.
+//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have, `TRACT_DECONV_SHARE_FROM` which layers threads share,
+//!   `TRACT_DECONV_SPIN_US` how long they spin.
 //! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
@@ -184,6 +193,7 @@ pub use kernel::Isa;
 pub use load::{load, load_with};
 pub use machine::Machine;
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
+pub use parallel::{set_spin_time, spin_time};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};

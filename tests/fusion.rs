@@ -716,7 +716,6 @@ fn what_stands_before_a_concatenation_or_an_upsampling_is_found() -> TractResult
 
 /// Passes that threads share give the bits that one thread does.
 #[test]
-#[cfg(feature = "multithread")]
 fn threads_share_passes() -> TractResult<()> {
     use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
     let dt = DatumType::F32;

@@ -206,16 +206,10 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
     )
 }
 
-/// One thread, and three where the feature is there: work is cut otherwise for more threads, however small.
+/// One thread, and three: work is cut otherwise for more threads, however small.
 fn executors() -> Vec<(usize, Executor)> {
-    #[cfg(feature = "multithread")]
-    let pool = {
-        static POOL: std::sync::OnceLock<Executor> = std::sync::OnceLock::new();
-        Some(POOL.get_or_init(|| Executor::multithread(3)).clone())
-    };
-    #[cfg(not(feature = "multithread"))]
-    let pool: Option<Executor> = None;
-    std::iter::once((1, Executor::SingleThread)).chain(pool.map(|pool| (3, pool))).collect()
+    static POOL: std::sync::OnceLock<Executor> = std::sync::OnceLock::new();
+    vec![(1, Executor::SingleThread), (3, POOL.get_or_init(|| Executor::multithread(3)).clone())]
 }
 
 /// How often each (strategy, instruction set) ran and declined.

@@ -61,9 +61,7 @@ impl Held {
 fn soak(runs: usize) -> TractResult<()> {
     let runnable = decoder()?;
     let mut state = runnable.spawn()?;
-    let mut executors = vec![Executor::SingleThread];
-    #[cfg(feature = "multithread")]
-    executors.push(Executor::multithread(2));
+    let executors = [Executor::SingleThread, Executor::multithread(2)];
     let mut random = Random(17);
     let mut cells = 0;
     let mut run = |count: usize, cells: &mut usize| -> TractResult<()> {

@@ -20,15 +20,14 @@ fn shapes() -> Vec<(usize, usize, usize)> {
     (0..30).map(|i| (1 + i % 2, 1 + i * 5 % 19, if i % 7 == 0 { 24 } else { 1 + i * 3 % 11 })).collect()
 }
 
-/// The calling thread alone, and pools of sizes that cut work differently, where the feature is there.
+/// The calling thread alone, pools of sizes that cut work differently, and rayon's global one.
 fn executors() -> Vec<(String, Executor)> {
-    let mut executors = vec![("the calling thread".to_string(), Executor::SingleThread)];
-    #[cfg(feature = "multithread")]
+    let mut executors = vec![
+        ("the calling thread".to_string(), Executor::SingleThread),
+        ("the global pool".to_string(), Executor::RayonGlobal),
+    ];
     for threads in [2, 3, 5] {
         executors.push((format!("{threads} threads"), Executor::multithread(threads)));
-    }
-    if executors.len() == 1 {
-        let _ = writeln!(std::io::stderr(), "threads: pools are skipped, the feature multithread is off");
     }
     executors
 }
@@ -134,7 +133,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                     if plan.strategy() == Strategy::Reference {
                         continue;
                     }
-                    // from where on work is always shared: `MOST` in src/strategy/sharing.rs
+                    // far above what is always shared: `LEAST_SHARED` in src/parallel/mod.rs
                     let cost = plan.cost().context("every strategy but the reference has a cost")?;
                     if cost < 5 << 18 {
                         continue;

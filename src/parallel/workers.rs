@@ -1,281 +1,249 @@
-//! Helpers that keep awake: between layers that are shared, an executor's threads go to sleep, and waking them takes as long as a small layer does. A thread that has helped
-//! waits a while for the next layer instead, and meanwhile does what else its executor has to do.
+//! The worker threads of an executor, as far as they help this crate's layers. Between layers that are shared, an executor's threads go to sleep, and waking
+//! them takes as long as a small layer does. A thread that has helped spins for a while instead, and meanwhile does what else its executor has to do.
 
+use super::mailbox::{Mailbox, Occupied};
 use super::scope::Job;
-use std::cell::Cell;
+use super::sync::{Deadline, LOOKS};
+use crate::knobs::TRACT_DECONV_SPIN_US;
+use rayon::ThreadPool;
+use std::cell::{Cell, RefCell};
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
-use tract_core::prelude::multithread::Executor;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+use tract_core::prelude::multithread::{Executor, current_tract_executor};
 
-/// How long a helper waits for another layer. With a quarter of it a vocoder whose layers take 30 us gains nothing (0.55 ms, 0.49 with this), with more than twice as much no more.
-const PATIENCE: Duration = Duration::from_micros(200);
+/// How long a worker spins, where nobody says otherwise. With a quarter of it a vocoder whose layers take 30 us gains nothing (0.55 ms, 0.49 with this), with more than
+/// twice as much no more.
+const SPIN: Duration = Duration::from_micros(200);
 
-/// Looks into the letterbox between looks at the clock and at what else there is to do.
-const LOOKS: usize = 128;
+/// Longest time that the calling thread spins for helpers that are not through. Being woken takes most of that.
+pub(super) const OWNER_SPIN: Duration = Duration::from_micros(100);
 
-/// Those who wait, of all executors.
-static WAITING: Mutex<Vec<Waiting>> = Mutex::new(vec![]);
+/// What [`set_spin_time`] was called with, in nanoseconds.
+static SPIN_NANOS: AtomicU64 = AtomicU64::new(NOT_SET);
 
-/// The executors of those who wait, or do something else meanwhile.
-static AWAKE: Mutex<Vec<usize>> = Mutex::new(vec![]);
+const NOT_SET: u64 = u64::MAX;
 
-/// One who waits.
-struct Waiting {
-    /// Which executor the thread is of. It holds on to it, so that the address is nobody else's.
-    pool: usize,
-    letterbox: Arc<Letterbox>,
+/// Workers that spin, of all executors.
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how long a worker thread that has helped with a layer spins, waiting for the next one, before it goes back to its executor, and that no thread spins with
+/// zero. It holds for the whole process and from the next wait on. With `None`, the knob [`TRACT_DECONV_SPIN_US`] decides, and 200 us where it is not set.
+///
+/// A thread that calls a model spins for half as long as its workers may by default, 100 us, and never longer than this, for those that have not finished their part.
+pub fn set_spin_time(time: Option<Duration>) {
+    let nanos = time.map_or(NOT_SET, |time| u64::try_from(time.as_nanos()).unwrap_or(NOT_SET).min(NOT_SET - 1));
+    SPIN_NANOS.store(nanos, Ordering::Relaxed);
 }
 
-/// Where one who was taken off the list finds what to do.
-#[derive(Default)]
-struct Letterbox {
-    full: AtomicBool,
-    job: Mutex<Option<Job>>,
-}
-
-impl Letterbox {
-    fn put(&self, job: Job) {
-        *self.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
-        self.full.store(true, Ordering::Release);
-    }
-
-    fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire)
-    }
-
-    fn take(&self) -> Option<Job> {
-        self.full.store(false, Ordering::Relaxed);
-        self.job.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// How long a worker thread that has helped with a layer spins: see [`set_spin_time`].
+pub fn spin_time() -> Duration {
+    static KNOB: OnceLock<Duration> = OnceLock::new();
+    match SPIN_NANOS.load(Ordering::Relaxed) {
+        NOT_SET => {
+            *KNOB.get_or_init(|| TRACT_DECONV_SPIN_US.get().map_or(SPIN, |micros| Duration::from_micros(micros as u64)))
+        }
+        nanos => Duration::from_nanos(nanos),
     }
 }
 
-fn waiting() -> MutexGuard<'static, Vec<Waiting>> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+/// The same, but nothing where a spinning thread keeps from running whom it waits for: on one core, and where there is no clock.
+fn useful_spin() -> Duration {
+    if most_spinning() == 0 || cfg!(target_family = "wasm") { Duration::ZERO } else { spin_time() }
 }
 
-fn awake() -> MutexGuard<'static, Vec<usize>> {
-    AWAKE.lock().unwrap_or_else(PoisonError::into_inner)
+/// How long the calling thread spins for its helpers.
+pub(super) fn owner_spin() -> Duration {
+    useful_spin().min(OWNER_SPIN)
 }
 
-/// How many threads of an executor are awake: they helped not long ago, or were called.
-pub(super) fn helpers(executor: &Executor) -> usize {
-    let Executor::MultiThread(pool) = executor else { return 0 };
-    let of_pool = Arc::as_ptr(pool).addr();
-    awake().iter().filter(|pool| **pool == of_pool).count()
-}
-
-/// Has a thread of the executor wake up and wait for layers to come.
-pub(super) fn call(executor: &Executor) {
-    let Executor::MultiThread(pool) = executor else { return };
-    let executor = executor.clone();
-    pool.spawn(move || work(None, &executor));
-}
-
-/// Most threads that wait at once: with the calling one, as many as cores that this process may use.
-fn most() -> usize {
+/// Most workers that spin at once: with the calling thread, as many as cores that this process may use.
+pub(super) fn most_spinning() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1))
 }
 
-/// Hands a job to a thread of the executor, one that waits if there is any.
-pub(super) fn ask(executor: &Executor, job: Job) {
-    let Executor::MultiThread(pool) = executor else { return };
-    let of_pool = Arc::as_ptr(pool).addr();
-    let mut list = waiting();
-    if let Some(place) = list.iter().rposition(|waiting| waiting.pool == of_pool) {
-        let Waiting { letterbox, .. } = list.swap_remove(place);
-        drop(list);
-        return letterbox.put(job);
-    }
-    drop(list);
-    let executor = executor.clone();
-    pool.spawn(move || work(Some(job), &executor));
+/// The threads of an executor that has several kinds of them.
+#[derive(Clone)]
+pub(super) enum Pool {
+    Own(Arc<ThreadPool>),
+    /// rayon's global pool, or the pool whose thread asks.
+    Global,
 }
 
-/// Runs a job, if there is one yet, and those that come soon after.
-fn work(job: Option<Job>, executor: &Executor) {
-    // set while the thread waits: what it does meanwhile may be a job, too, after which it is to go on waiting where it was
-    thread_local!(static WAITS: Cell<bool> = const { Cell::new(false) });
-    if let Some(job) = job {
-        job.run();
+impl Pool {
+    /// Of tract's current executor, if that has threads.
+    pub(super) fn current() -> Option<Pool> {
+        Pool::of(current_tract_executor())
     }
-    if WAITS.replace(true) {
-        return;
-    }
-    while let Some(job) = next(executor) {
-        job.run();
-    }
-    WAITS.set(false);
-}
 
-/// One of an executor's threads that are awake.
-struct Awake(usize);
-
-impl Awake {
-    fn of(pool: usize) -> Awake {
-        awake().push(pool);
-        Awake(pool)
+    fn of(executor: Executor) -> Option<Pool> {
+        match executor {
+            Executor::SingleThread => None,
+            Executor::MultiThread(pool) => Some(Pool::Own(pool)),
+            Executor::RayonGlobal => Some(Pool::Global),
+        }
     }
-}
 
-impl Drop for Awake {
-    fn drop(&mut self) {
-        let mut awake = awake();
-        if let Some(place) = awake.iter().position(|pool| *pool == self.0) {
-            awake.swap_remove(place);
+    pub(super) fn threads(&self) -> usize {
+        match self {
+            Pool::Own(pool) => pool.current_num_threads(),
+            Pool::Global => rayon::current_num_threads(),
+        }
+    }
+
+    fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+        match self {
+            Pool::Own(pool) => pool.spawn(task),
+            Pool::Global => rayon::spawn(task),
         }
     }
 }
 
-/// Waits for another job. Nobody is on the list while it does something else, which may take long, or need the very help that would be asked for meanwhile.
-fn next(executor: &Executor) -> Option<Job> {
-    let Executor::MultiThread(pool) = executor else { return None };
-    let letterbox = Arc::new(Letterbox::default());
-    let _awake = Awake::of(Arc::as_ptr(pool).addr());
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        {
-            let mut list = waiting();
-            if list.len() >= most() {
-                return None;
-            }
-            list.push(Waiting { pool: Arc::as_ptr(pool).addr(), letterbox: Arc::clone(&letterbox) });
-        }
-        for _ in 0..LOOKS {
-            if letterbox.is_full() {
-                return letterbox.take();
-            }
-            spin_loop();
-        }
-        let place = |list: &[Waiting]| list.iter().position(|waiting| Arc::ptr_eq(&waiting.letterbox, &letterbox));
-        let mut list = waiting();
-        let Some(place) = place(&list) else {
-            drop(list);
-            // somebody took it off the list, and is about to put a job in
-            while !letterbox.is_full() {
-                std::thread::yield_now();
-            }
-            return letterbox.take();
-        };
-        list.swap_remove(place);
-        drop(list);
-        // what tract's operators share, then who else needs this core
-        pool.yield_now();
-        std::thread::yield_now();
-    }
-    None
+/// The workers of one executor.
+pub(super) struct Workers {
+    /// As long as this is there, no other pool has the same address. None for the global one.
+    pool: Option<Weak<ThreadPool>>,
+    mailboxes: Box<[Mailbox<Job>]>,
+    /// Workers that spin, or do something else meanwhile.
+    awake: AtomicUsize,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::parallel::scope::with_helpers;
-    use std::sync::Barrier;
-    use std::sync::atomic::AtomicUsize;
-    use std::thread::sleep;
-
-    /// Work that three threads do together, or never end.
-    fn together(executor: &Executor) {
-        let (all, done) = (Barrier::new(3), AtomicUsize::new(0));
-        let work = |who: usize| {
-            all.wait();
-            done.fetch_add(1 << (8 * who), Ordering::Relaxed);
-        };
-        with_helpers(2, |job| ask(executor, job), &work);
-        assert_eq!(done.into_inner(), 0x01_01_01);
+impl Workers {
+    /// Those of a pool. A thread that uses the same executor as last time, as nearly all do, takes no lock to find them.
+    pub(super) fn of(pool: &Pool) -> Arc<Workers> {
+        thread_local!(static LAST: RefCell<Option<Arc<Workers>>> = const { RefCell::new(None) });
+        LAST.with_borrow_mut(|last| match last {
+            Some(workers) if workers.is_of(pool) => Arc::clone(workers),
+            _ => Arc::clone(last.insert(Workers::find(pool))),
+        })
     }
 
-    fn waiting_of(executor: &Executor) -> usize {
-        let Executor::MultiThread(pool) = executor else { return 0 };
-        waiting().iter().filter(|waiting| waiting.pool == Arc::as_ptr(pool).addr()).count()
-    }
-
-    #[test]
-    fn helpers_are_found_awake_or_asleep() {
-        let executor = Executor::multithread(2);
-        for pause in [0, 1, 50, 150, 190, 200, 210, 250, 1000] {
-            for _ in 0..200 {
-                together(&executor);
-                // while they wait, as they give up, and after
-                let begin = Instant::now();
-                while begin.elapsed() < Duration::from_micros(pause) {
-                    spin_loop();
-                }
-            }
+    /// Looks among those of all executors, and leaves out those whose executor is gone.
+    fn find(pool: &Pool) -> Arc<Workers> {
+        static ALL: Mutex<Vec<Arc<Workers>>> = Mutex::new(vec![]);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|workers| workers.pool.as_ref().is_none_or(|pool| pool.strong_count() > 0));
+        if let Some(workers) = all.iter().find(|workers| workers.is_of(pool)) {
+            return Arc::clone(workers);
         }
-    }
-
-    #[test]
-    fn nobody_waits_for_long() {
-        let executor = Executor::multithread(2);
-        together(&executor);
-        assert!(waiting_of(&executor) <= most());
-        let begin = Instant::now();
-        while waiting_of(&executor) > 0 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "still there");
-            sleep(PATIENCE);
-        }
-        let Executor::MultiThread(pool) = executor else { return };
-        // whoever waited held on to the executor, and let go
-        while Arc::strong_count(&pool) > 1 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "still held");
-            sleep(PATIENCE);
-        }
-    }
-
-    #[test]
-    fn several_models_share_an_executor() {
-        let executor = Executor::multithread(3);
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for _ in 0..300 {
-                        let done = AtomicUsize::new(0);
-                        let work = |_: usize| {
-                            done.fetch_add(1, Ordering::Relaxed);
-                        };
-                        with_helpers(2, |job| ask(&executor, job), &work);
-                        assert!((1..=3).contains(&done.into_inner()));
-                    }
-                });
-            }
+        let workers = Arc::new(Workers {
+            pool: match pool {
+                Pool::Own(pool) => Some(Arc::downgrade(pool)),
+                Pool::Global => None,
+            },
+            mailboxes: (0..pool.threads()).map(|_| Mailbox::new()).collect(),
+            awake: AtomicUsize::new(0),
         });
+        all.push(Arc::clone(&workers));
+        workers
     }
 
-    #[test]
-    fn who_is_called_waits() {
-        let executor = Executor::multithread(2);
-        assert_eq!(helpers(&executor), 0);
-        // where there is no other core, nobody waits
-        if most() == 0 {
-            println!("awake: skipped, there is one core");
+    fn is_of(&self, pool: &Pool) -> bool {
+        match (&self.pool, pool) {
+            (Some(own), Pool::Own(pool)) => std::ptr::eq(own.as_ptr(), Arc::as_ptr(pool)),
+            (None, Pool::Global) => true,
+            _ => false,
+        }
+    }
+
+    /// How many are awake: they helped not long ago, or were called.
+    pub(super) fn awake(&self) -> usize {
+        self.awake.load(Ordering::Relaxed)
+    }
+
+    /// Wakes a thread of the pool up to spin for layers to come.
+    pub(super) fn call(self: &Arc<Self>, pool: &Pool) {
+        if useful_spin().is_zero() {
             return;
         }
-        let begin = Instant::now();
-        while helpers(&executor) == 0 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "nobody came");
-            call(&executor);
-            sleep(PATIENCE / 20);
-        }
-        while helpers(&executor) > 0 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "still there");
-            sleep(PATIENCE);
+        let workers = Arc::clone(self);
+        pool.spawn(move || workers.work(None));
+    }
+
+    /// Hands over jobs, each to a worker that spins if there is one left, and to a thread that the pool wakes up otherwise. The same workers get the same jobs of each
+    /// layer, as far as they spin.
+    pub(super) fn asker(self: &Arc<Self>, pool: &Pool) -> impl FnMut(Job) {
+        let mut next = if self.awake() > 0 { 0 } else { self.mailboxes.len() };
+        move |mut job| {
+            while let Some(mailbox) = self.mailboxes.get(next) {
+                next += 1;
+                match mailbox.hand_over(job) {
+                    None => return,
+                    Some(back) => job = back,
+                }
+            }
+            let workers = Arc::clone(self);
+            pool.spawn(move || workers.work(Some(job)));
         }
     }
 
-    #[test]
-    fn who_waits_does_what_else_there_is() {
-        let executor = Executor::multithread(2);
-        let Executor::MultiThread(pool) = &executor else { return };
-        for _ in 0..100 {
-            together(&executor);
-            let (a, b) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            pool.install(|| {
-                pool.join(|| a.fetch_add(1, Ordering::Relaxed), || b.fetch_add(1, Ordering::Relaxed));
-            });
-            assert_eq!((a.into_inner(), b.into_inner()), (1, 1));
+    /// Runs a job, if there is one yet, and those that come soon after.
+    fn work(&self, job: Option<Job>) {
+        // set while the thread waits: what it does meanwhile may be a job, too, after which it is to go on waiting where it was
+        thread_local!(static WAITS: Cell<bool> = const { Cell::new(false) });
+        if let Some(job) = job {
+            job.run();
         }
+        if WAITS.replace(true) {
+            return;
+        }
+        while let Some(job) = self.wait() {
+            job.run();
+        }
+        WAITS.set(false);
+    }
+
+    /// Waits for a job. The mailbox is closed while the thread does something else, which may take long, or need the very helper that would be asked for meanwhile.
+    fn wait(&self) -> Option<Job> {
+        let spin = useful_spin();
+        if spin.is_zero() {
+            return None;
+        }
+        let _permit = Counted::below(&SPINNING, most_spinning())?;
+        let mailbox = self.occupy()?;
+        let _awake = Counted::below(&self.awake, usize::MAX)?;
+        let deadline = Deadline::after(spin);
+        while !deadline.has_passed() {
+            mailbox.open();
+            for _ in 0..LOOKS {
+                if let Some(job) = mailbox.look() {
+                    return Some(job);
+                }
+                spin_loop();
+            }
+            if let Some(job) = mailbox.close() {
+                return Some(job);
+            }
+            // what tract's operators share, then who else needs this core
+            rayon::yield_now();
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// A mailbox that no other thread has: the one of the thread's number in its pool, unless threads of another pool help, too.
+    fn occupy(&self) -> Option<Occupied<'_, Job>> {
+        let own = rayon::current_thread_index().unwrap_or(0).min(self.mailboxes.len());
+        let (before, after) = self.mailboxes.split_at(own);
+        after.iter().chain(before).find_map(Mailbox::occupy)
+    }
+}
+
+/// One more in a count, until it is dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Counted<'_> {
+    /// If fewer than so many are.
+    fn below(count: &AtomicUsize, most: usize) -> Option<Counted<'_>> {
+        let more = |now: usize| (now < most).then_some(now + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Counted(count))
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

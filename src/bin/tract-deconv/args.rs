@@ -54,7 +54,7 @@ pub struct ModelArgs {
     /// Seed of the random inputs that stand in for missing ones
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Threads of tract's executor, more than one needs the feature `multithread`
+    /// Threads of tract's executor
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
 }

@@ -229,12 +229,9 @@ pub fn set_threads(args: &ModelArgs) -> TractResult<()> {
     if args.threads == 1 {
         return Ok(());
     }
-    #[cfg(feature = "multithread")]
-    return guarded(|| {
+    guarded(|| {
         use tract_linalg::multithread::{Executor, set_default_executor};
         set_default_executor(Executor::multithread(args.threads as usize));
         Ok(())
-    });
-    #[cfg(not(feature = "multithread"))]
-    Err(usage!("--threads {}: this program was built without the feature `multithread`", args.threads))
+    })
 }
