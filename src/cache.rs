@@ -21,8 +21,12 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_for(&self, input: &[usize], requested: Option<&[i64]>, datum_type: DatumType) -> bool {
-        *self.input == *input && self.requested.as_deref() == requested && self.plan.datum_type() == datum_type
+    fn is_for(&self, spec: &DeconvSpec, input: &[usize], requested: Option<&[i64]>, datum_type: DatumType) -> bool {
+        *self.input == *input
+            && self.requested.as_deref() == requested
+            && self.plan.datum_type() == datum_type
+            // an op's spec can be edited after a run
+            && self.plan.spec() == spec
     }
 }
 
@@ -52,7 +56,7 @@ impl PlanCache {
     ) -> TractResult<CachedPlan> {
         {
             let mut plans = self.lock();
-            if let Some(at) = plans.iter().position(|entry| entry.is_for(input, requested, datum_type)) {
+            if let Some(at) = plans.iter().position(|entry| entry.is_for(spec, input, requested, datum_type)) {
                 plans[..=at].rotate_right(1);
                 return Ok(CachedPlan(Arc::clone(&plans[0])));
             }
@@ -91,13 +95,14 @@ impl FilterCache {
     pub fn get(
         &self,
         source: &Arc<Tensor>,
+        spec: &DeconvSpec,
         layout: &FilterLayout,
         pack: impl FnOnce() -> TractResult<PackedFilter>,
     ) -> TractResult<Arc<PackedFilter>> {
         // a weak reference keeps the address from being used again, and the tensor from being changed in place
         let again = match &*self.lock() {
             Some(seen) if seen.source.as_ptr() == Arc::as_ptr(source) => {
-                if let Some(packed) = seen.packed.as_ref().filter(|packed| packed.layout() == layout) {
+                if let Some(packed) = seen.packed.as_ref().filter(|packed| packed.is_for(spec, layout)) {
                     return Ok(Arc::clone(packed));
                 }
                 true
@@ -192,7 +197,7 @@ mod tests {
         let (cache, spec) = (FilterCache::default(), spec());
         let (one, other) = (rctensor3(&[[[1f32, 2.]]]), rctensor3(&[[[3f32, 4.]]]));
         let get = |filter: &Arc<Tensor>| {
-            cache.get(filter, &FilterLayout::Plain, || PackedFilter::pack(&spec, &FilterLayout::Plain, filter))
+            cache.get(filter, &spec, &FilterLayout::Plain, || PackedFilter::pack(&spec, &FilterLayout::Plain, filter))
         };
         let first = get(&one)?;
         let second = get(&one)?;

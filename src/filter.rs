@@ -166,9 +166,16 @@ impl PackedFilter {
     pub(crate) fn check(&self, spec: &DeconvSpec, layout: &FilterLayout, datum_type: DatumType) -> TractResult<()> {
         let found = self.datum_type;
         ensure!(found == datum_type, "filter: datum_type={found:?}, the plan is for {datum_type:?}");
+        if self.is_for(spec, layout) {
+            return Ok(());
+        }
         ensure!(self.layout == *layout, "filter: layout={:?}, the plan reads {layout:?}", self.layout);
-        ensure!(self.spec.packs_like(spec), "filter: packed for \"{}\", the plan is for \"{spec}\"", self.spec);
-        Ok(())
+        bail!("filter: packed for \"{}\", the plan is for \"{spec}\"", self.spec)
+    }
+
+    /// Whether it was packed in a layout for a spec that has the same filter.
+    pub(crate) fn is_for(&self, spec: &DeconvSpec, layout: &FilterLayout) -> bool {
+        self.layout == *layout && self.spec.packs_like(spec)
     }
 
     /// The layout it is packed in.

@@ -1,8 +1,8 @@
 //! Integers: all are computed as those of 64 bits with a sign.
 //!
 //! Modulo 2⁶⁴, and stored modulo their own width: exact whenever the true result fits the type, two's complement wrap otherwise, never a saturation and never
-//! a detour through floating point. That they are converted before and after, and not as they are read and written, costs them a copy each, of up to eight times their bytes
-//! and beside the limit of a plan's working memory, and saves eight instances of every strategy.
+//! a detour through floating point. That they are converted before and after, and not as they are read and written, costs them a copy each, of up to eight times their bytes,
+//! which counts as a plan's working memory, and saves eight instances of every strategy.
 
 use crate::element::ELEMENT_TYPES;
 use crate::memory::mapped_tensor;

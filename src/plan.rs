@@ -213,7 +213,8 @@ pub struct PlanOptions {
     /// Only strategies that read a filter already packed like this.
     pub layout: Option<FilterLayout>,
     /// Most bytes of an output, and most bytes of working memory that a thread takes to compute one. A larger output is an
-    /// error; a strategy that needs more declines.
+    /// error; a strategy that needs more declines. Integers of other types than `i64` are copied to it and back, which
+    /// counts as working memory.
     pub memory_limit: Option<usize>,
 }
 
@@ -243,13 +244,45 @@ impl PlanOptions {
         PlanOptions { memory_limit: bytes.into(), ..self }
     }
 
+    /// The limit that is given, or the default one.
+    pub(crate) fn limit(&self) -> MemoryLimit {
+        MemoryLimit(self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT))
+    }
+}
+
+/// Most bytes of an output, and most bytes of working memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MemoryLimit(usize);
+
+impl MemoryLimit {
     /// Refuses an output above the limit.
-    pub(crate) fn check_output(&self, shape: &[usize], datum_type: DatumType) -> TractResult<()> {
-        let limit = self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
+    pub fn check_output(self, shape: &[usize], datum_type: DatumType) -> TractResult<()> {
+        let limit = self.0;
         let bytes = shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim));
         ensure!(bytes <= limit, "output size: shape={shape:?}, its {bytes} bytes are more than the limit of {limit}");
         Ok(())
     }
+
+    /// Refuses working memory above the limit.
+    pub fn check_working(self, bytes: usize) -> TractResult<()> {
+        ensure!(
+            bytes <= self.0,
+            "working memory: bytes={bytes}, which are needed, are more than the limit of {}",
+            self.0
+        );
+        Ok(())
+    }
+}
+
+/// Bytes of the operands and the output of a problem as they are computed, where that is not in their own type.
+pub(crate) fn converted_bytes(problem: &Problem, datum_type: DatumType) -> usize {
+    let computed_as = integers::computed_as(datum_type);
+    if computed_as == datum_type {
+        return 0;
+    }
+    let elements = [problem.input_shape(), problem.output_shape()].map(|shape| shape.iter().product::<usize>());
+    // no overflow: a problem's tensors are bounded
+    (elements[0] + elements[1] + problem.group * problem.group_out).saturating_mul(computed_as.size_of())
 }
 
 /// What will run for one input shape.
@@ -309,8 +342,11 @@ impl Plan {
             ELEMENT_TYPES.contains(&datum_type),
             "input: datum_type={datum_type:?}, a deconvolution runs on floats of 16 to 64 bits and integers of 8 to 64"
         );
-        options.check_output(&problem.output_shape(), datum_type)?;
-        let limit = options.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT);
+        let limit = options.limit();
+        limit.check_output(&problem.output_shape(), datum_type)?;
+        let converted = converted_bytes(&problem, datum_type);
+        // what the strategies take that only the limit keeps from running
+        let mut least: Option<(usize, Strategy)> = None;
         let computed_as = integers::computed_as(datum_type);
         let machine = options.machine.as_ref().unwrap_or_else(|| Machine::current());
         let isa = match options.machine {
@@ -321,7 +357,7 @@ impl Plan {
         if let Some(layout) = &options.layout {
             layout.check(spec)?;
         }
-        let empty = problem.input_shape().contains(&0);
+        let empty = problem.input_shape().contains(&0) || problem.output_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
         for strategy in Strategy::ALL.iter().copied() {
@@ -333,15 +369,19 @@ impl Plan {
                 continue;
             }
             if empty && strategy != Strategy::Reference {
-                declined.push((strategy, "the input is empty".to_string()));
+                declined.push((strategy, "the input or the output is empty".to_string()));
                 continue;
             }
             let proposed = strategy.propose(&folded, computed_as, isa, options.layout.as_ref(), machine);
-            let affordable = proposed.and_then(|decision| match decision.working_bytes(&folded, computed_as) {
-                bytes if bytes > limit => {
-                    Err(format!("its {bytes} bytes of working memory are more than the limit of {limit}"))
+            let affordable = proposed.and_then(|decision| {
+                let bytes = decision.working_bytes(&folded, computed_as).saturating_add(converted);
+                if bytes <= limit.0 {
+                    return Ok(decision);
                 }
-                _ => Ok(decision),
+                if least.is_none_or(|(least, _)| bytes < least) {
+                    least = Some((bytes, strategy));
+                }
+                Err(format!("its {bytes} bytes of working memory are more than the limit of {}", limit.0))
             });
             match affordable {
                 Err(reason) => declined.push((strategy, reason)),
@@ -361,6 +401,13 @@ impl Plan {
         }
         if let Some((_, decision)) = best {
             return Ok(Plan { spec: spec.clone(), problem, folded, datum_type, decision, isa, declined });
+        }
+        if let Some((bytes, strategy)) = least {
+            bail!(
+                "working memory: bytes={bytes}, which {strategy} needs, the least of the strategies that can run, are more \
+                 than the limit of {}",
+                limit.0
+            );
         }
         let reasons: Vec<String> = declined.iter().map(|(s, why)| format!("{s}: {why}")).collect();
         bail!("strategy: none is left, {}", reasons.join("; "))
@@ -399,6 +446,14 @@ impl Plan {
     /// The strategies that were considered before or beside the chosen one, and why each declined.
     pub fn declined(&self) -> &[(Strategy, String)] {
         &self.declined
+    }
+
+    /// Bytes that a run takes on one thread besides operands and output. Integers that are converted count, with their
+    /// output.
+    pub fn working_bytes(&self) -> usize {
+        let computed_as = integers::computed_as(self.datum_type);
+        let converted = converted_bytes(&self.problem, self.datum_type);
+        self.decision.working_bytes(&self.folded, computed_as).saturating_add(converted)
     }
 
     /// The chosen strategy.
@@ -548,6 +603,7 @@ impl Plan {
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;
             match &self.decision {
+                _ if target.is_empty() => {}
                 Decision::Depthwise(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::Cells(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
                 Decision::MatVec(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,

@@ -95,6 +95,11 @@ impl FilterFormat {
         }
     }
 
+    /// `(input axis, output axis, first kernel axis)` of a filter of rank two or more.
+    pub(crate) fn axes_of(self, filter_rank: usize) -> (usize, usize, usize) {
+        self.axes(filter_rank - 2)
+    }
+
     /// The kernel's spatial shape inside a filter shape of rank two or more.
     pub fn kernel<D: Clone>(self, filter: &[D]) -> TVec<D> {
         let spatial = filter.len() - 2;
@@ -341,10 +346,13 @@ impl DeconvSpec {
         check_list("dilations", &self.dilations, rank, 1)?;
         check_list("output_padding", &self.output_padding, rank, 0)?;
         ensure!(self.group >= 1, "group: group={}, must be at least 1", self.group);
-        for (name, channels) in [("input channels", self.in_channels), ("output channels", self.out_channels)] {
+        for (name, channels, least, rule) in [
+            ("input channels", self.in_channels, 1, "a positive multiple"),
+            ("output channels", self.out_channels, 0, "a multiple"),
+        ] {
             ensure!(
-                channels >= 1 && channels.is_multiple_of(self.group),
-                "{name}: channels={channels}, must be a positive multiple of group={}",
+                channels >= least && channels.is_multiple_of(self.group),
+                "{name}: channels={channels}, must be {rule} of group={}",
                 self.group
             );
             ensure!(channels <= MAX_EXTENT, "{name}: channels={channels}, must be at most {MAX_EXTENT}");
@@ -396,7 +404,8 @@ impl DeconvSpec {
     /// dimensions are returned, so `D = usize` fails there: use [`DeconvSpec::problem`].
     ///
     /// # Errors
-    /// Wrong rank, wrong number of channels, or a size below one (where that can be decided).
+    /// Wrong rank, wrong number of channels, or a size below one (where that can be decided). An empty axis of the input may
+    /// give an empty one.
     pub fn output_shape<D: DimLike>(&self, input: &[D]) -> TractResult<TVec<D>> {
         self.check_input(input)?;
         let x0 = self.data_format.x_axis();
@@ -470,12 +479,14 @@ impl DeconvSpec {
             }
             (Padding::Explicit { begin, end }, Direction::Forward) => {
                 let room = x + begin[ax] + end[ax] - eff;
+                // no cell of an empty axis is there for a first position, and the stride before it
+                let least = if input == 0 { -s } else { 0 };
                 ensure!(
-                    room >= 0,
+                    room >= least,
                     "output size: axis={ax}, the kernel's extent {eff} exceeds the padded input {}",
                     x + begin[ax] + end[ax]
                 );
-                (room / s + 1, begin[ax])
+                (room.div_euclid(s) + 1, begin[ax])
             }
             (Padding::SameForward { extra }, _) => {
                 let output = (x + s - 1) / s;
@@ -483,9 +494,11 @@ impl DeconvSpec {
                 (output, split(total, *extra).0)
             }
         };
+        let least = if input == 0 { 0 } else { 1 };
         ensure!(
-            (1..=MAX_EXTENT as i64).contains(&output),
-            "output size: size={output} on spatial axis {ax} for input size {input}{}, must be within 1..={MAX_EXTENT}",
+            (least..=MAX_EXTENT as i64).contains(&output),
+            "output size: size={output} on spatial axis {ax} for input size {input}{}, must be within \
+             {least}..={MAX_EXTENT}",
             match &self.padding {
                 Padding::Explicit { begin, end } => format!(" and pads {} and {}", begin[ax], end[ax]),
                 _ => String::new(),

@@ -172,7 +172,7 @@ fn applied(
 }
 
 fn between(passes: Vec<Pass>, data_format: DataFormat, isa: Isa, input: Tensor) -> TractResult<Tensor> {
-    let op = BetweenLayers { passes, data_format, isa };
+    let op = BetweenLayers::new(passes, data_format, &PlanOptions::default().with_isa(isa))?;
     let mut model = TypedModel::default();
     let source = model.add_source("x", TypedFact::dt_shape(input.datum_type(), input.shape()))?;
     let outputs = model.wire_node("passes", op, &[source])?;

@@ -558,7 +558,7 @@ fn between(
     let (_, others, model) = optimised(proto)?;
     let found: Vec<&BetweenLayers> = model.nodes.iter().filter_map(|node| node.op_as::<BetweenLayers>()).collect();
     let names: Vec<Vec<String>> =
-        found.iter().map(|op| op.passes.iter().map(|pass| pass.to_string()).collect()).collect();
+        found.iter().map(|op| op.passes().iter().map(|pass| pass.to_string()).collect()).collect();
     assert_eq!(names, passes, "{model}");
     assert_eq!(others, found.len(), "{model}");
     for n in [1, 3] {
@@ -603,7 +603,7 @@ fn channels_are_scaled_and_sums_are_made_between_layers() -> TractResult<()> {
     let count = |proto: &tract_onnx::pb::ModelProto| -> TractResult<Vec<String>> {
         let (_, _, model) = optimised(proto)?;
         let ops = model.nodes.iter().filter_map(|node| node.op_as::<BetweenLayers>());
-        Ok(ops.flat_map(|op| op.passes.iter().map(|pass| pass.to_string())).collect())
+        Ok(ops.flat_map(|op| op.passes().iter().map(|pass| pass.to_string())).collect())
     };
     for dt in [DatumType::F32, DatumType::F16, DatumType::F64] {
         let excited = headed(dt, &[9, 17], |model| {
@@ -667,7 +667,7 @@ fn windows_are_pooled_between_layers() -> TractResult<()> {
             });
             let (_, _, model) = optimised(&proto)?;
             let pass = model.nodes.iter().find_map(|node| node.op_as::<BetweenLayers>());
-            assert!(matches!(pass.map(|op| &op.passes[..]), Some([Pass::MaxPool(_)])), "{model}");
+            assert!(matches!(pass.map(|op| op.passes()), Some([Pass::MaxPool(_)])), "{model}");
             for n in [1, 3] {
                 same_numbers_for(&proto, dt, &[&[n, 4], spatial].concat())?;
             }
@@ -727,7 +727,7 @@ fn threads_share_passes() -> TractResult<()> {
         (model, out, vec![])
     });
     let (_, _, optimised) = optimised(&proto)?;
-    assert!(optimised.nodes.iter().any(|node| node.op_as::<BetweenLayers>().is_some_and(|op| op.passes.len() == 3)));
+    assert!(optimised.nodes.iter().any(|node| node.op_as::<BetweenLayers>().is_some_and(|op| op.passes().len() == 3)));
     let x = Random(3).tensor(dt, &[2, 4, 150, 200]);
     let model = Stage::Optimised.of(load(&proto)?)?;
     let alone = run(model.clone(), std::slice::from_ref(&x))?;

@@ -4,15 +4,19 @@ mod common;
 
 use common::oracle::Expected;
 use common::probe::{Probe, axis};
-use common::proto::Dim;
+use common::proto::{Dim, Model, Node};
 use common::random::Random;
 use common::run::{Stage, guarded, load, refused, run};
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
+use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
+use tract_core::ops::nn::DataFormat::NCHW;
 use tract_deconv::filter::PackedFilter;
 use tract_deconv::kernel::Isa;
 use tract_deconv::plan::{Plan, PlanOptions, Strategy};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+use tract_deconv::{Activation, BetweenLayers, Pass, Step};
+use tract_onnx::pb::ModelProto;
 
 /// Runs a job under a limit of so many bytes.
 fn under<T>(limit: usize, job: impl FnOnce() -> T) -> TractResult<T> {
@@ -113,8 +117,13 @@ fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResul
         let output = plan(1 << 30)?.problem().output_bytes(f32::datum_type());
         check(&spec, &plan(1 << 30)?, &input)?;
         let refusal = guarded(|| plan(output));
-        let reason = format!("bytes of working memory are more than the limit of {output}");
+        let needed = plan(1 << 30)?.working_bytes();
+        let reason = format!(
+            "working memory: bytes={needed}, which {strategy} needs, the least of the strategies that can run, are more than \
+             the limit of {output}"
+        );
         refused(refusal, &[&reason]).map_err(|e| format_err!("{strategy}: {e}"))?;
+        check(&spec, &plan(needed.max(output))?, &input)?;
         // the reference takes none
         let options = PlanOptions { memory_limit: Some(output), ..PlanOptions::default() };
         let left = Plan::new(&spec, &input, None, f32::datum_type(), &options)?;
@@ -202,7 +211,7 @@ fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
 /// Found by fuzzing: the list would take memory by the number of groups, before any limit is looked at.
 #[test]
 fn groups_of_more_channels_than_can_be_listed() -> TractResult<()> {
-    let group = 1 << 30;
+    let group = (1 << 30) - 1;
     let base = spec(Direction::Forward, &[1], 1);
     let (data_format, filter_format) = (DataFormat::Nxc, FilterFormat::GroupedOix);
     let spec = DeconvSpec { in_channels: group, out_channels: 2 * group, group, data_format, filter_format, ..base };
@@ -220,6 +229,125 @@ fn the_most_taps_are_planned_for() -> TractResult<()> {
     let plan = Plan::new(&spec, &[1, 1, 3 * taps], None, f32::datum_type(), &PlanOptions::default())?;
     ensure!(!plan.explain().contains("too many"), "{}", plan.explain());
     Ok(())
+}
+
+/// Floats always have the reference, which takes no working memory; other integers than `i64` are copied to it.
+#[test]
+fn a_limit_that_holds_the_output_leaves_a_strategy_or_says_what_is_needed() -> TractResult<()> {
+    let spec = spec(Direction::Transposed, &[3, 3], 2);
+    let input = [1, 4, 5, 6];
+    for dt in [DatumType::F16, DatumType::F32, DatumType::F64, DatumType::I64, DatumType::I8, DatumType::U32] {
+        let plan = |limit: usize| {
+            let options = PlanOptions::default().with_memory_limit(limit);
+            Plan::new(&spec, &input, None, dt, &options)
+        };
+        let output = plan(1 << 30)?.problem().output_bytes(dt);
+        for limit in [0, 1, output - 1] {
+            let words = format!("its {output} bytes are more than the limit of {limit}");
+            refused(guarded(|| plan(limit)), &[&words]).map_err(|e| format_err!("{dt:?}: {e}"))?;
+        }
+        if dt.is_float() || dt == DatumType::I64 {
+            ensure!(
+                [output, output + 1].iter().all(|limit| plan(*limit).is_ok_and(|plan| plan.working_bytes() <= *limit))
+            );
+            continue;
+        }
+        // 4·5·6 cells, 2·11·13 results, 2 values of a bias
+        let needed = (120 + 286 + 2) * 8;
+        let words = format!(
+            "working memory: bytes={needed}, which reference needs, the least of the strategies that can run, are more than \
+             the limit of {output}"
+        );
+        ensure!(needed > output);
+        refused(guarded(|| plan(output)), &[&words]).map_err(|e| format_err!("{dt:?}: {e}"))?;
+        refused(guarded(|| plan(needed - 1)), &["working memory"]).map_err(|e| format_err!("{dt:?}: {e}"))?;
+        ensure!(plan(needed)?.working_bytes() == needed);
+    }
+    Ok(())
+}
+
+/// A model whose only large tensor is between its layers, of 1,000,004 cells for an input of 4.
+fn pooled_far(len: Dim) -> ModelProto {
+    const FAR: i64 = 1_000_000;
+    let ones = Tensor::from_shape(&[1, 1, 1], &[1f32]).expect("one value");
+    Model::opset(13)
+        .input("x", DatumType::F32, &[Dim::Size(1), Dim::Size(1), len])
+        .initializer("v", &ones)
+        .initializer("w", &ones)
+        .node(Node::new("Conv").named("before").inputs(&["x", "v"]).output("a"))
+        .node(
+            Node::new("MaxPool")
+                .named("between")
+                .inputs(&["a"])
+                .ints("kernel_shape", &[2])
+                .ints("dilations", &[FAR])
+                .ints("pads", &[FAR, FAR])
+                .output("b"),
+        )
+        .node(Node::new("Conv").named("behind").inputs(&["b", "w"]).ints("strides", &[FAR]).output("y"))
+        .output("y")
+        .build()
+}
+
+/// What stands between layers is one of our ops in an optimised model.
+#[test]
+fn pools_between_layers_keep_the_limit() -> TractResult<()> {
+    let (x, bytes) = (Random(3).tensor(f32::datum_type(), &[1, 1, 4]), 4 * 1_000_004);
+    for len in [Dim::Size(4), "L".into()] {
+        let proto = pooled_far(len);
+        let all = |limit| under(limit, || run(load(&proto)?.into_optimized()?, std::slice::from_ref(&x)))?;
+        let found = load(&proto)?.into_optimized()?;
+        ensure!(found.nodes.iter().any(|node| node.op_is::<BetweenLayers>()), "{found}");
+        ensure!(all(bytes)?[0].shape() == [1, 1, 2]);
+        ensure!(all(bytes + 1)?[0].shape() == [1, 1, 2]);
+        for limit in [20, 1 << 20, bytes - 1] {
+            let words =
+                format!("output size: shape=[1, 1, 1000004], its {bytes} bytes are more than the limit of {limit}");
+            refused(guarded(|| all(limit)), &[&words]).map_err(|e| format_err!("{limit}: {e}"))?;
+        }
+        for limit in [0, 1] {
+            refused(guarded(|| all(limit)), &["output size: shape=[1, 1, 4], its 16 bytes"])
+                .map_err(TractError::msg)?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows that a pool keeps, and factors of channels, are working memory.
+#[test]
+fn passes_between_layers_keep_the_limit() -> TractResult<()> {
+    let pool = PoolSpec::new(NCHW, tvec!(2, 2), PaddingSpec::Valid, None, Some(tvec!(2, 2)), 2, 2);
+    let x = Random(3).tensor(f32::datum_type(), &[1, 2, 2, 100]).into_tvalue();
+    let factors = Random(4).tensor(f32::datum_type(), &[1, 2, 1, 1]).into_tvalue();
+    // outputs, then what is worked with: a row of 100 cells; two factors, and two zeros
+    let cases = [
+        (Pass::MaxPool(Box::new(pool)), tvec!(x.clone()), 2 * 50 * 4, 100 * 4),
+        (Pass::Scale, tvec!(x.clone(), factors), 2 * 2 * 100 * 4, 4 * 4),
+        (Pass::Step(Step::Activation(Activation::Max(0.0))), tvec!(x), 2 * 2 * 100 * 4, 0),
+    ];
+    for (pass, inputs, output, working) in cases {
+        let least = output.max(working);
+        let run = |limit: usize| {
+            let options = PlanOptions::default().with_memory_limit(limit);
+            let op = BetweenLayers::new(vec![pass.clone()], DataFormat::Ncx, &options)?;
+            op.eval(&EvalContext::out_of_plan(), inputs.clone())
+        };
+        for limit in [0, 1, output - 1] {
+            let words = format!("its {output} bytes are more than the limit of {limit}");
+            refused(guarded(|| run(limit)), &[&words]).map_err(|e| format_err!("{pass}: {e}"))?;
+        }
+        for limit in [least, least + 1] {
+            ensure!(run(limit).is_ok_and(|y| y[0].len() * 4 == output), "{pass} with {limit}");
+        }
+    }
+    // of many rows, more is worked with than comes out
+    let deep = PoolSpec::new(NCHW, tvec!(2, 100), PaddingSpec::Valid, None, Some(tvec!(2, 100)), 2, 2);
+    let options = PlanOptions::default().with_memory_limit(399);
+    let op = BetweenLayers::new(vec![Pass::MaxPool(Box::new(deep))], DataFormat::Ncx, &options)?;
+    let x = Random(3).tensor(f32::datum_type(), &[1, 2, 2, 100]).into_tvalue();
+    let refusal = guarded(|| op.eval(&EvalContext::out_of_plan(), tvec!(x)));
+    let words = "working memory: bytes=400, which are needed, are more than the limit of 399";
+    refused(refusal, &[words]).map_err(TractError::msg)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 use tract_core::internal::*;
 use tract_deconv::filter::PackedFilter;
 use tract_deconv::plan::{Plan, PlanOptions};
-use tract_deconv::spec::{DeconvSpec, Direction};
+use tract_deconv::spec::Direction;
 
 fn main() -> TractResult<()> {
     if !cfg!(all(target_os = "linux", target_env = "gnu")) {

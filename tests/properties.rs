@@ -345,7 +345,28 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             );
         }
     }
-    prop_assert!(run("planner's choice", &PlanOptions::default())?.is_some(), "a plan exists for every problem");
+    let Some(chosen) = run("planner's choice", &PlanOptions::default())? else {
+        return Err(TestCaseError::fail("a plan exists for every problem"));
+    };
+    let output = chosen.problem().output_bytes(*dt);
+    for limit in [0, 1, output, output + 1] {
+        let options = PlanOptions::default().with_memory_limit(limit);
+        let plan = match Plan::new(spec, input, requested, *dt, &options) {
+            Ok(plan) => plan,
+            Err(error) => {
+                let error = error.to_string();
+                let expected = match output > limit {
+                    true => format!("its {output} bytes are more than the limit of {limit}"),
+                    false => "working memory: bytes=".to_string(),
+                };
+                prop_assert!(error.contains(&expected) && !error.contains('\n'), "limit of {}: {}", limit, error);
+                prop_assert!(output > limit || !dt.is_float(), "limit of {}: {}", limit, error);
+                continue;
+            }
+        };
+        prop_assert!(output.max(plan.working_bytes()) <= limit, "limit of {}: {}", limit, plan);
+        run("limited", &options)?;
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The import-time op that every dialect shares: it waits for the filter's shape, and becomes a [`DeconvSpec`].
 
 use crate::knobs;
-use crate::op::{Dialect, GroupedDeconv, integers};
+use crate::op::{Dialect, GroupedDeconv, LateDeconv, SpecOfFilter, integers};
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_hir::infer::*;
@@ -206,12 +206,9 @@ impl Node {
         self.check_datum_types(data.datum_type, filter.datum_type)?;
         self.check_ranks(data.rank() as i64, filter.rank() as i64)?;
         let rank = data.rank() - 2;
-        let filter_shape = filter
-            .shape
-            .as_concrete()
-            .with_context(|| format!("filter: shape={:?}, it must be known when the model is loaded", filter.shape))?;
+        let filter_shape = filter.shape.as_concrete();
         let mut wires = tvec!(inputs[0], inputs[1]);
-        if let FilterAxes::GroupLed(_) = self.filter_axes {
+        if let (FilterAxes::GroupLed(_), Some(_)) = (self.filter_axes, filter_shape) {
             let name = format!("{prefix}.filter");
             wires[1] = match &filter.konst {
                 // equal constants become one node, so that nodes which share a filter still do
@@ -235,10 +232,43 @@ impl Node {
                 }
             });
         }
-        let spec = self.spec(filter_shape, output_shape)?;
         let options = knobs::complete(&PlanOptions::default())?;
-        let op = GroupedDeconv::new(spec, self.dialect, self.inputs.bias.is_some(), options)?;
+        let (dialect, has_bias) = (self.dialect, self.inputs.bias.is_some());
+        let Some(filter_shape) = filter_shape else {
+            // whatever does not depend on the sizes that are open is refused now
+            self.spec(&self.least_filter(&filter.shape), output_shape.clone())?;
+            let op = LateDeconv::new(self.clone(), dialect, self.data_format, has_bias, output_shape, options);
+            return target.wire_node(prefix, op, &wires);
+        };
+        let spec = self.spec(filter_shape, output_shape)?;
+        let op = GroupedDeconv::new(spec, dialect, has_bias, options)?;
         target.wire_node(prefix, op, &wires)
+    }
+
+    /// The canonical format of the filter, and its axes in the dialect's order: groups where they have one, input channels,
+    /// output channels, the first of the kernel.
+    fn axes_of_filter(&self, rank: usize) -> (FilterFormat, Option<usize>, [usize; 3]) {
+        match self.filter_axes {
+            FilterAxes::Plain(format) => {
+                let (i, o, x) = format.axes_of(rank);
+                (format, None, [i, o, x])
+            }
+            FilterAxes::GroupLed(format) => {
+                let (i, o, x) = format.axes_of(rank - 1);
+                (format, Some(0), [i + 1, o + 1, x + 1])
+            }
+        }
+    }
+
+    /// A legal shape for a filter of which sizes are open, wherever there is one.
+    fn least_filter(&self, filter: &[TDim]) -> TVec<usize> {
+        let (_, group_axis, [i, o, x]) = self.axes_of_filter(filter.len());
+        let open = |axis: usize| match &self.kernel_shape {
+            Some(declared) if axis >= x => declared.get(axis - x).copied().unwrap_or(1),
+            _ if (axis == i || axis == o) && group_axis.is_none() => self.group.max(1),
+            _ => 1,
+        };
+        filter.iter().enumerate().map(|(axis, dim)| dim.to_usize().unwrap_or_else(|_| open(axis))).collect()
     }
 
     /// Dimensions that stand for an output shape that only running tells: what the model file declares, or new symbols.
@@ -252,6 +282,67 @@ impl Node {
                     .unwrap_or_else(|| target.symbols.new_with_prefix("deconv_out").to_dim())
             })
             .collect()
+    }
+}
+
+impl SpecOfFilter for Node {
+    fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec> {
+        Node::spec(self, filter, output_shape)
+    }
+
+    fn output_dims(
+        &self,
+        data: &[TDim],
+        filter: &[TDim],
+        output_shape: Option<&OutputShape>,
+    ) -> TractResult<(TDim, TVec<TDim>)> {
+        self.check_ranks(data.len() as i64, filter.len() as i64)?;
+        let rank = data.len() - 2;
+        let (format, group_axis, [_, o, x]) = self.axes_of_filter(filter.len());
+        let groups = group_axis.map_or(self.group.to_dim(), |axis| filter[axis].clone());
+        let channels = match (format, group_axis) {
+            (FilterFormat::GroupedOix, None) => filter[o].clone(),
+            _ => filter[o].clone() * groups,
+        };
+        let x0 = self.data_format.x_axis();
+        let spatial = (0..rank).map(|ax| {
+            let of = |list: &Option<TVec<usize>>, default: usize| match list {
+                None => Ok(default),
+                Some(list) => list.get(ax).copied().context("lists: one value per spatial axis is needed"),
+            };
+            let (stride, dilation) = (of(&self.strides, 1)?, of(&self.dilations, 1)?);
+            let output_padding = of(&self.output_padding, 0)?;
+            let pads = self.declared_pads.iter().flat_map(|side| &side.values).filter_map(|pads| pads.get(ax));
+            let pads: i64 = pads.sum();
+            let (input, extent) = (data[x0 + ax].clone(), (filter[x + ax].clone() - 1) * dilation + 1);
+            let full = (input.clone() - 1) * stride + &extent + output_padding;
+            Ok(match (&self.padding, output_shape) {
+                (PaddingRule::OutputShape { sizes: Some(sizes), .. }, _) => {
+                    sizes.get(ax).context("output_shape: one value per spatial axis is needed")?.to_dim()
+                }
+                (PaddingRule::OutputShape { sizes: None, .. }, Some(shape)) => {
+                    shape.dims().get(ax).cloned().context("output_shape: one value per spatial axis is needed")?
+                }
+                (PaddingRule::OutputShape { .. }, None) => bail!("output_shape: the input that holds it is missing"),
+                (PaddingRule::SameForward { .. }, _) => input.divceil(stride),
+                (PaddingRule::Same { counts_output_padding, .. }, _) => {
+                    let counted = if *counts_output_padding { output_padding } else { 0 };
+                    full - TDim::Max(vec![extent + counted - stride, 0.to_dim()]).simplify()
+                }
+                (PaddingRule::Explicit | PaddingRule::Zero, _) => {
+                    let pads = if self.padding == PaddingRule::Zero { 0 } else { pads };
+                    match self.direction {
+                        Direction::Transposed => full - pads,
+                        Direction::Forward => (input + pads - extent) / stride + 1,
+                    }
+                }
+            })
+        });
+        Ok((channels, spatial.collect::<TractResult<_>>()?))
+    }
+
+    fn has_group_axis(&self) -> bool {
+        matches!(self.filter_axes, FilterAxes::GroupLed(_))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::element::{Compute, Element, dispatch_element};
 use crate::fuse::{affine_of, scalar};
 use crate::kernel::{Dispatch, Isa, PoolAxis};
 use crate::memory;
-use crate::plan::PlanOptions;
+use crate::plan::{MemoryLimit, PlanOptions};
 use crate::spec::{DataFormat, DeconvSpec};
 use crate::strategy::{ElementWise, max_pool};
 use crate::tail::{self, Activation, Bound, Step};
@@ -13,12 +13,15 @@ use std::fmt;
 use tract_core::internal::*;
 use tract_core::ops::array::TypedConcat;
 use tract_core::ops::binary::{BinMiniOp, OptBinByScalar, OptBinChain, OptBinUnicast, TypedBinOp};
-use tract_core::ops::cnn::{MaxPool, OptMaxPool, PoolSpec};
+use tract_core::ops::cnn::{MaxPool, OptMaxPool, PaddingSpec, PoolSpec};
 use tract_core::ops::math::{Add, Max, Min, Mul};
 use tract_core::ops::nn::NearestUpsample;
 
 /// Nodes before a layer that are looked at, at most.
 const MOST_SEEN: usize = 32;
+
+/// Largest kernel, stride, dilation and padding of a pool.
+const MOST_SIZE: usize = i32::MAX as usize;
 
 /// One thing that is done.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,14 +52,21 @@ impl fmt::Display for Pass {
 }
 
 /// Passes over a tensor, in order. Inputs: the tensor, then what [`Pass::Scale`] and [`Step::Add`] take.
+///
+/// Sizes of passes are checked when the op is made, and can't be changed afterwards:
+///
+/// ```compile_fail,E0616
+/// # use tract_deconv::{BetweenLayers, DataFormat};
+/// fn channels_last(op: &mut BetweenLayers) {
+///     op.data_format = DataFormat::Nxc;
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BetweenLayers {
-    /// What is done.
-    pub passes: Vec<Pass>,
-    /// Where the channels are.
-    pub data_format: DataFormat,
-    /// The instruction set of its kernels.
-    pub isa: Isa,
+    passes: Vec<Pass>,
+    data_format: DataFormat,
+    isa: Isa,
+    limit: MemoryLimit,
 }
 
 /// What was found before a layer.
@@ -70,6 +80,37 @@ struct Found {
 }
 
 impl BetweenLayers {
+    /// The op for some passes over data of a format. Of the options it takes the instruction set and the memory limit.
+    ///
+    /// # Errors
+    /// A pool of other than channels-first data, whose lists differ in
+    /// length, or with a size that is zero or too large.
+    pub fn new(passes: Vec<Pass>, data_format: DataFormat, options: &PlanOptions) -> TractResult<BetweenLayers> {
+        // one that this CPU does not have is as good as the portable one
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        for pass in &passes {
+            if let Pass::MaxPool(pool) = pass {
+                check_pool(pool, data_format)?;
+            }
+        }
+        Ok(BetweenLayers { passes, data_format, isa, limit: options.limit() })
+    }
+
+    /// What is done.
+    pub fn passes(&self) -> &[Pass] {
+        &self.passes
+    }
+
+    /// Where the channels are.
+    pub fn data_format(&self) -> DataFormat {
+        self.data_format
+    }
+
+    /// The instruction set of its kernels.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// Replaces what computes `data`, which a layer of a spec reads, where there is anything that the op can do; or what is before an upsampling or a concatenation there.
     pub(crate) fn before(
         model: &TypedModel,
@@ -116,16 +157,16 @@ impl BetweenLayers {
         inputs.reverse();
         let mut patch = TypedModelPatch::new("passes between layers");
         let taps = patch.taps(model, &inputs)?;
-        let isa = options.isa.unwrap_or_else(Isa::best);
-        let op = BetweenLayers { passes, data_format: spec.data_format, isa };
+        let op = BetweenLayers::new(passes, spec.data_format, options)?;
         let wires = patch.wire_node(&model.node(data.node).name, op, &taps)?;
         patch.shunt_outside(model, data, wires[0])?;
         Ok(Some(patch))
     }
 
     fn pooled<E: Element>(&self, pool: &PoolSpec, value: &Tensor) -> TractResult<Tensor> {
-        let axes = pool_axes(pool, &value.shape()[2..]);
-        let output = pool.output_shape(value.shape())?.shape;
+        let (axes, output) = self.pool_of_shape(pool, value.shape())?;
+        self.limit.check_output(&output, value.datum_type())?;
+        self.limit.check_working(pool_working_bytes(&axes, value.datum_type()))?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: the type is a number's, as there is an `Element`, and `max_pool` writes all windows of all planes, or fails.
         let mut to = unsafe { memory::uninitialized_tensor("pool", value.datum_type(), &output)? };
@@ -137,9 +178,28 @@ impl BetweenLayers {
         Ok(to)
     }
 
+    /// The axes of a pool's planes and its output, for data of a shape.
+    fn pool_of_shape(&self, pool: &PoolSpec, shape: &[usize]) -> TractResult<(Vec<PoolAxis>, TVec<usize>)> {
+        let rank = pool.rank();
+        ensure!(shape.len() == rank + 2, "pool: shape={shape:?}, {} axes are needed", rank + 2);
+        let axes = pool_axes(pool, &shape[self.data_format.x_axis()..][..rank]);
+        Ok((axes, pool.output_shape(shape)?.shape))
+    }
+
     fn element_wise<E: Element>(&self, value: TValue, passes: &[Pass], inputs: &[&Tensor]) -> TractResult<Tensor> {
         let shape: TVec<usize> = value.shape().into();
+        ensure!(
+            shape.len() >= 3,
+            "input: shape={shape:?}, an axis of images, one of channels and spatial ones are needed"
+        );
+        self.limit.check_output(&shape, value.datum_type())?;
         let (images, channels) = (shape[0], shape[self.data_format.c_axis(shape.len())]);
+        // factors that are one for each image and channel, and a channel's worth of zeros beside them
+        if passes.contains(&Pass::Scale) {
+            let values = inputs.iter().map(|input| input.len()).max().unwrap_or(0).min(images * channels) + channels;
+            let scales = passes.iter().filter(|pass| **pass == Pass::Scale).count();
+            self.limit.check_working(values.saturating_mul(scales * size_of::<E::Compute>()))?;
+        }
         let positions = shape.iter().product::<usize>().checked_div(images * channels).unwrap_or(0);
         let mut inputs = inputs.iter().copied();
         let operand = |pass| {
@@ -183,6 +243,57 @@ impl BetweenLayers {
         pass.run(tensor.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
         Ok(tensor)
     }
+}
+
+/// Refuses a pool that the kernel can't compute, or with sizes whose sums overflow.
+fn check_pool(pool: &PoolSpec, data_format: DataFormat) -> TractResult<()> {
+    ensure!(
+        pool.data_format == tract_core::ops::nn::DataFormat::NCHW && data_format == DataFormat::Ncx,
+        "pool: data_format={:?}, images of channels before the spatial axes are needed",
+        pool.data_format
+    );
+    let rank = pool.rank();
+    ensure!((1..=4).contains(&rank), "pool: kernel_shape={:?}, one to four axes are needed", pool.kernel_shape);
+    let (strides, dilations) = (pool.strides(), pool.dilations());
+    for (what, sizes, least) in [
+        ("kernel_shape", &*pool.kernel_shape, 1),
+        ("strides", &*strides, 1),
+        ("dilations", &*dilations, 1),
+        ("pads begin", pads(pool, rank)[0], 0),
+        ("pads end", pads(pool, rank)[1], 0),
+    ] {
+        ensure!(
+            sizes.len() == rank && sizes.iter().all(|size| (least..=MOST_SIZE).contains(size)),
+            "pool: {what}={sizes:?}, {rank} values within {least}..={MOST_SIZE} are needed"
+        );
+    }
+    let extents = pool.kernel_shape.iter().zip(&*dilations).map(|(kernel, dilation)| (kernel - 1) * dilation);
+    ensure!(
+        extents.into_iter().all(|extent| extent < MOST_SIZE),
+        "pool: dilations={dilations:?}, the kernel must extend over at most {MOST_SIZE} cells"
+    );
+    ensure!(
+        pool.input_channels == pool.output_channels,
+        "pool: channels={}, as many come out as go in, {}",
+        pool.output_channels,
+        pool.input_channels
+    );
+    Ok(())
+}
+
+/// The pads before and after each axis, as far as the pool lists them.
+fn pads(pool: &PoolSpec, rank: usize) -> [&[usize]; 2] {
+    const NONE: [usize; 4] = [0; 4];
+    match &pool.padding {
+        PaddingSpec::Explicit(begin, end) | PaddingSpec::ExplicitOnnxPool(begin, end, _) => [begin, end],
+        PaddingSpec::Valid | PaddingSpec::SameUpper | PaddingSpec::SameLower => [&NONE[..rank]; 2],
+    }
+}
+
+/// Rows of all axes but the last that a thread keeps.
+fn pool_working_bytes(axes: &[PoolAxis], datum_type: DatumType) -> usize {
+    let inner = |ax: usize| axes[ax + 1..].iter().fold(datum_type.size_of(), |n, axis| n.saturating_mul(axis.input));
+    (0..axes.len().saturating_sub(1)).map(inner).fold(0, usize::saturating_add)
 }
 
 /// What an element-wise pass needs.
@@ -238,10 +349,8 @@ impl Found {
             _ => None,
         };
         if let Some(pool) = pool {
-            let channels_first = pool.data_format == tract_core::ops::nn::DataFormat::NCHW;
             let wide = fact.datum_type != DatumType::F16;
-            let moves = pool.strides().iter().chain(&pool.kernel_shape).all(|size| *size > 0);
-            if !(channels_first && spec.data_format == DataFormat::Ncx && wide && moves && pool.rank() == spec.rank()) {
+            if !(wide && pool.rank() == spec.rank() && check_pool(pool, spec.data_format).is_ok()) {
                 return Ok(None);
             }
             self.passes.push(Pass::MaxPool(Box::new(pool.clone())));
@@ -365,11 +474,74 @@ impl TypedOp for BetweenLayers {
         let mut fact = inputs[0].without_value();
         for pass in &self.passes {
             if let Pass::MaxPool(pool) = pass {
+                ensure!(
+                    fact.rank() == pool.rank() + 2,
+                    "pool: shape={:?}, {} axes are needed",
+                    fact.shape,
+                    pool.rank() + 2
+                );
                 fact = pool.output_facts(&[&fact])?.remove(0);
+            }
+            if let Some(shape) = fact.shape.as_concrete() {
+                self.limit.check_output(shape, fact.datum_type)?;
             }
         }
         Ok(tvec!(fact))
     }
 
     as_op!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tract_core::ops::nn::DataFormat as TractFormat;
+
+    fn pool(format: TractFormat) -> PoolSpec {
+        PoolSpec::new(format, tvec!(2, 2), PaddingSpec::Valid, None, None, 1, 1)
+    }
+
+    fn op(pool: PoolSpec, data_format: DataFormat) -> TractResult<BetweenLayers> {
+        BetweenLayers::new(vec![Pass::MaxPool(Box::new(pool))], data_format, &PlanOptions::default())
+    }
+
+    #[test]
+    fn pools_are_checked_when_the_op_is_made() {
+        let first = || pool(TractFormat::NCHW);
+        let refused = [
+            (pool(TractFormat::NHWC), DataFormat::Nxc, "data_format=NHWC"),
+            (pool(TractFormat::NHWC), DataFormat::Ncx, "data_format=NHWC"),
+            (pool(TractFormat::CHW), DataFormat::Ncx, "data_format=CHW"),
+            (first(), DataFormat::Nxc, "images of channels before the spatial axes"),
+            (PoolSpec { strides: Some(tvec!(1)), ..first() }, DataFormat::Ncx, "strides=[1], 2 values"),
+            (PoolSpec { strides: Some(tvec!(0, 1)), ..first() }, DataFormat::Ncx, "strides=[0, 1], 2 values"),
+            (PoolSpec { kernel_shape: tvec!(0, 1), ..first() }, DataFormat::Ncx, "kernel_shape=[0, 1], 2 values"),
+            (PoolSpec { kernel_shape: tvec!(), ..first() }, DataFormat::Ncx, "kernel_shape=[], one to four axes"),
+            (PoolSpec { dilations: Some(tvec!(1, usize::MAX)), ..first() }, DataFormat::Ncx, "dilations=[1, "),
+            (PoolSpec { output_channels: 2, ..first() }, DataFormat::Ncx, "channels=2, as many"),
+            (
+                PoolSpec { padding: PaddingSpec::Explicit(tvec!(0, 0), tvec!(1)), ..first() },
+                DataFormat::Ncx,
+                "pads end=[1], 2 values",
+            ),
+        ];
+        for (pool, format, words) in refused {
+            let error = op(pool, format).expect_err(words).to_string();
+            assert!(error.starts_with("pool: ") && error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn data_of_another_rank_or_of_other_channels_is_refused() -> TractResult<()> {
+        let op = op(pool(TractFormat::NCHW), DataFormat::Ncx)?;
+        let run = |shape: &[usize]| {
+            let x = Tensor::zero::<f32>(shape)?.into_tvalue();
+            op.eval(&EvalContext::out_of_plan(), tvec!(x))
+        };
+        assert_eq!(run(&[1, 1, 3, 4])?[0].shape(), [1, 1, 2, 3]);
+        for shape in [&[1, 8, 3, 10][..], &[1, 1, 3], &[1, 1, 3, 4, 5], &[1], &[]] {
+            assert!(run(shape).is_err(), "{shape:?}");
+        }
+        Ok(())
+    }
 }

@@ -1,10 +1,12 @@
 //! The tract ops: as imported, and as optimised models run it.
 
 mod between;
+mod late;
 mod packed;
 mod shared;
 
 pub use between::{BetweenLayers, Pass};
+pub(crate) use late::{LateDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
 pub(crate) use shared::integers;
 
@@ -128,7 +130,7 @@ impl EvalOp for GroupedDeconv {
         }
         .eval(ctx.symbols, |plan| {
             let (filter, layout) = (inputs[1].clone().into_arc_tensor(), plan.filter_layout());
-            self.filters.get(&filter, &layout, || PackedFilter::pack(&self.spec, &layout, &filter))
+            self.filters.get(&filter, &self.spec, &layout, || PackedFilter::pack(&self.spec, &layout, &filter))
         })
     }
 

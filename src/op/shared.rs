@@ -8,7 +8,7 @@ use crate::filter::PackedFilter;
 use crate::integers;
 use crate::kernel::{Dispatch, Isa};
 use crate::memory;
-use crate::plan::{Plan, PlanOptions};
+use crate::plan::{Plan, PlanOptions, converted_bytes};
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
 use crate::tail::{self, Step, Tail};
 use tract_core::internal::*;
@@ -38,9 +38,11 @@ impl Run<'_> {
             // facts may leave the length open
             self.spec.check_bias(bias)?;
         }
-        if self.input.len() == 0 {
-            let problem = self.spec.problem(self.input.shape(), requested.as_deref())?;
-            self.options.check_output(&problem.output_shape(), self.input.datum_type())?;
+        // a size of zero comes from an input of zero, so that no other output is empty
+        if self.input.len() == 0 || self.spec.out_channels == 0 {
+            let (problem, dt) = (self.spec.problem(self.input.shape(), requested.as_deref())?, self.input.datum_type());
+            self.options.limit().check_output(&problem.output_shape(), dt)?;
+            self.options.limit().check_working(converted_bytes(&problem, dt))?;
             let output = bias_only(&problem, self.input.datum_type(), self.bias, self.tail, &self.residuals)?;
             return Ok(tvec!(output.into_tvalue()));
         }
@@ -57,7 +59,7 @@ impl Run<'_> {
     }
 }
 
-/// The output of an empty input.
+/// The output of an empty input, or an empty output.
 fn bias_only(
     problem: &Problem,
     datum_type: DatumType,
@@ -185,7 +187,7 @@ pub(super) fn substitute(spec: &DeconvSpec, subs: &HashMap<Symbol, TDim>) -> Tra
 pub(super) fn output_fact(spec: &DeconvSpec, options: &PlanOptions, input: &TypedFact) -> TractResult<TVec<TypedFact>> {
     let fact = input.datum_type.fact(spec.output_shape(&input.shape)?);
     if let Some(shape) = fact.shape.as_concrete() {
-        options.check_output(shape, fact.datum_type)?;
+        options.limit().check_output(shape, fact.datum_type)?;
     }
     Ok(tvec!(fact))
 }

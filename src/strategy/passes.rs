@@ -108,7 +108,8 @@ pub(crate) fn max_pool<T: Compute>(
     if to.is_empty() {
         return Ok(());
     }
-    let planes = to.len() / written;
+    let planes = to.len() / written.max(1);
+    ensure!(to.len() == planes * written, "output: length={}, whole planes of {written} are needed", to.len());
     ensure!(planes * read <= from.len(), "input: length={}, {} are needed", from.len(), planes * read);
     let cost = (from.len() as u64 / 2).saturating_mul(TWO_ELEMENTS);
     let of_task = planes.div_ceil(TASKS * super::threads(cost));

@@ -20,6 +20,8 @@ pub struct Probe {
     /// As declared, where that is not the shape of `x`.
     pub x_dims: Option<Vec<Dim>>,
     pub w: Tensor,
+    /// As declared, where that is not the shape of `w`: an input of the graph then.
+    pub w_dims: Option<Vec<Dim>>,
     pub b: Option<Tensor>,
     /// Filter and bias are graph inputs.
     pub run_time_weights: bool,
@@ -46,6 +48,7 @@ impl Probe {
             x: random.tensor(dt, x),
             x_dims: None,
             w: random.tensor(dt, w),
+            w_dims: None,
             b: None,
             run_time_weights: false,
             group: 1,
@@ -104,6 +107,12 @@ impl Probe {
         self
     }
 
+    /// Declares the filter, an input of the graph, with symbols.
+    pub fn filter_dims(mut self, dims: &[Dim]) -> Probe {
+        (self.run_time_weights, self.w_dims) = (true, Some(dims.to_vec()));
+        self
+    }
+
     /// Another input of the same type.
     pub fn with_x(mut self, shape: &[usize]) -> Probe {
         self.x = Random(shape.iter().sum::<usize>() as u64).tensor(self.x.datum_type(), shape);
@@ -116,7 +125,8 @@ impl Probe {
         for (name, tensor) in [("w", Some(&self.w)), ("b", self.b.as_ref())] {
             let Some(tensor) = tensor else { continue };
             model = if self.run_time_weights {
-                model.input(name, tensor.datum_type(), &sizes(tensor.shape()))
+                let declared = self.w_dims.clone().filter(|_| name == "w");
+                model.input(name, tensor.datum_type(), &declared.unwrap_or_else(|| sizes(tensor.shape())))
             } else {
                 model.initializer(name, tensor)
             };

@@ -249,16 +249,15 @@ fn operands() {
         ),
         // sizes
         (shaped(&[1, 3, 5, 6], &[4, 3, 3, 2]), "input: channels=3, the filter needs 4"),
-        (shaped(&[1, 4, 5, 6], &[4, 0, 3, 2]), "output channels: channels=0, must be a positive multiple of group=1"),
         (shaped(&[1, 0, 5, 6], &[0, 3, 3, 2]), "input channels: channels=0, must be a positive multiple of group=1"),
         (shaped(&[1, 4, 5, 6], &[4, 3, 0, 2]), "kernel_shape: kernel_shape=[0, 2], every value must be at least 1"),
         (
-            shaped(&[1, 4, 0, 6], &[4, 3, 1, 2]),
-            "output size: size=0 on spatial axis 0 for input size 0 and pads 0 and 0, must be within 1..=2147483647",
+            shaped(&[1, 4, 0, 6], &[4, 3, 1, 2]).ints("strides", &[2, 1]),
+            "output size: size=-1 on spatial axis 0 for input size 0 and pads 0 and 0, must be within 0..=2147483647",
         ),
         (
-            shaped(&[1, 4, 0, 6], &[4, 3, 3, 2]).ints("strides", &[3, 1]),
-            "output size: size=0 on spatial axis 0 for input size 0 and pads 0 and 0, must be within 1..=2147483647",
+            shaped(&[1, 4, 0, 6], &[4, 3, 3, 2]).ints("strides", &[4, 1]),
+            "output size: size=-1 on spatial axis 0 for input size 0 and pads 0 and 0, must be within 0..=2147483647",
         ),
         (
             shaped(&[0, 4, 5, 6], &[4, 3, 3, 2]).ints("pads", &[4, 0, 4, 0]),
@@ -273,9 +272,22 @@ fn operands() {
             "input: spatial size=2147483648, must be at most 2147483647",
         ),
         (layer().declare("x", &["1", "5", "N", "N"]), "input: channels=5, the filter needs 4"),
+        // of which sizes are open, whatever those are
         (
-            layer().declare("w", &["4", "3", "K", "2"]),
-            "filter: shape=4,3,K,2, it must be known when the model is loaded",
+            layer().declare("w", &["4", "3", "K", "2"]).int("group", 3),
+            "input channels: channels=4, must be a positive multiple of group=3",
+        ),
+        (
+            layer().declare("w", &["4", "3", "K", "2"]).ints("kernel_shape", &[3, 3]),
+            "kernel_shape: kernel_shape=[3, 3], the filter's is [3, 2]",
+        ),
+        (
+            layer().declare("w", &["4", "3", "K", "2"]).ints("kernel_shape", &[2, 2]),
+            "kernel_shape: kernel_shape=[2, 2], the filter's is [3, 2]",
+        ),
+        (
+            layer().declare("w", &["I", "3", "3", "2"]).with("x", Random(5).tensor(f32::datum_type(), &[1, 3, 5, 6])),
+            "input: channels=3, the filter needs 4",
         ),
         (
             layer().declare("w", &["4", "3", "2147483647", "2147483647"]),

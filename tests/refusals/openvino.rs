@@ -194,8 +194,8 @@ fn operands() {
             "filter: datum_type=F64, the input's is F32",
         ),
         (
-            grouped().declare("w", &["G", "2", "3", "3", "3"]),
-            "filter: shape=G,2,3,3,3, it must be known when the model is loaded",
+            grouped().declare("w", &["G", "2", "3", "3", "3"]).ints("strides", &[1, 0]),
+            "strides: strides=[1, 0], every value must be at least 1",
         ),
         (
             grouped().declare("w", &["4294967296", "4294967296", "3", "3", "3"]),

@@ -1,0 +1,165 @@
+//! The op where only running tells the filter's sizes.
+
+use super::{Dialect, GroupedDeconv};
+use crate::cache::{FilterCache, PlanCache};
+use crate::plan::PlanOptions;
+use crate::spec::{DataFormat, DeconvSpec, OutputShape};
+use std::fmt;
+use std::hash::Hash;
+use tract_core::internal::*;
+
+/// The attributes of a node, which become a spec once the filter's shape is known.
+pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 'static {
+    /// The spec for a filter of a shape, with every rule of the dialect checked.
+    fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec>;
+
+    /// Channels and spatial size of the output. Without `output_shape` they follow from the shapes of data and filter.
+    fn output_dims(
+        &self,
+        data: &[TDim],
+        filter: &[TDim],
+        output_shape: Option<&OutputShape>,
+    ) -> TractResult<(TDim, TVec<TDim>)>;
+
+    /// Whether the filter has its groups on an axis of their own, the first, which is merged with the next one.
+    fn has_group_axis(&self) -> bool;
+}
+
+/// A convolution whose filter has sizes that are not known when the model is loaded. At each run it is the
+/// [`GroupedDeconv`] of the filter that comes in; it is replaced by one as soon as the filter's shape is known.
+///
+/// Inputs are those of [`GroupedDeconv`], but the filter has the dialect's axes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LateDeconv<N> {
+    pub node: N,
+    pub dialect: Dialect,
+    pub data_format: DataFormat,
+    pub has_bias: bool,
+    pub output_shape: Option<OutputShape>,
+    pub options: PlanOptions,
+    plans: PlanCache,
+    filters: FilterCache,
+}
+
+impl<N: SpecOfFilter> LateDeconv<N> {
+    pub fn new(
+        node: N,
+        dialect: Dialect,
+        data_format: DataFormat,
+        has_bias: bool,
+        output_shape: Option<OutputShape>,
+        options: PlanOptions,
+    ) -> LateDeconv<N> {
+        let (plans, filters) = (PlanCache::default(), FilterCache::default());
+        LateDeconv { node, dialect, data_format, has_bias, output_shape, options, plans, filters }
+    }
+
+    /// The op for a filter of a shape. It keeps its plans here, for the next run.
+    fn resolved(&self, filter: &[usize]) -> TractResult<GroupedDeconv> {
+        let spec = self.node.spec(filter, self.output_shape.clone())?;
+        let mut op = GroupedDeconv::new(spec, self.dialect, self.has_bias, self.options.clone())?;
+        (op.plans, op.filters) = (self.plans.clone(), self.filters.clone());
+        Ok(op)
+    }
+
+    fn reads_output_shape(&self) -> bool {
+        matches!(self.output_shape, Some(OutputShape::Input(_)))
+    }
+
+    /// The filter with the axes of a spec's.
+    fn canonical(&self, filter: TValue) -> TValue {
+        match self.node.has_group_axis() {
+            true => filter.into_tensor().collapse_axis_with_next(0).into_tvalue(),
+            false => filter,
+        }
+    }
+}
+
+impl<N: SpecOfFilter> Op for LateDeconv<N> {
+    fn name(&self) -> StaticName {
+        "LateDeconv".into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        Ok(vec![format!("{}: the filter's sizes come with it", self.dialect)])
+    }
+
+    fn mints_runtime_symbols(&self) -> bool {
+        self.reads_output_shape()
+    }
+
+    op_as_typed_op!();
+}
+
+impl<N: SpecOfFilter> EvalOp for LateDeconv<N> {
+    fn eval(&self, ctx: &EvalContext, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        ensure!(inputs.len() >= 2, "inputs: count={}, data and filter are needed", inputs.len());
+        let op = self.resolved(inputs[1].shape())?;
+        let filter = inputs.remove(1);
+        inputs.insert(1, self.canonical(filter));
+        op.eval(ctx, inputs)
+    }
+
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        let symbolic = self.output_shape.iter().flat_map(|shape| shape.dims()).any(|dim| dim.as_i64().is_none());
+        if symbolic && !self.reads_output_shape() {
+            return Ok(None);
+        }
+        self.eval(&EvalContext::out_of_plan(), inputs).map(Some)
+    }
+}
+
+impl<N: SpecOfFilter> TypedOp for LateDeconv<N> {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let expected = 2 + self.has_bias as usize + self.reads_output_shape() as usize;
+        ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
+        let (data, filter) = (inputs[0], inputs[1]);
+        let found = filter.datum_type;
+        ensure!(found == data.datum_type, "filter: datum_type={found:?}, the input's is {:?}", data.datum_type);
+        let (channels, spatial) = self.node.output_dims(&data.shape, &filter.shape, self.output_shape.as_ref())?;
+        let fact = data.datum_type.fact(self.data_format.shape(data.shape[0].clone(), channels, spatial));
+        if let Some(shape) = fact.shape.as_concrete() {
+            self.options.limit().check_output(shape, fact.datum_type)?;
+        }
+        Ok(tvec!(fact))
+    }
+
+    fn declutter(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        let filter = model.outlet_fact(node.inputs[1])?;
+        let Some(shape) = filter.shape.as_concrete() else { return Ok(None) };
+        let mut op = self.resolved(shape)?;
+        (op.plans, op.filters) = (PlanCache::default(), FilterCache::default());
+        let mut patch = TypedModelPatch::default();
+        let mut inputs = patch.taps(model, &node.inputs)?;
+        if self.node.has_group_axis() {
+            let (from, to) = (tvec!(shape[0].to_dim(), shape[1].to_dim()), (shape[0] * shape[1]).to_dim());
+            let merge = AxisOp::Reshape(0, from, tvec!(to));
+            inputs[1] = patch.wire_node(format!("{}.filter", node.name), merge, &[inputs[1]])?[0];
+        }
+        let wires = patch.wire_node(&node.name, op, &inputs)?;
+        patch.shunt_outside(model, node.id.into(), wires[0])?;
+        Ok(Some(patch))
+    }
+
+    fn set_symbols(
+        &self,
+        _source: &TypedModel,
+        node: &TypedNode,
+        target: &mut TypedModel,
+        mapping: &HashMap<OutletId, OutletId>,
+        subs: &HashMap<Symbol, TDim>,
+    ) -> TractResult<TVec<OutletId>> {
+        let inputs = node.inputs.iter().map(|i| mapping[i]).collect::<TVec<_>>();
+        let substituted = |dims: &[TDim]| dims.iter().map(|dim| dim.substitute_all(subs)).collect::<TractResult<_>>();
+        let mut op = self.clone();
+        (op.plans, op.filters) = (PlanCache::default(), FilterCache::default());
+        op.output_shape = match &self.output_shape {
+            None => None,
+            Some(OutputShape::Dims(dims)) => Some(OutputShape::Dims(substituted(dims)?)),
+            Some(OutputShape::Input(dims)) => Some(OutputShape::Input(substituted(dims)?)),
+        };
+        target.wire_node(&node.name, op, &inputs)
+    }
+
+    as_op!();
+}
