@@ -854,7 +854,8 @@ mod tests {
         let (rows, columns) = (super::super::even_blocks(y.grid, y.grid), super::super::even_blocks(x.grid, 2));
         let mut cuts = vec![Cut { rows, columns, ..whole.clone() }];
         if problem.data_format == DataFormat::Ncx {
-            cuts.push(Cut { groups: vec![0..1, 1..2], channels: vec![0..1, 1..4], ..whole.clone() });
+            let groups = (0..problem.group).map(|g| g..g + 1).collect();
+            cuts.push(Cut { groups, channels: vec![0..1, 1..4], ..whole.clone() });
         }
         cuts.push(whole);
         cuts
