@@ -1,37 +1,77 @@
 //! The late-joining scope and the mailbox under the model checker loom: their own source files, with loom's types instead of the standard library's, so that every order of
 //! their steps that the memory model allows is run, within a bound on preemptions. `LOOM_MAX_PREEMPTIONS=4 cargo test --release --test loom -- --nocapture` goes further.
 
-#[path = "../src/parallel/mailbox.rs"]
-mod mailbox;
-#[path = "../src/parallel/scope.rs"]
-mod scope;
+/// A worker that waits for a caller yields to it: loom runs the others first.
+#[path = "."]
+mod waiting {
+    #[path = "../src/parallel/mailbox.rs"]
+    pub mod mailbox;
 
-/// Stands for src/parallel/sync.rs.
-mod sync {
-    pub use loom::hint::spin_loop;
-    pub use loom::sync::Arc;
+    mod sync {
+        pub use crate::stand_in::{AtomicUsize, Mutex, Ordering};
+        pub use loom::thread::yield_now;
+    }
+}
+
+/// An owner that yields sees its helpers in any state nevertheless. To loom's own `yield_now` they would always be through, and it would never sleep.
+#[path = "."]
+mod joining {
+    #[path = "../src/parallel/scope.rs"]
+    pub mod scope;
+
+    mod sync {
+        pub use crate::stand_in::{AtomicUsize, Deadline, Mutex, Ordering};
+        pub use loom::sync::Arc;
+        pub use loom::thread::{Thread, current, park};
+
+        pub const LOOKS: usize = 1;
+
+        pub fn spin_loop() {}
+
+        pub fn yield_now() {}
+    }
+}
+
+/// For src/parallel/sync.rs.
+mod stand_in {
+    use loom::cell::{MutPtr, UnsafeCell};
     pub use loom::sync::atomic::{AtomicUsize, Ordering};
-    pub use loom::thread::{Thread, current, park, yield_now};
     use std::cell::Cell;
-    use std::sync::{LockResult, TryLockError};
+    use std::ops::{Deref, DerefMut};
+    use std::sync::LockResult;
     use std::time::Duration;
 
-    pub const LOOKS: usize = 1;
+    /// It locks nothing, and loom fails where two threads have it at once or in no order: the locks are there for the compiler, the states see to the rest.
+    pub struct Mutex<T>(UnsafeCell<T>);
 
-    /// A lock that nobody may have to wait for.
-    pub struct Mutex<T>(loom::sync::Mutex<T>);
+    // SAFETY: loom checks each access.
+    unsafe impl<T: Send> Sync for Mutex<T> {}
 
     impl<T> Mutex<T> {
         pub fn new(value: T) -> Mutex<T> {
-            Mutex(loom::sync::Mutex::new(value))
+            Mutex(UnsafeCell::new(value))
         }
 
-        pub fn lock(&self) -> LockResult<loom::sync::MutexGuard<'_, T>> {
-            match self.0.try_lock() {
-                Ok(guard) => Ok(guard),
-                Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
-                Err(TryLockError::WouldBlock) => panic!("a lock is contended"),
-            }
+        pub fn lock(&self) -> LockResult<Guard<T>> {
+            Ok(Guard(self.0.get_mut()))
+        }
+    }
+
+    pub struct Guard<T>(MutPtr<T>);
+
+    impl<T> Deref for Guard<T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            // SAFETY: loom fails where anybody else has it.
+            unsafe { self.0.deref() }
+        }
+    }
+
+    impl<T> DerefMut for Guard<T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: as above.
+            unsafe { self.0.deref() }
         }
     }
 
@@ -49,15 +89,15 @@ mod sync {
     }
 }
 
+use joining::scope::{Job, share_work};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{JoinHandle, spawn, yield_now};
-use mailbox::Mailbox;
-use scope::{Job, share_work};
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use std::time::Duration;
+use waiting::mailbox::Mailbox;
 
 const SPIN: Duration = Duration::from_micros(1);
 

@@ -16,19 +16,19 @@ const FULL: usize = 4;
 
 /// The slot of one worker, on cache lines of its own.
 #[repr(align(128))]
-pub(super) struct Mailbox<T> {
+pub(crate) struct Mailbox<T> {
     state: AtomicUsize,
     /// Never contended: where the state is `CHOSEN` it is that caller's, where it is `FULL` the worker's, and nobody's otherwise.
     content: Mutex<Option<T>>,
 }
 
 impl<T> Mailbox<T> {
-    pub(super) fn new() -> Mailbox<T> {
+    pub(crate) fn new() -> Mailbox<T> {
         Mailbox { state: AtomicUsize::new(IDLE), content: Mutex::new(None) }
     }
 
     /// Hands something to the worker, if it spins. What nobody takes comes back.
-    pub(super) fn hand_over(&self, content: T) -> Option<T> {
+    pub(crate) fn hand_over(&self, content: T) -> Option<T> {
         if self.state.load(Ordering::Relaxed) != SPINNING || !self.changes(SPINNING, CHOSEN) {
             return Some(content);
         }
@@ -38,7 +38,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Makes this the slot of the calling worker, which is awake from here on, if it is nobody's.
-    pub(super) fn occupy(&self) -> Option<Occupied<'_, T>> {
+    pub(crate) fn occupy(&self) -> Option<Occupied<'_, T>> {
         self.changes(IDLE, BUSY).then_some(Occupied(self))
     }
 
@@ -48,16 +48,16 @@ impl<T> Mailbox<T> {
 }
 
 /// A worker's side of its mailbox, until it is dropped.
-pub(super) struct Occupied<'a, T>(&'a Mailbox<T>);
+pub(crate) struct Occupied<'a, T>(&'a Mailbox<T>);
 
 impl<T> Occupied<'_, T> {
     /// From here on something may be handed over.
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         self.0.state.store(SPINNING, Ordering::Release);
     }
 
     /// What was handed over, if anything was. The mailbox is closed then.
-    pub(super) fn look(&self) -> Option<T> {
+    pub(crate) fn look(&self) -> Option<T> {
         if self.0.state.load(Ordering::Acquire) != FULL {
             return None;
         }
@@ -67,7 +67,7 @@ impl<T> Occupied<'_, T> {
     }
 
     /// From here on nothing can be handed over. What already was is returned.
-    pub(super) fn close(&self) -> Option<T> {
+    pub(crate) fn close(&self) -> Option<T> {
         if self.0.changes(SPINNING, BUSY) {
             return None;
         }

@@ -33,7 +33,7 @@ unsafe fn call<F: Fn(usize) + Sync>(closure: *const (), thread: usize) {
 }
 
 /// What the calling thread and its helpers share.
-pub(super) struct Scope {
+pub(crate) struct Scope {
     state: AtomicUsize,
     /// Only threads inside follow its pointer.
     work: Work,
@@ -107,14 +107,14 @@ impl Drop for Closing<'_> {
 }
 
 /// A helper's part, which another thread may do. An executor's box around it is all that is allocated for a helper.
-pub(super) struct Job {
+pub(crate) struct Job {
     scope: Arc<Scope>,
     helper: usize,
 }
 
 impl Job {
     /// Does it, if the scope is still open.
-    pub(super) fn run(self) {
+    pub(crate) fn run(self) {
         self.scope.join(self.helper);
     }
 }
@@ -123,7 +123,7 @@ impl Job {
 /// is through. If one of them panics, so does the caller. The caller spins for `spin` at most until the helpers are through, then sleeps.
 ///
 /// `kept` is a scope that this thread used before, or none: it is used again if no job of it is left.
-pub(super) fn share_work<F: Fn(usize) + Sync>(
+pub(crate) fn share_work<F: Fn(usize) + Sync>(
     kept: &mut Option<Arc<Scope>>,
     helpers: usize,
     spin: Duration,

@@ -1,8 +1,16 @@
-//! The late-joining scope and the mailbox without the rest of the crate, so that Miri and ThreadSanitizer have them in seconds: their own source files, on real threads.
+//! `src/parallel/` without the rest of the crate, so that Miri and ThreadSanitizer have it in minutes: its own source files and unit tests, on real threads, and below
+//! more tests of the late-joining scope and the mailbox by themselves.
 //!
-//! `MIRIFLAGS=-Zmiri-many-seeds=0..16 cargo +nightly miri test`, and
-//! `RUSTFLAGS=-Zsanitizer=thread cargo +nightly test --lib -Zbuild-std --target x86_64-unknown-linux-gnu`.
+//! - `RUSTFLAGS=-Zsanitizer=thread cargo +nightly test --lib -Zbuild-std --target x86_64-unknown-linux-gnu`
+//! - `MIRIFLAGS=-Zmiri-many-seeds=0..16 cargo +nightly miri test --lib -- --skip parallel::`: what rayon does is not for Miri.
 #![cfg(test)]
+
+extern crate self as tract_core;
+
+// a layer's way in has no use here
+#[expect(dead_code)]
+#[path = "../../src/parallel/mod.rs"]
+mod parallel;
 
 #[path = "../../src/parallel/mailbox.rs"]
 mod mailbox;
@@ -10,6 +18,74 @@ mod mailbox;
 mod scope;
 #[path = "../../src/parallel/sync.rs"]
 mod sync;
+
+/// What the rest of the crate tells this part of it.
+mod kernel {
+    pub enum Isa {
+        Avx2,
+        Avx512,
+    }
+
+    impl Isa {
+        pub fn best() -> Isa {
+            if cfg!(miri) { Isa::Avx2 } else { Isa::Avx512 }
+        }
+    }
+}
+
+/// Knobs that nobody sets.
+mod knobs {
+    pub struct Knob;
+
+    impl Knob {
+        pub fn get(&self) -> Option<usize> {
+            None
+        }
+    }
+
+    pub static TRACT_DECONV_SPIN_US: Knob = Knob;
+    pub static TRACT_DECONV_SHARE_FROM: Knob = Knob;
+}
+
+mod internal {
+    pub use anyhow::{Context as _, Error as TractError, Result as TractResult, bail, ensure};
+}
+
+/// tract's executors.
+mod prelude {
+    pub mod multithread {
+        use rayon::{ThreadPool, ThreadPoolBuilder};
+        use std::cell::RefCell;
+        use std::sync::Arc;
+
+        #[derive(Clone)]
+        pub enum Executor {
+            SingleThread,
+            MultiThread(Arc<ThreadPool>),
+            RayonGlobal,
+        }
+
+        impl Executor {
+            pub fn multithread(threads: usize) -> Executor {
+                let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+                Executor::MultiThread(Arc::new(pool.expect("threads can be had")))
+            }
+        }
+
+        thread_local!(static CURRENT: RefCell<Executor> = const { RefCell::new(Executor::SingleThread) });
+
+        pub fn current_tract_executor() -> Executor {
+            CURRENT.with_borrow(Clone::clone)
+        }
+
+        pub fn multithread_tract_scope<R>(executor: Executor, run: impl FnOnce() -> R) -> R {
+            let before = CURRENT.replace(executor);
+            let result = run();
+            CURRENT.set(before);
+            result
+        }
+    }
+}
 
 use mailbox::Mailbox;
 use scope::{Job, share_work};
