@@ -1,6 +1,7 @@
 //! What ops remember between runs: plans by shape, and the filter packed last.
 
 use crate::filter::{FilterLayout, PackedFilter};
+use crate::memory;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::DeconvSpec;
 use std::fmt;
@@ -62,6 +63,7 @@ impl PlanCache {
             }
         }
         let plan = Plan::new(spec, input, requested, datum_type, options)?;
+        memory::planned();
         log::debug!("planned a deconvolution of {input:?} ({datum_type:?}): {plan}");
         let entry = Arc::new(Entry { input: input.into(), requested: requested.map(|r| r.into()), plan });
         let mut plans = self.lock();

@@ -3,7 +3,7 @@
 use crate::element::{Element, dispatch_element};
 use crate::integers;
 use crate::kernel::{self, DEPTH, Dispatch, Isa, PARTS, SIDE, WEIGHTS_OF_SIDE};
-use crate::memory::{self, Before};
+use crate::memory;
 use crate::spec::{DeconvSpec, Direction};
 use std::borrow::Cow;
 use tract_core::internal::tract_itertools::Itertools;
@@ -116,7 +116,6 @@ impl PackedFilter {
             filter.shape(),
             spec.filter_shape()
         );
-        memory::give_back_free_pages(Before::Packing);
         let datum_type = filter.datum_type();
         let computed_as = integers::computed_as(datum_type);
         let filter = match integers::converted("filter", filter, computed_as)? {

@@ -42,6 +42,14 @@ tract_core::declare_knob!(
      no thread spins. Read once a process, unless `set_spin_time` was called; what is no number counts as unset."
 );
 
+tract_core::declare_knob!(
+    TRACT_DECONV_POOL_BYTES,
+    Option<usize>,
+    None,
+    "Most bytes of blocks that are kept for outputs of deconvolutions to come: 256 MiB if unset, and 0 keeps none. Read once \
+     a process; what is no number counts as unset."
+);
+
 /// The instruction set of a name.
 ///
 /// # Errors

@@ -155,7 +155,7 @@ pub mod knobs;
 pub mod load;
 #[forbid(unsafe_code)]
 mod machine;
-pub(crate) mod memory;
+pub mod memory;
 #[cfg(feature = "nnef")]
 #[forbid(unsafe_code)]
 pub mod nnef;

@@ -8,7 +8,7 @@ use crate::filter::{FilterLayout, PackedFilter};
 use crate::integers;
 use crate::kernel::{Dispatch, Isa};
 use crate::machine::Machine;
-use crate::memory::{self, Before};
+use crate::memory::{self, PoolUser};
 use crate::spec::{DeconvSpec, Padding, Problem};
 use crate::strategy::cells::CellsPlan;
 use crate::strategy::channels::ChannelsPlan;
@@ -308,6 +308,8 @@ pub struct Plan {
     decision: Decision,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
+    /// Keeps the blocks of outputs.
+    pool: PoolUser,
 }
 
 impl Plan {
@@ -400,7 +402,8 @@ impl Plan {
             }
         }
         if let Some((_, decision)) = best {
-            return Ok(Plan { spec: spec.clone(), problem, folded, datum_type, decision, isa, declined });
+            let (spec, pool) = (spec.clone(), PoolUser::new());
+            return Ok(Plan { spec, problem, folded, datum_type, decision, isa, declined, pool });
         }
         if let Some((bytes, strategy)) = least {
             bail!(
@@ -584,7 +587,6 @@ impl Plan {
             self.datum_type
         );
         self.check_operands(input, filter, bias)?;
-        memory::give_back_free_pages(Before::Running);
         let computed_as = integers::computed_as(self.datum_type);
         let input = integers::converted("input", input, computed_as)?;
         let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
@@ -594,7 +596,7 @@ impl Plan {
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
             // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
             // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.
-            let mut output = unsafe { memory::uninitialized_tensor("output size", computed_as, &shape)? };
+            let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,

@@ -21,7 +21,7 @@ use super::winograd::{
     MOST_TAPS, PointStrides, TileData, TileTransforms, transform_data, transform_filter, transform_products,
 };
 use crate::element::Compute;
-use crate::memory::{Scratch, Shelf};
+use crate::memory::scratch::{self, Scratch};
 use crate::tail::Activation;
 
 type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]);
@@ -761,10 +761,9 @@ kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles
 
 /// Scratch memory of one type, lent for the length of a task.
 macro_rules! scratch_of_type {
-    ($t:ty) => {
+    ($t:ty, $pool:ident) => {
         fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<$t>) -> R) -> R {
-            static SHELF: Shelf<$t> = Shelf::new();
-            SHELF.lend(use_it)
+            scratch::$pool.lend(use_it)
         }
     };
 }
@@ -787,7 +786,7 @@ pub(crate) trait Dispatch: Compute {
 }
 
 impl Dispatch for f32 {
-    scratch_of_type!(f32);
+    scratch_of_type!(f32, F32);
 
     fn kernels(isa: Isa) -> &'static Kernels<f32> {
         if isa.is_available() { compiled_f32(isa) } else { &portable_f32::KERNELS }
@@ -803,7 +802,7 @@ impl Dispatch for f32 {
 }
 
 impl Dispatch for f64 {
-    scratch_of_type!(f64);
+    scratch_of_type!(f64, F64);
 
     fn kernels(isa: Isa) -> &'static Kernels<f64> {
         if isa.is_available() { compiled_f64(isa) } else { &portable_f64::KERNELS }
@@ -841,7 +840,7 @@ fn compiled_f64(isa: Isa) -> &'static Kernels<f64> {
 }
 
 impl Dispatch for i64 {
-    scratch_of_type!(i64);
+    scratch_of_type!(i64, I64);
 
     fn kernels(_isa: Isa) -> &'static Kernels<i64> {
         &portable_i64::KERNELS

@@ -25,17 +25,32 @@ pub(crate) struct Scratch<T> {
     pub transformed: [Aligned<T>; 3],
 }
 
-/// Scratch memory by place; that of a place which has none is in use. There is as much as tasks ever ran at once, which is less than threads ever ran any: where the
-/// calling thread and one of an executor's two run the tasks of a layer, the other one runs those of the next (7 MiB of a U-Net's).
-pub(crate) struct Shelf<T>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
+/// The scratch memory of tasks that compute in `f32`.
+pub(crate) static F32: ScratchPool<f32> = ScratchPool::new();
+/// The scratch memory of tasks that compute in `f64`.
+pub(crate) static F64: ScratchPool<f64> = ScratchPool::new();
+/// The scratch memory of tasks that compute in `i64`.
+pub(crate) static I64: ScratchPool<i64> = ScratchPool::new();
 
-impl<T: Working> Shelf<T> {
+/// Frees the scratch memory that no task uses.
+pub(super) fn release() {
+    F32.release();
+    F64.release();
+    I64.release();
+}
+
+/// Scratch memory of tasks. An entry is empty while a task uses what belongs there.
+///
+/// There are as many entries as tasks ever ran at once. That is fewer than there are threads that ever ran one.
+pub(crate) struct ScratchPool<T>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
+
+impl<T: Working> ScratchPool<T> {
     /// An empty one.
     pub const fn new() -> Self {
-        Shelf(Mutex::new(vec![]))
+        ScratchPool(Mutex::new(vec![]))
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Option<Box<Scratch<T>>>>> {
+    fn entries(&self) -> MutexGuard<'_, Vec<Option<Box<Scratch<T>>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -45,28 +60,37 @@ impl<T: Working> Shelf<T> {
         Scratch<T>: Default,
     {
         thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });
-        let (place, mut scratch) = self.take(LAST.get());
-        LAST.set(place);
+        let (entry, mut scratch) = self.take(LAST.get());
+        LAST.set(entry);
         scratch.forget();
         let result = use_it(&mut scratch);
-        self.places()[place] = Some(scratch);
+        self.entries()[entry] = Some(scratch);
         result
     }
 
-    /// What is in the preferred place, or in another one, or what is new, and its place.
+    /// What the preferred entry holds, or another one, or what is new, and its entry.
     fn take(&self, preferred: usize) -> (usize, Box<Scratch<T>>)
     where
         Scratch<T>: Default,
     {
-        let mut places = self.places();
-        if let Some(scratch) = places.get_mut(preferred).and_then(Option::take) {
+        let mut entries = self.entries();
+        if let Some(scratch) = entries.get_mut(preferred).and_then(Option::take) {
             return (preferred, scratch);
         }
-        let other = places.iter_mut().enumerate().find_map(|(place, scratch)| Some((place, scratch.take()?)));
+        let other = entries.iter_mut().enumerate().find_map(|(entry, scratch)| Some((entry, scratch.take()?)));
         other.unwrap_or_else(|| {
-            places.push(None);
-            (places.len() - 1, Box::default())
+            entries.push(None);
+            (entries.len() - 1, Box::default())
         })
+    }
+
+    /// Frees what no task uses.
+    fn release(&self)
+    where
+        Scratch<T>: Default,
+    {
+        // the entries stay, which the tasks that run now put theirs back to
+        self.entries().iter_mut().flatten().for_each(|scratch| **scratch = Scratch::default());
     }
 }
 
@@ -109,24 +133,40 @@ mod tests {
 
     #[test]
     fn as_much_is_kept_as_is_used_at_once() {
-        let shelf = Shelf::<f32>::new();
+        let pool = ScratchPool::<f32>::new();
         let block = |scratch: &mut Scratch<f32>| scratch.block.0.len();
-        let grown = shelf.lend(|scratch| {
-            shelf.lend(|other| assert_eq!(block(other), 0));
+        let grown = pool.lend(|scratch| {
+            pool.lend(|other| assert_eq!(block(other), 0));
             assert!(scratch.block.of(100).is_ok());
             block(scratch)
         });
         // a thread that had none before
-        let lent = std::thread::scope(|scope| scope.spawn(|| shelf.lend(|scratch| block(scratch))).join());
+        let lent = std::thread::scope(|scope| scope.spawn(|| pool.lend(|scratch| block(scratch))).join());
         assert_eq!(lent.ok(), Some(grown));
-        assert_eq!(shelf.places().len(), 2);
+        assert_eq!(pool.entries().len(), 2);
+    }
+
+    #[test]
+    fn what_is_in_use_is_not_freed() {
+        let pool = ScratchPool::<f32>::new();
+        let grow = |scratch: &mut Scratch<f32>| assert!(scratch.block.of(100).is_ok());
+        pool.lend(|outer| {
+            grow(outer);
+            pool.lend(grow);
+            pool.release();
+            assert!(outer.block.0.len() >= 100);
+        });
+        let lens: Vec<usize> = pool.entries().iter().flatten().map(|scratch| scratch.block.0.len()).collect();
+        assert!(lens[0] >= 100 && lens[1] == 0, "{lens:?}");
+        pool.release();
+        pool.lend(|scratch| assert_eq!(scratch.block.0.len(), 0));
     }
 
     #[test]
     fn a_thread_finds_its_own_again() {
-        let shelf = Shelf::<f32>::new();
-        let inner = shelf.lend(|_| shelf.lend(|inner| std::ptr::from_mut(inner).addr()));
+        let pool = ScratchPool::<f32>::new();
+        let inner = pool.lend(|_| pool.lend(|inner| std::ptr::from_mut(inner).addr()));
         // the outer one was lent first, but is not the thread's last
-        assert_eq!(shelf.lend(|scratch| std::ptr::from_mut(scratch).addr()), inner);
+        assert_eq!(pool.lend(|scratch| std::ptr::from_mut(scratch).addr()), inner);
     }
 }

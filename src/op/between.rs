@@ -169,7 +169,7 @@ impl BetweenLayers {
         self.limit.check_working(pool_working_bytes(&axes, value.datum_type()))?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: the type is a number's, as there is an `Element`, and `max_pool` writes all windows of all planes, or fails.
-        let mut to = unsafe { memory::uninitialized_tensor("pool", value.datum_type(), &output)? };
+        let mut to = unsafe { memory::output_tensor("pool", value.datum_type(), &output)? };
         let from = value.try_as_plain_ram()?;
         let mut view = to.try_as_plain_ram_mut()?;
         let operands = E::as_compute(from.as_slice::<E>()?).zip(E::as_compute_mut(view.as_slice_mut::<E>()?));
@@ -239,7 +239,7 @@ impl BetweenLayers {
         pass.from = Some(from.as_slice::<E>()?);
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: the type is a number's, as there is an `Element`, and each element is a copy of one of `from`, which is as long, or the pass fails.
-        let mut tensor = unsafe { memory::uninitialized_tensor("activation", value.datum_type(), &shape)? };
+        let mut tensor = unsafe { memory::output_tensor("activation", value.datum_type(), &shape)? };
         pass.run(tensor.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
         Ok(tensor)
     }
