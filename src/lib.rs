@@ -100,16 +100,19 @@
 //!
 //! # Memory
 //!
-//! Working memory is kept from run to run, for as many threads as ever computed at once, as large as the largest layer needed it; outputs are the
-//! tensors that tract gets. Integers of other types than `i64` are copied to it and back.
+//! An output of 4 KiB or more is made in a block that goes back to a pool when its tensor is dropped, on whatever thread. The next
+//! output of the same size takes that block, and does not wait for fresh pages. To tract and to your program it is a plain tensor.
+//! The pool belongs to the process. It holds 256 MiB that nothing uses at most; [`memory::set_pool_bytes`] and
+//! `TRACT_DECONV_POOL_BYTES` set another number, and 0 turns it off. A larger output is allocated and freed as other tensors are.
+//! Blocks for shapes that do not come again are freed as other shapes come.
+//! All of them are freed with the last model that has planned a layer, and by [`memory::release`].
 //!
-//! What loading left free goes back to the system (`malloc_trim`, twice a process: before the first filter is packed and before the first run). With
-//! each output of 128 KiB or more that is the largest until then, glibc is made to keep eight times as much at the end of its heap, as it does by itself
-//! once a program has freed a block half as large: the next run does not wait for fresh pages. With the first output of 1 MiB or more, it is made to take all
-//! blocks from its heap (`mallopt`, for the whole process), so that the large ones that tract's own operators copy take the place of others instead of being mapped beside
-//! them, and to keep at the heap's end what is free there, up to 64 MiB or four times the largest output, and 1 GiB at most. That is not done where the environment
-//! has `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_MAX_`, `MALLOC_MMAP_THRESHOLD_` or tunables of glibc's `malloc`, and changes nothing
-//! for what another allocator allocates. Threads other than the first have heaps of 64 MiB each, and fresh pages for what is larger.
+//! Working memory is kept from run to run, for as many threads as ever computed at once, as large as the largest layer needed it.
+//! It is freed with the pool. Integers of other types than `i64` are copied to it and back.
+//!
+//! The allocator of the process is used as it is and not set in any way. What loading a model left free in it stays there: with
+//! glibc, a program that wants those pages back can trim the heap itself. On Linux, blocks of 32 MiB and more are advised to have huge pages.
+//! Tensors of tract's own operators are tract's.
 //!
 //! # Other doors
 //!
@@ -120,8 +123,8 @@
 //!   `deconv` and `conv` where those can say it; `with_conv()` loads `conv` into it too.
 //! - Streaming, with the feature `pulse`: tract's transform `pulse` takes the operator as it takes tract's own.
 //! - [`knobs`]: `TRACT_DECONV_STRATEGY` and `TRACT_DECONV_ISA` force a strategy or an instruction set,
-//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have, `TRACT_DECONV_SHARE_FROM` which layers threads share,
-//!   `TRACT_DECONV_SPIN_US` how long they spin.
+//!   `TRACT_DECONV_MEMORY_LIMIT` sets how many bytes an output may have, `TRACT_DECONV_POOL_BYTES` how many wait for outputs to come,
+//!   `TRACT_DECONV_SHARE_FROM` which layers threads share, `TRACT_DECONV_SPIN_US` how long they spin.
 //! - The `log` crate gets one `debug!` for each plan, and nothing for a run.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 

@@ -1,4 +1,5 @@
-//! What loading and running keep in memory: no column buffer, no bias as large as the output, one copy of the weights.
+//! What loading and running keep in memory: no column buffer, no bias as large as the output, one copy of the weights; blocks of outputs
+//! within a bound, and none without a model.
 //!
 //! A counting allocator stands for the whole process, so everything is one test.
 
@@ -10,6 +11,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tract_core::internal::*;
+use tract_deconv::memory::{DEFAULT_POOL_BYTES, idle_bytes, release, set_pool_bytes};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -82,7 +84,9 @@ fn loading_and_running() -> TractResult<()> {
             let (first, after, peak) = measured(|| plan.run(inputs.clone()));
             let first = first?;
             let (second, _, again) = measured(|| plan.run(inputs));
-            ensure!(second?[0] == first[0], "{what}: the second run differs from the first");
+            let second = second?;
+            ensure!(second[0] == first[0], "{what}: the second run differs from the first");
+            ensure!(idle_bytes() == 0, "{what}: {} bytes are idle while both outputs are in use", idle_bytes());
             let mib = |bytes: usize| bytes as f64 / MIB as f64;
             let _ = writeln!(
                 std::io::stderr(),
@@ -101,7 +105,41 @@ fn loading_and_running() -> TractResult<()> {
             ensure!(peak <= output + SLACK, "{what}: a run takes {peak} bytes for an output of {output}");
             ensure!(again <= output + SLACK, "{what}: the next run takes {again} bytes for an output of {output}");
             ensure!(after <= output + SLACK, "{what}: {after} bytes are kept after a run with an output of {output}");
+            drop((first, second));
+            ensure!(idle_bytes() == 2 * output, "{what}: {} bytes are idle, outputs have {output}", idle_bytes());
+            let (third, _, peak) = measured(|| plan.run(tvec!(probe.x.clone().into_tvalue())));
+            ensure!(peak <= probe.x.len() * 4 + MIB, "{what}: a run into a block that is there takes {peak} bytes");
+            drop(third?);
+            let (_, freed) = (drop(plan), idle_bytes());
+            ensure!(freed == 0, "{what}: {freed} bytes are idle without a model");
         }
     }
+    changing_shapes()
+}
+
+/// Blocks for shapes that do not come again are freed, so that memory stays within a small number of outputs; and within
+/// the pool's size, whatever comes.
+fn changing_shapes() -> TractResult<()> {
+    let dims = [1.into(), 8.into(), "H".into(), "W".into()];
+    let probe = Probe::new(&[1, 8, 4, 4], &[8, 8, 2, 2]).ints("strides", &[2, 2]).dims(&dims);
+    let plan = load(&probe.proto())?.into_optimized()?.into_runnable()?;
+    let run = |side: usize| plan.run(tvec!(probe.clone().with_x(&[1, 8, side, side]).x.into_tvalue()));
+    let largest = 8 * 4 * (2 * 400) * (2 * 400);
+    for (pool, bound) in [(DEFAULT_POOL_BYTES, 4 * largest), (2 * largest, 2 * largest), (0, 0)] {
+        set_pool_bytes(pool);
+        let mut most = 0;
+        for side in 200..400 {
+            drop(run(side)?);
+            most = most.max(idle_bytes());
+        }
+        let _ = writeln!(std::io::stderr(), "memory: 200 shapes with a pool of {pool}: {most} bytes idle at most");
+        ensure!(most <= bound.min(pool), "with a pool of {pool}, {most} bytes are idle");
+    }
+    set_pool_bytes(DEFAULT_POOL_BYTES);
+    for side in (20..40).chain([20; 100]) {
+        drop(run(side)?);
+    }
+    release();
+    ensure!(idle_bytes() == 0);
     Ok(())
 }

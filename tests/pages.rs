@@ -1,5 +1,5 @@
-//! Whether runs take fresh pages. What glibc does depends on what the process did before and on the thread, so this is a process of its own whose first thread
-//! runs: there is no harness.
+//! Whether runs take fresh pages. What an allocator does depends on what the process did before and on the thread, so this is a process of its own whose first
+//! thread runs: there is no harness.
 
 mod common;
 
@@ -8,45 +8,59 @@ use std::io::Write;
 use std::process::Command;
 use tract_core::internal::*;
 use tract_deconv::filter::PackedFilter;
+use tract_deconv::memory::{idle_bytes, release};
 use tract_deconv::plan::{Plan, PlanOptions};
 use tract_deconv::spec::Direction;
 
+/// Makes this program a process in which the pool is as large as the knob says.
+const POOL_BYTES: &str = "TRACT_DECONV_POOL_BYTES";
+
+/// Fresh pages that twenty runs may take for small blocks, which the pool does not have.
+const FEW: usize = 20;
+
 fn main() -> TractResult<()> {
-    if !cfg!(all(target_os = "linux", target_env = "gnu")) {
-        let _ = writeln!(std::io::stderr(), "pages: skipped, not on glibc");
+    if !cfg!(target_os = "linux") {
+        let _ = writeln!(std::io::stderr(), "pages: ignored, page faults are counted on Linux");
         return Ok(());
     }
-    if std::env::var_os(GLIBC_IS_TOLD).is_some() {
-        // 92 MB, which then are mapped at every run
-        let Faults { first, others, told, .. } = faults(&[300], 0)?;
-        ensure!(others > 3 * first, "{told}, though the environment says what to keep");
+    if let Some(bytes) = std::env::var_os(POOL_BYTES) {
+        // 92 MB, which are more than the pool may hold: they are mapped at every run, or as the allocator likes
+        let Faults { told, idle, .. } = faults(&[300])?;
+        ensure!(idle == 0, "{told}, with {bytes:?} for the pool");
         return Ok(());
     }
-    if std::env::var_os(WITH_OTHERS).is_some() {
-        // 3 MB, and the 58 MB that a forward convolution of tract's would copy between runs: mapped one by one, unless glibc is told
-        let Faults { first, others, told, .. } = faults(&[54], 58_000_000)?;
-        ensure!(others < first, "{told}");
-        return Ok(());
-    }
-    // 17 MB, which glibc keeps by itself once it has met a larger block, and those that it would map one by one
+    // 17 MB to 98 MB
     for sides in [&[128][..], &[200], &[300], &[200, 310, 230]] {
-        let Faults { first, others, pages, told } = faults(sides, 0)?;
+        let Faults { first, others, pages, idle, told } = faults(sides)?;
+        // where pages are huge, an output has few
         ensure!(first < pages + pages / 2, "{told}");
-        // where pages are huge, an output has few. A small block may take a place; were every run's pages fresh, there would be ten times as many
-        ensure!(others < 2 * first, "{told}");
+        ensure!(others <= FEW, "{told}");
+        ensure!(idle == pages * PAGE, "{told}");
+        release();
+        ensure!(idle_bytes() == 0, "{told}");
     }
-    for (variable, value) in [(GLIBC_IS_TOLD, (128 << 10).to_string()), (WITH_OTHERS, String::new())] {
-        let status = Command::new(std::env::current_exe()?).env(variable, value).status()?;
-        ensure!(status.success(), "with {variable}: {status}");
+    released()?;
+    // off, and too small for the output
+    for bytes in ["0", "92000000"] {
+        let status = Command::new(std::env::current_exe()?).env(POOL_BYTES, bytes).status()?;
+        ensure!(status.success(), "with {POOL_BYTES}={bytes}: {status}");
     }
     Ok(())
 }
 
-/// Makes this program a process that has met no larger outputs, in which others allocate as well.
-const WITH_OTHERS: &str = "TRACT_DECONV_TEST_WITH_OTHERS";
-
-/// The environment that makes glibc keep its ways.
-const GLIBC_IS_TOLD: &str = "MALLOC_TRIM_THRESHOLD_";
+/// What waits for outputs to come is resident memory, until it is released.
+fn released() -> TractResult<()> {
+    let layer = Layer::new(300)?;
+    let bytes = layer.pages * PAGE;
+    layer.run()?;
+    let kept = resident()?;
+    release();
+    let left = resident()?;
+    let told = format!("pages: {kept} bytes are resident after a run, {left} when the output's {bytes} are released");
+    let _ = writeln!(std::io::stderr(), "{told}");
+    ensure!(left + bytes * 9 / 10 < kept, "{told}");
+    Ok(())
+}
 
 /// Fresh pages of runs.
 struct Faults {
@@ -56,30 +70,38 @@ struct Faults {
     others: usize,
     /// Those of an output of each layer, if they are not huge.
     pages: usize,
+    /// Bytes that wait for outputs to come, at last.
+    idle: usize,
     told: String,
 }
 
-/// The pages of an output should be those of an earlier one, which was dropped: no run makes the process larger, or waits for fresh pages. Layers of several sizes
-/// take turns, and small blocks that stay are allocated in between, as well as one of so many bytes that does not.
-fn faults(sides: &[usize], between: usize) -> TractResult<Faults> {
+/// The pages of an output should be those of an earlier one, which was dropped. Layers of several sizes take turns, and blocks of other sizes are allocated in between,
+/// of which small ones stay.
+fn faults(sides: &[usize]) -> TractResult<Faults> {
     let layers: Vec<Layer> = sides.iter().map(|side| Layer::new(*side)).collect::<TractResult<_>>()?;
     let pages: usize = layers.iter().map(|layer| layer.pages).sum();
     let mut kept: Vec<Vec<u8>> = vec![];
     let mut run = |runs: usize| -> TractResult<usize> {
-        let before = page_faults()?;
+        let mut faults = 0;
         for (run, layer) in (0..runs).flat_map(|run| layers.iter().map(move |layer| (run, layer))) {
+            let before = page_faults()?;
             layer.run()?;
-            std::hint::black_box(vec![1u8; between]);
+            faults += page_faults()? - before;
+            std::hint::black_box(vec![1u8; 58_000_000]);
             kept.push(vec![1; 48 + 500 * (run % 8)]);
         }
-        Ok(page_faults()? - before)
+        Ok(faults)
     };
     let (first, others) = (run(2)?, run(20)?);
-    let told =
-        format!("pages: {sides:?}, {first} fresh ones in 2 runs, {others} in 20 more, outputs have {pages} together");
+    let idle = idle_bytes();
+    let told = format!(
+        "pages: {sides:?}, {first} fresh ones in 2 runs, {others} in 20 more, outputs have {pages} together; {idle} bytes wait"
+    );
     let _ = writeln!(std::io::stderr(), "{told}");
-    Ok(Faults { first, others, pages, told })
+    Ok(Faults { first, others, pages, idle, told })
 }
+
+const PAGE: usize = 4096;
 
 /// A layer whose output is as large as 256 times a square's area.
 struct Layer {
@@ -96,7 +118,7 @@ impl Layer {
         let plan = Plan::new(&spec, &input, None, f32::datum_type(), &PlanOptions::default())?;
         let filter = Tensor::zero::<f32>(&filter)?.into_arc_tensor();
         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &filter)?;
-        Ok(Layer { plan, packed, input: Tensor::zero::<f32>(&input)?, pages: 4 * 64 * 4 * side * side / 4096 })
+        Ok(Layer { plan, packed, input: Tensor::zero::<f32>(&input)?, pages: 4 * 64 * 4 * side * side / PAGE })
     }
 
     fn run(&self) -> TractResult<Tensor> {
@@ -110,4 +132,11 @@ fn page_faults() -> TractResult<usize> {
     // the tenth field; the second is a name in parentheses
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     Ok(fields.nth(7).context("the field of page faults is missing")?.parse()?)
+}
+
+/// Bytes of memory that the process has, files that it maps aside.
+fn resident() -> TractResult<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon is missing")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse::<usize>()? << 10)
 }

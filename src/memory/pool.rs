@@ -25,9 +25,9 @@ pub(super) const SMALLEST: usize = 4 << 10;
 /// How many blocks lie idle at most, so that a search among them stays short.
 const MOST_IDLE: usize = 512;
 
-/// How many plans are made before a block that nothing took meanwhile is freed. Plans are made where shapes change, so that
-/// the blocks of earlier shapes do not pile up. Where shapes stay, no plans are made and all blocks are kept.
-const PLANS_IDLE: u64 = 64;
+/// A block is freed once more plans were made since it came back than this part of those that there are. A layer keeps the
+/// plans of 16 shapes, so that where shapes change, blocks of the last two wait. Where they do not, no plans are made.
+const PART_OF_PLANS: u64 = 8;
 
 /// The pool that all models share.
 pub(super) static POOL: Pool = Pool::new();
@@ -42,7 +42,7 @@ struct State {
     /// How many bytes may be idle, where a program has said so.
     limit: Option<usize>,
     /// How many plans there are. Without one, nothing is kept.
-    users: usize,
+    users: u64,
     /// How many plans were made for shapes that had none.
     planned: u64,
 }
@@ -165,13 +165,13 @@ impl Pool {
 
     /// A plan was made for a shape that had none.
     pub fn planned(&self) {
-        let planned = {
+        let oldest = {
             let mut state = self.lock();
             state.planned += 1;
-            state.planned
+            state.planned.saturating_sub(state.users / PART_OF_PLANS)
         };
         // they are in the order in which they came back
-        self.free_while(|state| state.idle.front().is_some_and(|idle| idle.since + PLANS_IDLE < planned));
+        self.free_while(|state| state.idle.front().is_some_and(|idle| idle.since < oldest));
     }
 
     fn enter(&self) {
@@ -428,9 +428,10 @@ mod tests {
     #[test]
     fn blocks_of_earlier_shapes_are_freed() -> TractResult<()> {
         let pool = pool(1 << 20);
-        let _user = PoolUser::of(pool);
+        const SHAPES: u64 = 3;
+        let _users = vec![PoolUser::of(pool); (SHAPES * PART_OF_PLANS) as usize];
         drop(output(pool, 8192)?);
-        for _ in 0..PLANS_IDLE {
+        for _ in 0..SHAPES {
             pool.planned();
             // is taken again and again
             drop(output(pool, 4096)?);
