@@ -186,7 +186,7 @@ mod testing;
 #[doc(hidden)]
 pub mod internals {
     pub use crate::geometry::AxisPhases;
-    pub use crate::memory::fill_new_memory;
+    pub use crate::memory::fill::fill_new_memory;
 }
 
 pub use explain::{Explanation, explain};

@@ -3,12 +3,11 @@
 //! Outputs of layers are made in blocks that are kept for the next output of the same size: see [`release`] and
 //! [`set_pool_bytes`]. Working memory is kept as well. Nothing else in the process is changed.
 
-mod fill;
+pub(crate) mod fill;
 mod pool;
 pub(crate) mod scratch;
 
 pub(crate) use fill::Working;
-pub use fill::fill_new_memory;
 pub use pool::DEFAULT_POOL_BYTES;
 pub(crate) use pool::PoolUser;
 pub(crate) use scratch::{Aligned, Scratch};
