@@ -179,7 +179,7 @@ fn main() -> TractResult<()> {
         let Some(layer) = draw.layer(&kind)? else { continue };
         let Ready { plan: choice, .. } = layer.plan(&PlanOptions::default())?;
         let (chosen, cost) = (choice.strategy(), choice.cost());
-        let forced = |strategy| layer.plan(&PlanOptions { strategy: Some(strategy), ..Default::default() });
+        let forced = |strategy| layer.plan(&PlanOptions::default().with_strategy(strategy));
         let plans: Vec<Ready> = COMPARED
             .into_iter()
             .filter_map(|strategy| forced(strategy).ok())

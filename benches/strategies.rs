@@ -23,7 +23,7 @@ fn main() -> TractResult<()> {
             continue;
         }
         let layer = Layer::new(workload.spec(), &workload.input_shape())?;
-        let forced = |strategy| PlanOptions { strategy: Some(strategy), ..Default::default() };
+        let forced = |strategy| PlanOptions::default().with_strategy(strategy);
         let mut expected = None;
         let mut group = criterion.benchmark_group(&workload.name);
         group.throughput(Throughput::Elements(workload.useful_flops));

@@ -114,6 +114,22 @@
 //! glibc, a program that wants those pages back can trim the heap itself. On Linux, blocks of 32 MiB and more are advised to have huge pages.
 //! Tensors of tract's own operators are tract's.
 //!
+//! # What the process notices
+//!
+//! All that outlives a model or is seen outside of it. Nothing else of this crate is: it spawns no threads, sets no signal
+//! handlers and no environment, opens no connections and writes no files.
+//!
+//! | what | from when, until when | where |
+//! |---|---|---|
+//! | permission for tile registers, asked of Linux for the process (`arch_prctl`) | the first plan on [`Isa::Amx`]; for good | kernel/matrix.rs `AVAILABLE`, `PERMITTED` |
+//! | the CPU's second-level cache, read from `/sys` | the first plan; one number | machine.rs `CURRENT` |
+//! | tract's own builders, for nodes of other domains; entries in tract's lists of transforms, knobs and pulsifiers | loading the first model | frontend/mod.rs `REGISTER`; pulse.rs `DONE` |
+//! | blocks of freed outputs, bounded | the first output; the last plan that goes | memory/pool.rs `POOL`, `OF_KNOB` |
+//! | working memory, as much as the largest layers needed at once; its last place, per thread | the first run; for good | memory/scratch.rs `F32`, `F64`, `I64`, `LAST` |
+//! | threads of an executor that spin for the next layer, for 200 us or as long as is set | layers that are shared; that time after the last of them | parallel/workers.rs `SPIN_NANOS`, `SPINNING`, `KNOB`, `MOST`, `LAST`, `ALL`, `WAITS` |
+//! | from which cost on layers are shared; when one was last asked for, and the scope of the last, per thread | the first run; a few words | parallel/mod.rs `LEAST`, `SET`, `ASKED`, `KEPT` |
+//! | a switch for this crate's own tests | off | memory/fill.rs `FILLED` |
+//!
 //! # Other doors
 //!
 //! - Forward convolutions too: [`WithConv`].
@@ -138,20 +154,17 @@ mod dimension;
 mod element;
 #[forbid(unsafe_code)]
 pub mod explain;
-#[doc(hidden)]
 #[forbid(unsafe_code)]
-pub mod filter;
+mod filter;
 #[forbid(unsafe_code)]
 mod frontend;
 #[forbid(unsafe_code)]
 mod fuse;
-#[doc(hidden)]
 #[forbid(unsafe_code)]
-pub mod geometry;
+mod geometry;
 #[forbid(unsafe_code)]
 mod integers;
-#[doc(hidden)]
-pub mod kernel;
+mod kernel;
 #[forbid(unsafe_code)]
 pub mod knobs;
 #[forbid(unsafe_code)]
@@ -165,9 +178,8 @@ pub mod nnef;
 #[deny(unsafe_code)]
 pub mod op;
 mod parallel;
-#[doc(hidden)]
 #[deny(unsafe_code)]
-pub mod plan;
+mod plan;
 #[cfg(feature = "pulse")]
 #[forbid(unsafe_code)]
 pub mod pulse;

@@ -202,6 +202,7 @@ impl Decision {
 
 /// What may be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct PlanOptions {
     /// Only this strategy (planning fails where it declines).
     pub strategy: Option<Strategy>,

@@ -30,6 +30,7 @@ use tract_core::transform::ModelTransform;
 /// counts.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Options {
     /// Only this strategy, by its name.
     pub strategy: Option<String>,

@@ -8,11 +8,11 @@ use common::random::Random;
 use common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
-use tract_deconv::filter::PackedFilter;
-use tract_deconv::kernel::Isa;
-use tract_deconv::plan::{Plan, PlanOptions};
+use tract_deconv::Isa;
+use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Activation, BetweenLayers, OptGroupedDeconv, Pass, Step};
+use tract_deconv::{Plan, PlanOptions};
 
 const TYPES: [DatumType; 3] = [DatumType::F16, DatumType::F32, DatumType::F64];
 
@@ -155,7 +155,7 @@ fn applied(
                 padding: Padding::Explicit { begin: tvec!(0), end: tvec!(0) },
                 output_padding: tvec!(0),
             };
-            let options = PlanOptions { isa: Some(isa), ..PlanOptions::default() };
+            let options = PlanOptions::default().with_isa(isa);
             let plan = Plan::new(&spec, &shape, None, dt, &options)?;
             let ones = tensor(dt, &[1.0; CHANNELS], &spec.filter_shape())?.into_arc_tensor();
             let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &ones)?;

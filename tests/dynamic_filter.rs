@@ -96,7 +96,7 @@ fn a_filter_computed_from_an_input() -> TractResult<()> {
     let mixed = {
         let plan = tract_deconv::Plan::new(&mix, z.shape(), None, F32, &Default::default())?;
         let mixing = mixing.into_arc_tensor();
-        let filter = tract_deconv::filter::PackedFilter::pack(&mix, &plan.filter_layout(), &mixing)?;
+        let filter = tract_deconv::PackedFilter::pack(&mix, &plan.filter_layout(), &mixing)?;
         plan.run(&z, &filter, None)?.into_shape(&[4, 1, 4, 3])?
     };
     let expected = Expected::new(&depthwise, &x, &mixed, None, None);

@@ -1,7 +1,7 @@
 //! Every small 1-D geometry: the phase arithmetic against the definition, as sets of (input, tap, output) triples.
 
 use tract_core::internal::*;
-use tract_deconv::geometry::AxisPhases;
+use tract_deconv::internals::AxisPhases;
 use tract_deconv::spec::{Axis, DataFormat, Direction, Problem};
 
 /// Triples by the definition: for each output the (input, tap) pairs that meet there, in ascending order.

@@ -8,10 +8,10 @@ use common::random::Random;
 use std::collections::BTreeSet;
 use std::io::Write;
 use tract_core::internal::*;
-use tract_deconv::filter::PackedFilter;
-use tract_deconv::kernel::Isa;
-use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::Isa;
+use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
+use tract_deconv::{Plan, PlanOptions, Strategy};
 
 fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
     let transposed = |channels: (usize, usize, usize), kernel: &[usize], stride: usize, spatial: &[usize]| {
@@ -105,8 +105,7 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
                 let expected = answer::<f64>(&spec, &x, &w, Some(&bias), None).y;
                 for isa in Isa::ALL.iter().copied() {
                     for strategy in Strategy::ALL.iter().copied() {
-                        let options =
-                            PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                        let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                         let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
                         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                         let y = f64::from_tensor(&plan.run(&x, &packed, Some(&bias))?);
@@ -160,7 +159,7 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
                 for (isa, strategy) in
                     Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s)))
                 {
-                    let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                    let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                     let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                     let y = f64::from_tensor(&plan.run(&x, &packed, None)?);
@@ -208,7 +207,7 @@ fn tiny_numbers_among_others() -> TractResult<()> {
             let tiny_w = tiny_w.into_arc_tensor();
             for (isa, strategy) in Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s)))
             {
-                let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                 let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                 let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &tiny_w)?;
                 let y = f64::from_tensor(&plan.run(&tiny_x, &packed, None)?);
@@ -239,7 +238,7 @@ fn subnormal_weights_are_zero() -> TractResult<()> {
             .collect();
         let w = Tensor::from_shape(&spec.filter_shape(), &w)?.into_arc_tensor();
         for (isa, strategy) in Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s))) {
-            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+            let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
             let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
             let y = f64::from_tensor(&plan.run(&x, &packed, None)?);

@@ -11,11 +11,11 @@ use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
 use tract_core::ops::nn::DataFormat::NCHW;
-use tract_deconv::filter::PackedFilter;
-use tract_deconv::kernel::Isa;
-use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::Isa;
+use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Activation, BetweenLayers, Pass, Step};
+use tract_deconv::{Plan, PlanOptions, Strategy};
 use tract_onnx::pb::ModelProto;
 
 /// Runs a job under a limit of so many bytes.
@@ -111,7 +111,7 @@ fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResul
             spec.filter_format = FilterFormat::GroupedOix;
         }
         let plan = |limit: usize| {
-            let options = PlanOptions { strategy: Some(strategy), memory_limit: Some(limit), ..PlanOptions::default() };
+            let options = PlanOptions::default().with_strategy(strategy).with_memory_limit(limit);
             Plan::new(&spec, &input, None, f32::datum_type(), &options)
         };
         let output = plan(1 << 30)?.problem().output_bytes(f32::datum_type());
@@ -125,7 +125,7 @@ fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResul
         refused(refusal, &[&reason]).map_err(|e| format_err!("{strategy}: {e}"))?;
         check(&spec, &plan(needed.max(output))?, &input)?;
         // the reference takes none
-        let options = PlanOptions { memory_limit: Some(output), ..PlanOptions::default() };
+        let options = PlanOptions::default().with_memory_limit(output);
         let left = Plan::new(&spec, &input, None, f32::datum_type(), &options)?;
         ensure!(left.strategy() == Strategy::Reference, "{strategy}: {left}");
         check(&spec, &left, &input)?;
@@ -153,7 +153,7 @@ fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
             let open: TVec<TDim> = input.iter().map(|dim| dim.to_dim()).collect();
             for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
                 for dt in [f32::datum_type(), f64::datum_type(), i64::datum_type()] {
-                    let options = PlanOptions { isa: Some(isa), ..PlanOptions::default() };
+                    let options = PlanOptions::default().with_isa(isa);
                     Plan::new(&spread, &input, None, dt, &options)?;
                     Plan::shape_free_layout(&spread, &open, dt, &options);
                 }
@@ -175,7 +175,7 @@ fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
                     for (h, w) in sizes.into_iter().flat_map(|h| sizes.map(|w| (h, w))) {
                         let base = spec(direction, &[kernel, kernel], stride);
                         let spec = DeconvSpec { in_channels: channels, filter_format: FilterFormat::Oix, ..base };
-                        let options = PlanOptions { memory_limit: Some(usize::MAX), ..PlanOptions::default() };
+                        let options = PlanOptions::default().with_memory_limit(usize::MAX);
                         let dt = f64::datum_type();
                         if spec.validate().is_err() || spec.problem(&[1, channels, h, w], None).is_err() {
                             continue;

@@ -7,8 +7,8 @@ use common::random::Random;
 use common::run::{guarded, refused};
 use common::spec::unpadded;
 use tract_core::internal::*;
-use tract_deconv::filter::{FilterLayout, PackedFilter};
 use tract_deconv::{DeconvSpec, Direction, Plan, PlanOptions, Strategy};
+use tract_deconv::{FilterLayout, PackedFilter};
 
 const F32: DatumType = DatumType::F32;
 
@@ -26,7 +26,7 @@ fn filter(spec: &DeconvSpec, plan: &Plan) -> TractResult<PackedFilter> {
 
 /// Every strategy that takes the spec, in some element type.
 fn plans(spec: &DeconvSpec, dt: DatumType) -> Vec<Plan> {
-    let forced = |strategy| PlanOptions { strategy: Some(strategy), ..PlanOptions::default() };
+    let forced = |strategy| PlanOptions::default().with_strategy(strategy);
     let plans: Vec<Plan> =
         Strategy::ALL.iter().filter_map(|s| Plan::new(spec, &INPUT, None, dt, &forced(*s)).ok()).collect();
     assert!(plans.len() >= 2, "{spec}: only {} strategies take it", plans.len());
@@ -154,7 +154,7 @@ fn layouts_that_no_kernel_reads_are_refused() {
     for layout in layouts {
         let packed = guarded(|| PackedFilter::pack(&spec, &layout, &weights));
         assert!(refused(packed, &["filter layout: layout="]).is_ok(), "{layout:?}");
-        let options = PlanOptions { layout: Some(layout.clone()), ..PlanOptions::default() };
+        let options = PlanOptions::default().with_layout(layout.clone());
         let planned = guarded(|| Plan::new(&spec, &INPUT, None, F32, &options));
         assert!(refused(planned, &["filter layout: layout="]).is_ok(), "{layout:?}");
     }

@@ -7,10 +7,10 @@ use common::spec::unpadded;
 use std::io::Write;
 use std::process::Command;
 use tract_core::internal::*;
-use tract_deconv::filter::PackedFilter;
+use tract_deconv::PackedFilter;
 use tract_deconv::memory::{idle_bytes, release};
-use tract_deconv::plan::{Plan, PlanOptions};
 use tract_deconv::spec::Direction;
+use tract_deconv::{Plan, PlanOptions};
 
 /// Makes this program a process in which the pool is as large as the knob says.
 const POOL_BYTES: &str = "TRACT_DECONV_POOL_BYTES";

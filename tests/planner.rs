@@ -6,9 +6,9 @@
 
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
-use tract_deconv::filter::{FilterLayout, PackedFilter};
-use tract_deconv::kernel::Isa;
+use tract_deconv::Isa;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use tract_deconv::{FilterLayout, PackedFilter};
 use tract_deconv::{Machine, Plan, PlanOptions, Strategy};
 
 /// Two spatial axes, square kernel, stride and pads alike on both.
@@ -40,16 +40,16 @@ fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractR
 
 /// For a machine without tile registers.
 fn vectors() -> PlanOptions {
-    PlanOptions { machine: Some(Machine::ZEN4), ..Default::default() }
+    PlanOptions::default().with_machine(Machine::ZEN4)
 }
 
 fn tile_registers() -> PlanOptions {
-    PlanOptions { machine: Some(Machine::SAPPHIRE_RAPIDS), ..Default::default() }
+    PlanOptions::default().with_machine(Machine::SAPPHIRE_RAPIDS)
 }
 
 /// For some instruction set, on a machine that has more.
 fn on(isa: Isa) -> PlanOptions {
-    PlanOptions { isa: Some(isa), ..vectors() }
+    vectors().with_isa(isa)
 }
 
 /// The instruction sets of this architecture.
@@ -117,7 +117,7 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
 #[test]
 fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<()> {
     let reads = |spec: &DeconvSpec, isa, size, how: &str| -> TractResult<bool> {
-        let options = PlanOptions { strategy: Some(Strategy::Depthwise), ..on(isa) };
+        let options = on(isa).with_strategy(Strategy::Depthwise);
         Ok(plan(spec, [size; 2], &options)?.to_string().contains(how))
     };
     let in_place = |spec, isa| reads(spec, isa, 56, "a window moving down the rows of the input in place");
@@ -170,7 +170,7 @@ fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
     for (data_format, forced) in [(DataFormat::Nxc, None), (DataFormat::Ncx, Some(Strategy::Phases))] {
         let bundled = forced.is_none();
         let spec = DeconvSpec { data_format, ..narrow.clone() };
-        let plan = plan(&spec, [40, 40], &PlanOptions { strategy: forced, ..vectors() })?;
+        let plan = plan(&spec, [40, 40], &vectors().with_strategy(forced))?;
         assert_eq!(plan.strategy(), Strategy::Phases, "{}", plan.explain());
         assert_eq!(plan.to_string().ends_with(" groups"), bundled, "{plan}");
     }
@@ -196,8 +196,7 @@ fn long_kernels_overlap() -> TractResult<()> {
     let scope = SymbolScope::default();
     let symbolic =
         Plan::shape_free_layout(&spec, &[2.to_dim(), 258.to_dim(), scope.sym("T").to_dim()], DatumType::F32, &options);
-    let plan =
-        Plan::new(&spec, &[2, 258, 1], None, DatumType::F32, &PlanOptions { layout: Some(symbolic), ..options })?;
+    let plan = Plan::new(&spec, &[2, 258, 1], None, DatumType::F32, &options.with_layout(symbolic))?;
     assert_ne!(plan.strategy(), Strategy::Reference, "{}", plan.explain());
     Ok(())
 }
@@ -245,7 +244,7 @@ fn explain_names_strategy_instruction_set_and_reasons() -> TractResult<()> {
 #[test]
 fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
     let spec = spec([16, 16], 1, [3, 2, 1]);
-    let forced = |strategy| PlanOptions { strategy: Some(strategy), ..vectors() };
+    let forced = |strategy| vectors().with_strategy(strategy);
     assert_eq!(plan(&spec, [9, 9], &forced(Strategy::Reference))?.strategy(), Strategy::Reference);
     let error = plan(&spec, [9, 9], &forced(Strategy::Depthwise)).unwrap_err().to_string();
     assert!(error.contains("16 input channels a group, not one"), "{error}");
@@ -275,7 +274,7 @@ fn a_layout_for_every_shape_does_not_count_on_folded_axes() -> TractResult<()> {
         let layout = Plan::shape_free_layout(&spec, &open, DatumType::F32, &options);
         // along the first two axes nothing moves, or one of them is cropped
         for shape in [[1, 3, 6, 10, 6], [1, 4, 6, 10, 6], [1, 3, 8, 10, 6]] {
-            let options = PlanOptions { layout: Some(layout.clone()), ..options.clone() };
+            let options = options.clone().with_layout(layout.clone());
             Plan::new(&spec, &shape, Some(&[3, 6, 14]), DatumType::F32, &options)?;
         }
     }
@@ -290,19 +289,19 @@ fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()>
     let input = Tensor::zero::<f32>(&[1, 16, 9, 9])?;
     let weights = Tensor::zero::<f32>(&[16, 16, 3, 3])?.into_arc_tensor();
     for machine in Machine::ALL {
-        let options = PlanOptions { machine: Some(*machine), ..Default::default() };
+        let options = PlanOptions::default().with_machine(*machine);
         let plan = plan(&spec, [9, 9], &options)?;
         assert_eq!(plan.isa(), machine.isa(), "{}", machine.name());
         assert_eq!(plan, self::plan(&spec, [9, 9], &options)?);
         let filter = PackedFilter::pack(&spec, &FilterLayout::Plain, &weights)?;
-        let plain = self::plan(&spec, [9, 9], &PlanOptions { layout: Some(FilterLayout::Plain), ..options })?;
+        let plain = self::plan(&spec, [9, 9], &options.with_layout(FilterLayout::Plain))?;
         let outcome = plain.run(&input, &filter, None);
         match machine.isa().is_available() {
             true => assert_eq!(outcome?.shape(), [1, 16, 17, 17]),
             false => {
                 let error = format!("{:#}", outcome.unwrap_err());
                 assert!(error.contains(&format!("isa={}, this cpu does not have it", machine.isa())), "{error}");
-                let here = PlanOptions { isa: Some(machine.isa()), ..Default::default() };
+                let here = PlanOptions::default().with_isa(machine.isa());
                 let error = format!("{:#}", self::plan(&spec, [9, 9], &here).unwrap_err());
                 assert!(error.contains("this cpu does not have it"), "{error}");
             }
@@ -314,8 +313,8 @@ fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()>
 #[test]
 fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
     let spec = spec([256, 128], 1, [2, 2, 0]);
-    let vectors = PlanOptions { isa: Some(Isa::Avx512), strategy: Some(Strategy::Channels), ..Default::default() };
-    let on = |machine| plan(&spec, [112, 112], &PlanOptions { machine: Some(machine), ..vectors.clone() });
+    let vectors = PlanOptions::default().with_isa(Isa::Avx512).with_strategy(Strategy::Channels);
+    let on = |machine| plan(&spec, [112, 112], &vectors.clone().with_machine(machine));
     assert_ne!(on(Machine::GENERIC)?, on(Machine::SAPPHIRE_RAPIDS)?);
     Ok(())
 }

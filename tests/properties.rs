@@ -15,12 +15,12 @@ use std::sync::Mutex;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
-use tract_deconv::filter::PackedFilter;
-use tract_deconv::kernel::Isa;
+use tract_deconv::Isa;
+use tract_deconv::PackedFilter;
 use tract_deconv::knobs::TRACT_DECONV_SHARE_FROM;
-use tract_deconv::plan::{Plan, PlanOptions, Strategy as Algorithm};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{Activation, Step};
+use tract_deconv::{Plan, PlanOptions, Strategy as Algorithm};
 
 /// How large the specs of a property are.
 #[derive(Clone, Copy, Debug)]
@@ -324,7 +324,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         };
         for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
             let what = format!("{strategy} on {isa}");
-            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let plan = run(&what, &options)?;
             if let Some(plan) = &plan {
                 prop_assert_eq!((plan.strategy(), plan.isa()), (strategy, isa), "what was forced is what runs");
@@ -334,8 +334,8 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             let (ran, declined) = counts.entry((strategy.name().into(), isa)).or_default();
             *(if plan.is_some() { ran } else { declined }) += 1;
         }
-        let free = Plan::shape_free_layout(spec, &open, *dt, &PlanOptions { isa: Some(isa), ..Default::default() });
-        let options = PlanOptions { isa: Some(isa), layout: Some(free.clone()), ..Default::default() };
+        let free = Plan::shape_free_layout(spec, &open, *dt, &PlanOptions::default().with_isa(isa));
+        let options = PlanOptions::default().with_isa(isa).with_layout(free.clone());
         let plan = run("shape-free layout", &options)?;
         if !input.contains(&0) {
             prop_assert_eq!(
@@ -474,7 +474,7 @@ fn outputs_past_the_caches() -> TractResult<()> {
         let x = random.tensor(DatumType::F32, &input);
         let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
         let by = |strategy, isa| -> TractResult<Option<Tensor>> {
-            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
             Ok(Some(plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
         };
@@ -542,7 +542,7 @@ fn windows() {
         };
         let dt = [DatumType::F32, DatumType::F16, DatumType::F64][i % 3];
         let input: TVec<usize> = tvec!(1 + i % 2, 3, size.0, size.1);
-        let options = PlanOptions { strategy: Some(Algorithm::Depthwise), ..Default::default() };
+        let options = PlanOptions::default().with_strategy(Algorithm::Depthwise);
         let plan = Plan::new(&spec, &input, None, dt, &options).unwrap();
         ran.iter_mut().zip(ways).for_each(|(ran, way)| *ran += plan.to_string().contains(way) as usize);
         let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail: i % 4 == 1, seed: i as u64 };
@@ -607,8 +607,7 @@ fn transformed_tiles() {
         if spec.problem(&input, None).is_err() {
             continue;
         }
-        let options =
-            PlanOptions { strategy: Some(Algorithm::Winograd), isa: Some(Isa::Portable), ..Default::default() };
+        let options = PlanOptions::default().with_strategy(Algorithm::Winograd).with_isa(Isa::Portable);
         ran += usize::from(Plan::new(&spec, &input, None, dt, &options).is_ok());
         let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail: i % 3 == 1, seed: i as u64 };
         check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
@@ -650,7 +649,7 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
         let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
         let terms = inputs * spec.kernel.iter().product::<usize>();
         let by = |strategy, isa| -> TractResult<Tensor> {
-            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
             plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
         };
@@ -701,7 +700,7 @@ fn input_in_place() -> TractResult<()> {
         let x = random.tensor(DatumType::F32, &input);
         let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
         let by = |strategy, isa| -> TractResult<Option<(String, Vec<f64>)>> {
-            let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..Default::default() };
+            let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
             let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
             let answer = plan.run(&x, &filter, None)?;

@@ -1,14 +1,14 @@
 //! "Send and Sync" of the crate's documentation: checked by the compiler, for every public type.
 
+use tract_deconv::Isa;
 use tract_deconv::explain::Concrete;
-use tract_deconv::filter::{FilterLayout, PackedFilter};
-use tract_deconv::kernel::Isa;
 use tract_deconv::op::Bias;
 use tract_deconv::rewrite::{Options, Replace};
 use tract_deconv::{
     Activation, BetweenLayers, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat, GroupedDeconv,
     LeftToTract, Machine, OptGroupedDeconv, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step, Strategy,
 };
+use tract_deconv::{FilterLayout, PackedFilter};
 
 fn anywhere<T: Send + Sync + 'static>() -> &'static str {
     std::any::type_name::<T>()

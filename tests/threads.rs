@@ -9,11 +9,11 @@ use std::io::Write;
 use std::sync::Barrier;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
+use tract_deconv::Isa;
+use tract_deconv::PackedFilter;
 use tract_deconv::Step;
-use tract_deconv::filter::PackedFilter;
-use tract_deconv::kernel::Isa;
-use tract_deconv::plan::{Plan, PlanOptions, Strategy};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction};
+use tract_deconv::{Plan, PlanOptions, Strategy};
 
 /// More shapes than an op keeps plans for, small ones and some that are worth threads.
 fn shapes() -> Vec<(usize, usize, usize)> {
@@ -128,7 +128,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                 let slopes = random.tensor(f32, &[spec.out_channels]).into_arc_tensor();
                 let tail = [Step::PRelu(slopes), Step::Add];
                 for strategy in Strategy::ALL.iter().copied() {
-                    let options = PlanOptions { strategy: Some(strategy), isa: Some(isa), ..PlanOptions::default() };
+                    let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                     let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
                     if plan.strategy() == Strategy::Reference {
                         continue;

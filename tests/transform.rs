@@ -13,7 +13,7 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_core::transform::get_transform;
 use tract_core::transform::get_transform_with_params;
-use tract_deconv::kernel::Isa;
+use tract_deconv::Isa;
 use tract_deconv::{Activation, GroupedDeconv, OptGroupedDeconv, Step, Strategy, explain, left_to_tract};
 
 fn transformed(mut model: TypedModel) -> TractResult<TypedModel> {

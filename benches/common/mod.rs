@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 use tract_core::internal::*;
-use tract_deconv::filter::PackedFilter;
+use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Plan, PlanOptions};
 

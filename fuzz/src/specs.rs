@@ -4,10 +4,10 @@ use super::Outcome;
 use super::definition;
 use arbitrary::{Arbitrary, Unstructured};
 use tract_core::internal::*;
-use tract_deconv::filter::PackedFilter;
-use tract_deconv::kernel::Isa;
-use tract_deconv::plan::{Plan, PlanOptions, Strategy};
+use tract_deconv::Isa;
+use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
+use tract_deconv::{Plan, PlanOptions, Strategy};
 
 /// Products and cells above which a draw is not run.
 const BUDGET: u64 = 4_000;
@@ -244,7 +244,7 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
         let expected = typed(&shape, &expected)?;
         let mut ran = vec![];
         for strategy in Strategy::ALL.iter().copied() {
-            let options = PlanOptions { strategy: Some(strategy), isa: Some(case.isa), ..options.clone() };
+            let options = options.clone().with_strategy(strategy).with_isa(case.isa);
             let Ok(plan) = Plan::new(spec, &case.input, None, case.element, &options) else { continue };
             let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;
             let y = plan.run(&x, &packed, bias.as_ref())?;
@@ -322,7 +322,7 @@ pub fn nearly_legal(bytes: &[u8]) -> Outcome {
     let shape = problem.output_shape();
     assert_eq!(sizes.ok().as_ref(), Some(&shape), "{spec:?} on {:?}", case.input);
     assert_eq!(dims.ok(), Some(shape.iter().map(|dim| dim.to_dim()).collect()), "{spec:?} on {:?}", case.input);
-    let options = PlanOptions { memory_limit: Some(1 << 20), ..PlanOptions::default() };
+    let options = PlanOptions::default().with_memory_limit(1 << 20);
     let planned = Plan::new(spec, &case.input, None, case.element, &options);
     let fits = problem.output_bytes(case.element) <= 1 << 20;
     assert_eq!(planned.is_ok(), fits, "{:?}: {spec:?} on {:?}", planned.err(), case.input);

@@ -13,7 +13,7 @@ use crate::run::against;
 use crate::{plot, report};
 use std::path::Path;
 use tract_core::internal::*;
-use tract_deconv::kernel::Isa;
+use tract_deconv::Isa;
 
 /// Part of the time limit spent on profiling each engine's nodes.
 const PROFILE: f64 = 0.1;

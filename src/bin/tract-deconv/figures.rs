@@ -11,7 +11,7 @@ use crate::report::{self, bytes, ms};
 use comfy_table::Table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tract_deconv::kernel::Isa;
+use tract_deconv::Isa;
 
 /// Deconvolutions and operators listed.
 const ROWS: usize = 10;
