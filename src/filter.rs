@@ -210,10 +210,8 @@ pub(crate) fn without_subnormals(constant: &Arc<Tensor>) -> TractResult<Arc<Tens
     if !ram.as_slice::<f32>().is_ok_and(|values| values.iter().any(|value| value.is_subnormal())) {
         return Ok(Arc::clone(constant));
     }
-    let mut flushed = Tensor::clone(constant);
-    let mut view = flushed.try_as_plain_ram_mut()?;
-    view.as_slice_mut::<f32>()?.iter_mut().filter(|value| value.is_subnormal()).for_each(|value| *value = 0.0);
-    Ok(flushed.into_arc_tensor())
+    let flushed = |value: f32| if value.is_subnormal() { 0.0 } else { value };
+    Ok(memory::mapped_tensor("filter", constant, flushed)?.into_arc_tensor())
 }
 
 /// `(first channel, height)` of the panels of one group.

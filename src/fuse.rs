@@ -1,6 +1,7 @@
 //! What stands around a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and
 //! bias, what else follows into the store.
 
+use crate::memory::{self, collected, tensor_of};
 use crate::spec::{DeconvSpec, Direction, Padding};
 use crate::tail::{Activation, Step};
 use tract_core::internal::tract_itertools::Itertools;
@@ -20,9 +21,12 @@ pub(crate) struct Affine {
 
 impl Affine {
     /// This, then another.
-    fn then(self, next: &Affine) -> Affine {
-        let term = self.term.iter().zip(&next.factor).zip(&next.term).map(|((t, f), n)| t * f + n).collect();
-        Affine { factor: self.factor.iter().zip(&next.factor).map(|(f, n)| f * n).collect(), term }
+    fn then(mut self, next: &Affine) -> Affine {
+        for (c, (factor, term)) in next.factor.iter().zip(&next.term).enumerate() {
+            self.factor[c] *= factor;
+            self.term[c] = self.term[c] * factor + term;
+        }
+        self
     }
 
     fn has_term(&self) -> bool {
@@ -142,7 +146,30 @@ pub(crate) fn following(
 /// Values in the type that sums of `datum_type` are made in.
 fn per_channel(values: Vec<f64>, datum_type: DatumType) -> TractResult<Arc<Tensor>> {
     let compute = if datum_type == DatumType::F64 { DatumType::F64 } else { DatumType::F32 };
-    Ok(tensor1(&values).cast_to_dt(compute)?.into_owned().into_arc_tensor())
+    Ok(rounded("per channel", &values, compute)?.into_arc_tensor())
+}
+
+/// Values as a list of a type of floats.
+fn rounded(what: &str, values: &[f64], datum_type: DatumType) -> TractResult<Tensor> {
+    let (shape, values) = ([values.len()], values.iter());
+    match datum_type {
+        DatumType::F64 => tensor_of(what, &shape, values.copied()),
+        DatumType::F32 => tensor_of(what, &shape, values.map(|value| *value as f32)),
+        DatumType::F16 => tensor_of(what, &shape, values.map(|value| f16::from_f64(*value))),
+        other => bail!("{what}: datum_type={other:?}, floats are needed"),
+    }
+}
+
+/// The values of a tensor of floats, as many as `len`: those that it has, again and again.
+fn widened(what: &str, tensor: &Tensor, len: usize) -> TractResult<Vec<f64>> {
+    let ram = tensor.try_as_plain_ram()?;
+    let at = |i: usize| i % tensor.len();
+    match tensor.datum_type() {
+        DatumType::F64 => ram.as_slice::<f64>().map(|v| collected(what, (0..len).map(|i| v[at(i)])))?,
+        DatumType::F32 => ram.as_slice::<f32>().map(|v| collected(what, (0..len).map(|i| v[at(i)] as f64)))?,
+        DatumType::F16 => ram.as_slice::<f16>().map(|v| collected(what, (0..len).map(|i| v[at(i)].to_f64())))?,
+        other => bail!("{what}: datum_type={other:?}, floats are needed"),
+    }
 }
 
 /// What folds of the nodes that read an outlet, and the outlet behind it; nothing where the value itself is needed.
@@ -358,23 +385,22 @@ fn affine_by(
     if !(constant.len() == 1 || per_channel) || !constant.datum_type().is_float() {
         return Ok(None);
     }
-    let wide = constant.cast_to::<f64>()?;
-    let wide = wide.try_as_plain_ram()?;
-    let values = wide.as_slice::<f64>()?;
-    let values: Vec<f64> = (0..channels).map(|c| values[if per_channel { c } else { 0 }]).collect();
-    let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
-    let negated = |values: Vec<f64>| values.into_iter().map(|v| -v).collect();
+    ensure!(constant.len() > 0 || channels == 0, "constant: shape={:?}, it is empty", constant.shape());
+    let mut values = widened("constant", constant, channels)?;
+    let other = |value: f64| collected("constant", (0..channels).map(|_| value));
     let affine = |factor, term| Some(Affine { factor, term });
     Ok(if op.is::<Mul>() {
-        affine(values, zeros)
+        affine(values, other(0.0)?)
     } else if op.is::<Add>() {
-        affine(ones, values)
+        affine(other(1.0)?, values)
     } else if op.is::<Sub>() && constant_first {
-        affine(negated(ones), values)
+        affine(other(-1.0)?, values)
     } else if op.is::<Sub>() {
-        affine(ones, negated(values))
+        values.iter_mut().for_each(|value| *value = -*value);
+        affine(other(1.0)?, values)
     } else if op.is::<Div>() && !constant_first && values.iter().all(|v| *v != 0.0) {
-        affine(values.into_iter().map(|v| 1.0 / v).collect(), zeros)
+        values.iter_mut().for_each(|value| *value = 1.0 / *value);
+        affine(values, other(0.0)?)
     } else {
         None
     })
@@ -447,14 +473,17 @@ fn reaches_all_alike(spec: &DeconvSpec) -> bool {
 
 /// Calls `each` with the input channel, the output channel (both over all groups) and the index of every weight, about in the order of memory: those of an output
 /// channel by ascending input channel.
-fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) {
+fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) -> TractResult<()> {
     let strides = spec.filter_strides();
-    let taps: Vec<usize> = (0..spec.rank()).fold(vec![0], |at, ax| {
-        at.iter()
-            .flat_map(|a| (0..spec.kernel[ax]).map(move |k| (*a, k)))
-            .map(|(a, k)| a + k * strides.kernel[ax])
-            .collect()
-    });
+    let mut taps: Vec<usize> = memory::reserved("taps", spec.kernel.iter().product())?;
+    taps.push(0);
+    for (ax, size) in spec.kernel.iter().enumerate().rev() {
+        // those of the axes behind, once more for each further position
+        let inner = taps.len();
+        for at in inner..inner * size {
+            taps.push(taps[at % inner] + at / inner * strides.kernel[ax]);
+        }
+    }
     let mut pair = |g: usize, ci: usize, co: usize| {
         for tap in &taps {
             let at = g * strides.group + ci * strides.input + co * strides.output + tap;
@@ -469,24 +498,42 @@ fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize))
             outputs.cartesian_product(inputs).for_each(|(co, ci)| pair(g, ci, co));
         }
     }
+    Ok(())
 }
 
 /// A filter whose weights went through `change`, which takes the input channel, the output channel and the weight.
 fn changed(
     spec: &DeconvSpec,
     filter: &Tensor,
-    mut change: impl FnMut(usize, usize, f64) -> f64,
+    change: impl FnMut(usize, usize, f64) -> f64,
 ) -> TractResult<Arc<Tensor>> {
-    let mut wide = filter.cast_to::<f64>()?.into_owned();
-    let mut view = wide.try_as_plain_ram_mut()?;
-    let weights = view.as_slice_mut::<f64>()?;
-    for_each_weight(spec, |input, output, at| weights[at] = change(input, output, weights[at]));
-    Ok(wide.cast_to_dt(filter.datum_type())?.into_owned().into_arc_tensor())
+    fn changed<T: Datum + Copy>(
+        spec: &DeconvSpec,
+        filter: &Tensor,
+        mut change: impl FnMut(usize, usize, f64) -> f64,
+        (widen, round): (fn(T) -> f64, fn(f64) -> T),
+    ) -> TractResult<Arc<Tensor>> {
+        let mut folded = memory::mapped_tensor("folded filter", filter, |weight: T| weight)?;
+        let mut view = folded.try_as_plain_ram_mut()?;
+        let weights = view.as_slice_mut::<T>()?;
+        for_each_weight(spec, |input, output, at| {
+            weights[at] = round(change(input, output, widen(weights[at])));
+        })?;
+        Ok(folded.into_arc_tensor())
+    }
+    match filter.datum_type() {
+        DatumType::F64 => changed::<f64>(spec, filter, change, (|w| w, |w| w)),
+        DatumType::F32 => changed::<f32>(spec, filter, change, (|w| w as f64, |w| w as f32)),
+        DatumType::F16 => changed::<f16>(spec, filter, change, (|w| w.to_f64(), f16::from_f64)),
+        other => bail!("filter: datum_type={other:?}, floats are needed"),
+    }
 }
 
 fn bias_values(spec: &DeconvSpec, bias: Option<&Tensor>) -> TractResult<Vec<f64>> {
-    let Some(bias) = bias else { return Ok(vec![0.0; spec.out_channels]) };
-    Ok(bias.cast_to::<f64>()?.try_as_plain_ram()?.as_slice::<f64>()?.to_vec())
+    match bias {
+        Some(bias) => widened("bias", bias, bias.len()),
+        None => collected("bias", (0..spec.out_channels).map(|_| 0.0)),
+    }
 }
 
 /// Filter and bias with what follows folded in.
@@ -497,13 +544,11 @@ pub(crate) fn fold_following(
     affine: &Affine,
 ) -> TractResult<(Arc<Tensor>, Arc<Tensor>)> {
     let folded = changed(spec, filter, |_, output, weight| weight * affine.factor[output])?;
-    let bias: Vec<f64> = bias_values(spec, bias)?
-        .iter()
-        .zip(&affine.factor)
-        .zip(&affine.term)
-        .map(|((bias, factor), term)| bias * factor + term)
-        .collect();
-    Ok((folded, tensor1(&bias).cast_to_dt(filter.datum_type())?.into_owned().into_arc_tensor()))
+    let mut sums = bias_values(spec, bias)?;
+    for (sum, (factor, term)) in sums.iter_mut().zip(affine.factor.iter().zip(&affine.term)) {
+        *sum = *sum * factor + term;
+    }
+    Ok((folded, rounded("bias", &sums, filter.datum_type())?.into_arc_tensor()))
 }
 
 /// The filter with what precedes folded in, and the bias where it changes.
@@ -518,7 +563,6 @@ pub(crate) fn fold_preceding(
         sums[output] += weight * affine.term[input];
         weight * affine.factor[input]
     })?;
-    let bias =
-        if affine.has_term() { Some(tensor1(&sums).cast_to_dt(filter.datum_type())?.into_owned()) } else { None };
+    let bias = affine.has_term().then(|| rounded("bias", &sums, filter.datum_type())).transpose()?;
     Ok((folded, bias.map(Tensor::into_arc_tensor)))
 }

@@ -1,6 +1,7 @@
 //! Models with bf16 tensors, which tract has no type for.
 
 use crate::frontend::WithDeconv;
+use crate::memory;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tract_hir::internal::*;
@@ -222,12 +223,11 @@ impl Widening<'_> {
         if !tensor.raw_data.is_empty() {
             return from_bytes(&tensor.raw_data);
         }
-        tensor
-            .int32_data
-            .iter()
-            .map(|bits| u16::try_from(*bits).ok().map(widen))
-            .collect::<Option<_>>()
-            .context("data: a value is not of 16 bits")
+        let mut values = memory::reserved("data", tensor.int32_data.len())?;
+        for bits in &tensor.int32_data {
+            values.push(widen(u16::try_from(*bits).ok().context("data: a value is not of 16 bits")?));
+        }
+        Ok(values)
     }
 
     /// What the tensor's entries for external data point to.
@@ -250,13 +250,11 @@ impl Widening<'_> {
         let file = folder.join(location);
         let file = file.canonicalize().with_context(|| format!("external data: location={location}"))?;
         ensure!(file.starts_with(&folder), "external data: location={location}, it must be inside the model's folder");
-        let mut bytes = vec![];
-        data_resolver::default().read_bytes_from_path(
-            &mut bytes,
-            &file,
-            number("offset")?.unwrap_or(0),
-            number("length")?,
-        )?;
+        let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
+        // whoever reads would not ask whether there is room
+        let present = usize::try_from(file.metadata()?.len())?.saturating_sub(offset);
+        let mut bytes = memory::reserved("external data", length.unwrap_or(present).min(present))?;
+        data_resolver::default().read_bytes_from_path(&mut bytes, &file, offset, length)?;
         Ok(bytes)
     }
 }
@@ -264,7 +262,7 @@ impl Widening<'_> {
 fn from_bytes(bytes: &[u8]) -> TractResult<Vec<f32>> {
     let (pairs, rest) = bytes.as_chunks::<2>();
     ensure!(rest.is_empty(), "data: bytes={}, two per value are needed", bytes.len());
-    Ok(pairs.iter().map(|pair| widen(u16::from_le_bytes(*pair))).collect())
+    memory::collected("data", pairs.iter().map(|pair| widen(u16::from_le_bytes(*pair))))
 }
 
 /// A bf16 is the upper half of an f32.

@@ -206,8 +206,38 @@ pub(crate) fn refill<T: Compute>(what: &str, vec: &mut Vec<T>, len: usize, value
     Ok(())
 }
 
-/// Room for `len` elements in all.
-fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResult<()> {
+/// What an iterator gives. `what` begins the message of an error.
+///
+/// # Errors
+/// When the memory can't be had.
+pub(crate) fn collected<T>(what: &str, values: impl ExactSizeIterator<Item = T>) -> TractResult<Vec<T>> {
+    let mut vec = reserved(what, values.len())?;
+    vec.extend(values);
+    Ok(vec)
+}
+
+/// A tensor of as many values as `shape` has elements. `what` begins the message of an error.
+///
+/// # Errors
+/// More or fewer values; when the memory can't be had.
+pub(crate) fn tensor_of<T: Datum + Copy + Default>(
+    what: &str,
+    shape: &[usize],
+    values: impl ExactSizeIterator<Item = T>,
+) -> TractResult<Tensor> {
+    let mut tensor = zero_tensor::<T>(what, shape)?;
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let slice = view.as_slice_mut::<T>()?;
+    ensure!(values.len() == slice.len(), "{what}: length={}, the shape is {shape:?}", values.len());
+    slice.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+    Ok(tensor)
+}
+
+/// Room for `len` elements in all. `what` begins the message of an error.
+///
+/// # Errors
+/// When the memory can't be had.
+pub(crate) fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResult<()> {
     ensure!(
         vec.try_reserve_exact(len.saturating_sub(vec.len())).is_ok(),
         "{what}: length={len}, {} bytes can not be allocated",

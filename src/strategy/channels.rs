@@ -295,10 +295,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let list = || {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
-            let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in);
+            let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in)?;
             StripTable::new(problem, axes, &shape, kernels.lanes, taps)
         };
-        let table = plan.table.get(plan.cost, own, list);
+        let table = plan.table.get(plan.cost, own, list)?;
         let panels = PanelShape {
             widths: (plan.width, plan.tail_width),
             positions: plan.positions,

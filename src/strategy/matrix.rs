@@ -286,9 +286,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let list = || {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1))
+            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1)?)
         };
-        let table = plan.table.get(plan.cost, own, list);
+        let table = plan.table.get(plan.cost, own, list)?;
         Ok(Prepared {
             problem,
             kernels,

@@ -385,7 +385,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
             TapTable::new(axes, sheets, plan.direct, 1, problem.group_in)
         };
-        let taps = plan.taps.get(plan.cost, own, list);
+        let taps = plan.taps.get(plan.cost, own, list)?;
         let columns = axes[axes.len() - 1].out_step;
         let per_outer = axes[axes.len() - 2].out_step * columns;
         let mut at = 0;

@@ -8,6 +8,7 @@ use super::taps::TapTable;
 use crate::element::Element;
 use crate::geometry::AxisPhases;
 use crate::kernel::Kernels;
+use crate::memory::{self, reserved};
 use crate::spec::{DataFormat, Problem};
 use crate::tail::{Everywhere, Tail};
 use std::ops::Range;
@@ -92,14 +93,24 @@ pub(super) struct StripTable {
 
 impl StripTable {
     /// `axes` are all spatial axes, outermost first; `lanes` are those of the vectors that store the strips.
-    pub fn new(problem: &Problem, axes: &[AxisPhases], shape: &StripShape, lanes: usize, taps: TapTable) -> StripTable {
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn new(
+        problem: &Problem,
+        axes: &[AxisPhases],
+        shape: &StripShape,
+        lanes: usize,
+        taps: TapTable,
+    ) -> TractResult<StripTable> {
         let (columns, stride) = (axes[axes.len() - 1].out_step, shape.phase_stride(lanes));
         let phases_of = |at: usize| (0..columns).map(move |phase| phase * stride + at * shape.width);
-        let cells = match problem.data_format {
-            DataFormat::Ncx => (0..shape.most + lanes).flat_map(phases_of).collect(),
-            DataFormat::Nxc => vec![],
-        };
-        StripTable { taps, cells }
+        let mut cells = vec![];
+        if problem.data_format == DataFormat::Ncx {
+            cells = reserved("cells", (shape.most + lanes) * columns)?;
+            cells.extend((0..shape.most + lanes).flat_map(phases_of));
+        }
+        Ok(StripTable { taps, cells })
     }
 }
 
@@ -211,7 +222,7 @@ impl<'a, E: Element> Strips<'a, E> {
                             DataFormat::Nxc => self.store_cells(task, place, panel, sums),
                             DataFormat::Ncx => {
                                 let by_way = ragged.of(self.kernels.lanes * CELLS_BY_WAY)?;
-                                self.store_rows(task, place, panel, sums, (by_way, &mut starts))
+                                self.store_rows(task, place, panel, sums, (by_way, &mut starts))?
                             }
                         }
                     }
@@ -290,10 +301,12 @@ impl<'a, E: Element> Strips<'a, E> {
         panel: PanelOfStrip,
         sums: &[E::Compute],
         (by_way, starts): (&mut [E::Compute], &mut Vec<usize>),
-    ) {
+    ) -> TractResult<()> {
         let axes = self.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         starts.clear();
+        let cells = place.strip.flat.len() * x.out_step;
+        memory::reserve("cells", starts, cells + self.kernels.lanes)?;
         let mut runs = SmallVec::<[CellRun; 4]>::new();
         for run in flat_runs(place.strip.flat, place.pitch, place.strip.columns) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
@@ -305,7 +318,10 @@ impl<'a, E: Element> Strips<'a, E> {
             let cell = task.pieces.cell(row, first);
             match runs.last_mut() {
                 Some(last) if last.cells.end == cell => last.cells.end += count,
-                _ => runs.push(CellRun { cells: cell..cell + count, first: starts.len() }),
+                _ => {
+                    runs.try_reserve(1).ok().context("runs: the memory for their list can not be allocated")?;
+                    runs.push(CellRun { cells: cell..cell + count, first: starts.len() });
+                }
             }
             starts.extend_from_slice(&self.table.cells[run.at * x.out_step..][..count]);
         }
@@ -318,6 +334,7 @@ impl<'a, E: Element> Strips<'a, E> {
             let tail = (self.tail.1, place.g * self.problem.group_out + panel.first_channel + m);
             task.pieces.write_squares(self.kernels, slots, place.outer, &runs, &sums[m..], starts, tail, by_way);
         }
+        Ok(())
     }
 }
 

@@ -3,8 +3,10 @@
 use super::cost;
 use super::sheets::Sheets;
 use crate::geometry::{self, AxisPhases};
+use crate::memory::reserved;
 use crate::spec::Problem;
 use std::sync::OnceLock;
+use tract_core::internal::TractResult;
 use tract_core::internal::tract_itertools::Itertools;
 
 /// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
@@ -75,20 +77,30 @@ pub(super) struct TapTable {
 
 impl TapTable {
     /// For blocks that sheets lay out, whose cells have `cell` elements, or that are read in place. Each tap has `channels` weights.
-    pub fn new(axes: &[AxisPhases], sheets: Sheets, in_place: bool, cell: usize, channels: usize) -> TapTable {
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn new(
+        axes: &[AxisPhases],
+        sheets: Sheets,
+        in_place: bool,
+        cell: usize,
+        channels: usize,
+    ) -> TractResult<TapTable> {
         let before = taps_before(axes);
         let offset = |shifts: &[i64]| if in_place { 0 } else { cell * sheets.tap(shifts) };
-        let phase_of = |picked: &[&geometry::Phase]| Phase {
-            taps: picked
-                .iter()
-                .map(|p| p.taps.iter().map(|t| t.shift))
-                .multi_cartesian_product()
-                .map(|shifts| offset(&shifts))
-                .collect(),
-            weights: channels * before[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)],
+        let phase_of = |picked: &[&geometry::Phase]| -> TractResult<Phase> {
+            let mut taps = reserved("taps", picked.iter().map(|p| p.taps.len()).product())?;
+            let shifts = picked.iter().map(|p| p.taps.iter().map(|t| t.shift)).multi_cartesian_product();
+            taps.extend(shifts.map(|shifts| offset(&shifts)));
+            let at = axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue);
+            Ok(Phase { taps, weights: channels * before[at] })
         };
-        let phases = axes.iter().map(|a| &a.phases).multi_cartesian_product().map(|picked| phase_of(&picked)).collect();
-        TapTable { phases, weights: before.last().map_or(0, |end| end * channels), sheets }
+        let mut phases = reserved("phases", axes.iter().map(|a| a.phases.len()).product())?;
+        for picked in axes.iter().map(|a| &a.phases).multi_cartesian_product() {
+            phases.push(phase_of(&picked)?);
+        }
+        Ok(TapTable { phases, weights: before.last().map_or(0, |end| end * channels), sheets })
     }
 }
 
@@ -103,7 +115,24 @@ impl<T> Listed<T> {
     }
 
     /// The list of a plan of so much estimated cost, `own` being where a run keeps its own.
-    pub fn get<'a>(&'a self, cost: u64, own: &'a mut Option<T>, list: impl FnOnce() -> T) -> &'a T {
-        if cost < cost::LISTED_ONCE { self.0.get_or_init(list) } else { own.insert(list()) }
+    ///
+    /// # Errors
+    /// Those of `list`.
+    pub fn get<'a>(
+        &'a self,
+        cost: u64,
+        own: &'a mut Option<T>,
+        list: impl FnOnce() -> TractResult<T>,
+    ) -> TractResult<&'a T> {
+        if cost >= cost::LISTED_ONCE {
+            return Ok(own.insert(list()?));
+        }
+        match self.0.get() {
+            Some(listed) => Ok(listed),
+            None => {
+                let listed = list()?;
+                Ok(self.0.get_or_init(|| listed))
+            }
+        }
     }
 }

@@ -86,13 +86,13 @@ struct Table {
 }
 
 impl Table {
-    fn new(plan: &WinogradPlan, problem: &Problem, shape: &StripShape, lanes: usize) -> Table {
+    fn new(plan: &WinogradPlan, problem: &Problem, shape: &StripShape, lanes: usize) -> TractResult<Table> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
-        let taps = TapTable::new(axes, sheets, false, 1, problem.group_in);
+        let taps = TapTable::new(axes, sheets, false, 1, problem.group_in)?;
         let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
         let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
-        Table { strips: StripTable::new(problem, axes, shape, lanes, taps), terms }
+        Ok(Table { strips: StripTable::new(problem, axes, shape, lanes, taps)?, terms })
     }
 }
 
@@ -375,7 +375,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let shape = plan.shape();
-        let table = plan.table.get(plan.cost, own, || Table::new(plan, problem, &shape, kernels.lanes));
+        let table = plan.table.get(plan.cost, own, || Table::new(plan, problem, &shape, kernels.lanes))?;
         let panels = PanelShape {
             widths: (plan.width, plan.tail_width),
             positions: plan.tiles,
