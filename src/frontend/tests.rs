@@ -412,7 +412,7 @@ fn refused_nodes_of_the_other_dialects() {
         vec![node("", "Convolution", &["x", "w"], &[])],
     );
     let cases = [
-        (nxc(&[ints("output_shape", &[4])]), "output_shape: the operator has no such attribute"),
+        (nxc(&[ints("output_shape", &[4])]), "output_shape: output_shape=[4], the operator has no such attribute"),
         (nxc(&[ints("pads_begin", &[-1])]), "pads_begin: pads_begin=[-1], every value must be at least 0"),
         (nxc(&[ints("pads_begin", &[0, 0])]), "pads_begin: pads_begin=[0, 0], 1 values are needed on each side"),
         (nxc(&[text("data_format", "NHWC")]), "data_format: data_format=NHWC, it must be NXC or NCX"),
