@@ -12,6 +12,7 @@ use std::path::PathBuf;
     name = "tract-deconv",
     version,
     after_help = "Exit code: 0 success, 1 failure, 2 usage. RUST_LOG=debug shows the plans as they are made.\n\
+                  Ctrl-C ends a command at once; what takes long says so on the standard error.\n\
                   TRACT_DECONV_STRATEGY=NAME forces a strategy (`explain` prints the names)."
 )]
 pub struct Cli {
@@ -23,16 +24,21 @@ pub struct Cli {
 pub enum Command {
     /// Run a model once, and compare with known outputs
     #[command(
-        after_help = "Example: tract-deconv run models/upscale4 --check models/upscale4/io.npz --output mine.npz"
+        after_help = "Example: tract-deconv run models/upscale4 --check models/upscale4/io.npz --output mine.npz\n\
+                      Example: tract-deconv run models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Run(RunArgs),
     /// Time a model with stock tract and with the plugin, alternating
     #[command(
-        after_help = "Example: tract-deconv bench models/dcgan_small --seconds 10 --json dcgan.json --plot dcgan.svg"
+        after_help = "Example: tract-deconv bench models/dcgan_small --seconds 10 --json dcgan.json --plot dcgan.svg\n\
+                      Example: tract-deconv bench models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Bench(BenchArgs),
     /// Say how each deconvolution of a model will be computed, and why
-    #[command(after_help = "Example: tract-deconv explain models/unet_symbolic --set N=1 --set H=64 --set W=64")]
+    #[command(
+        after_help = "Example: tract-deconv explain models/unet_symbolic --set batch=1 --set height=64 --set width=64\n\
+                      Example: tract-deconv explain models/unet_symbolic --input-shape 1x3x64x64"
+    )]
     Explain(ExplainArgs),
     /// One engine, once: what `bench` starts in a process of its own
     #[command(hide = true)]
@@ -45,18 +51,51 @@ pub struct ModelArgs {
     pub model: PathBuf,
     #[command(flatten)]
     pub plugin: PluginArgs,
-    /// Fix a symbolic dimension before the model is optimised (repeat for more)
-    #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
-    pub set: Vec<(String, i64)>,
+    #[command(flatten)]
+    pub sizes: Sizes,
     /// Inputs: an npz with in__NAME (or NAME) arrays, or NAME=x.npy (repeat for more)
     #[arg(long = "input", value_name = "IO.NPZ|NAME=X.NPY")]
     pub input: Vec<String>,
     /// Seed of the random inputs that stand in for missing ones
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Threads of tract's executor
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Threads of tract's executor, at most 256
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
+}
+
+/// What fixes sizes that the model leaves open.
+#[derive(Args, Clone)]
+pub struct Sizes {
+    /// Fix a symbolic dimension before the model is optimised (repeat for more)
+    #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
+    pub set: Vec<(String, i64)>,
+    /// Fix an input's shape (repeat for more); its name may be left out where the model has one input
+    #[arg(long = "input-shape", value_name = "[NAME=]1x3x64x64", value_parser = input_shape)]
+    pub input_shapes: Vec<InputShape>,
+}
+
+impl Sizes {
+    /// With more symbols fixed.
+    pub fn and_set(&self, symbols: &[(String, i64)]) -> Sizes {
+        Sizes { set: [self.set.as_slice(), symbols].concat(), ..self.clone() }
+    }
+}
+
+/// A shape for an input, or for the only one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputShape {
+    pub name: Option<String>,
+    pub shape: Vec<usize>,
+}
+
+impl std::fmt::Display for InputShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}=")?;
+        }
+        f.write_str(&self.shape.iter().map(|dim| dim.to_string()).collect::<Vec<_>>().join("x"))
+    }
 }
 
 #[derive(Args, Clone, Copy)]
@@ -108,9 +147,8 @@ pub struct ExplainArgs {
     pub model: PathBuf,
     #[command(flatten)]
     pub plugin: PluginArgs,
-    /// Give a symbolic dimension a value (repeat for more)
-    #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
-    pub set: Vec<(String, i64)>,
+    #[command(flatten)]
+    pub sizes: Sizes,
 }
 
 #[derive(Args)]
@@ -119,6 +157,9 @@ pub struct MeasureArgs {
     pub model: ModelArgs,
     #[arg(long)]
     pub engine: Engine,
+    /// End when the standard input is closed: whoever started this is gone
+    #[arg(long)]
+    pub while_stdin: bool,
 }
 
 /// Who computes the deconvolutions.
@@ -153,6 +194,23 @@ fn symbol(text: &str) -> Result<(String, i64), String> {
         return Err(format!("expected a name and a value within 0..={}", i32::MAX));
     }
     Ok((name.to_string(), value))
+}
+
+/// Axes that a shape may have.
+const MOST_AXES: usize = 16;
+
+fn input_shape(text: &str) -> Result<InputShape, String> {
+    let (name, dims) = text.rsplit_once('=').map_or((None, text), |(name, dims)| (Some(name), dims));
+    if name == Some("") {
+        return Err("expected NAME=1x3x64x64, or 1x3x64x64".into());
+    }
+    let dim = |dim: &str| dim.parse::<usize>().ok().filter(|dim| *dim <= i32::MAX as usize);
+    let shape: Option<Vec<usize>> =
+        if dims.is_empty() { Some(vec![]) } else { dims.split(['x', '×']).map(dim).collect() };
+    match shape.filter(|shape| shape.len() <= MOST_AXES && (name.is_some() || !shape.is_empty())) {
+        Some(shape) => Ok(InputShape { name: name.map(String::from), shape }),
+        None => Err(format!("expected sizes within 0..={} with x between them, at most {MOST_AXES}", i32::MAX)),
+    }
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {

@@ -1,18 +1,18 @@
 //! Tensors in npy and npz files, of every type that tract's ONNX models have.
 //!
-//! `ndarray-npy` knows the format; [`Element`] adds f16, and reads no more memory than the file holds, whatever shape
-//! its header claims.
+//! `ndarray-npy` knows the format, and [`Element`] adds f16. A header is held against the file's size, and both against
+//! limits, before anything is inflated.
 
 use ndarray_npy::{
-    NpzReader, NpzWriter, ReadDataError, ReadNpyError, ReadNpyExt, ReadNpzError, ReadableElement, WritableElement,
-    WriteDataError,
+    NpzWriter, ReadDataError, ReadNpyError, ReadNpyExt, ReadableElement, WritableElement, WriteDataError,
 };
 use py_literal::Value as PyValue;
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
-use tract_core::internal::tract_ndarray::{ArrayD, IxDyn, OwnedRepr};
+use tract_core::internal::tract_ndarray::ArrayD;
 use tract_core::internal::*;
+use zip::ZipArchive;
 
 /// Named tensors, in file order.
 pub type Arrays = Vec<(String, Arc<Tensor>)>;
@@ -118,52 +118,138 @@ fn unknown_type(descriptor: &PyValue) -> anyhow::Error {
     format_err!("type: descr={descriptor}, only floats of 16 to 64 bits, integers and booleans are read")
 }
 
-type Npz = NpzReader<BufReader<File>>;
+/// Most bytes of an archive's arrays, inflated, and of an array by itself.
+const MOST_BYTES: u64 = 4 << 30;
+/// Most bytes of an npy header, as numpy has it.
+const MOST_HEADER: usize = 10_000;
+/// Most brackets of a header inside one another.
+const DEEPEST_HEADER: usize = 8;
 
 /// Reads a whole npz file.
 pub fn read_npz(path: &Path) -> TractResult<Arrays> {
     let read = || -> TractResult<Arrays> {
-        let mut npz = NpzReader::new(BufReader::new(File::open(path)?))?;
-        let names = npz.names()?;
-        let array = |name: &String| {
-            let tensor = read_member(&mut npz, name).with_context(|| format!("array {name}"))?;
-            Ok((name.clone(), tensor))
+        let mut zip = ZipArchive::new(BufReader::new(File::open(path)?))?;
+        // nothing is inflated before everything is known to fit
+        let mut names = vec![];
+        let mut total = 0u64;
+        for ix in 0..zip.len() {
+            let entry = zip.by_index(ix)?;
+            let name = entry.name();
+            let array = name.strip_suffix(".npy").with_context(|| format!("entry {name}: it is no npy file"))?;
+            names.push(array.to_string());
+            total = total.saturating_add(entry.size());
+        }
+        check_bytes(total)?;
+        let array = |(ix, name): (usize, String)| {
+            let entry = zip.by_index(ix)?;
+            let size = entry.size();
+            let tensor = read_array(entry, size).with_context(|| format!("array {name}"))?;
+            Ok((name, tensor))
         };
-        names.iter().map(array).collect()
+        names.into_iter().enumerate().map(array).collect()
     };
     read().with_context(|| format!("reading {}", path.display()))
-}
-
-fn read_member(npz: &mut Npz, name: &str) -> TractResult<Arc<Tensor>> {
-    fn attempt<T: Scalar>(npz: &mut Npz, name: &str) -> Result<Arc<Tensor>, ReadNpzError> {
-        Ok(tensor(npz.by_name::<OwnedRepr<Element<T>>, IxDyn>(name)?))
-    }
-    let mut unknown = PyValue::None;
-    for attempt in of_each_scalar!(attempt) {
-        match attempt(npz, name) {
-            Err(ReadNpzError::Npy(ReadNpyError::WrongDescriptor(found))) => unknown = found,
-            done => return Ok(done?),
-        }
-    }
-    Err(unknown_type(&unknown))
 }
 
 /// Reads an npy file.
 pub fn read_npy(path: &Path) -> TractResult<Arc<Tensor>> {
-    fn attempt<T: Scalar>(path: &Path) -> Result<Arc<Tensor>, ReadNpyError> {
-        Ok(tensor(ArrayD::<Element<T>>::read_npy(BufReader::new(File::open(path)?))?))
-    }
     let read = || -> TractResult<Arc<Tensor>> {
-        let mut unknown = PyValue::None;
-        for attempt in of_each_scalar!(attempt) {
-            match attempt(path) {
-                Err(ReadNpyError::WrongDescriptor(found)) => unknown = found,
-                done => return Ok(done?),
-            }
-        }
-        Err(unknown_type(&unknown))
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        read_array(BufReader::new(file), size)
     };
     read().with_context(|| format!("reading {}", path.display()))
+}
+
+fn check_bytes(bytes: u64) -> TractResult<()> {
+    ensure!(bytes <= MOST_BYTES, "arrays: bytes={bytes}, more than the limit of {MOST_BYTES}");
+    Ok(())
+}
+
+/// Reads an array from a file that says to have `size` bytes: no more than its header asks for.
+fn read_array(mut file: impl Read, size: u64) -> TractResult<Arc<Tensor>> {
+    fn attempt<T: Scalar>(code: &str, file: &[u8]) -> Option<Result<Arc<Tensor>, ReadNpyError>> {
+        (code == T::CODE).then(|| Ok(tensor(ArrayD::<Element<T>>::read_npy(file)?)))
+    }
+    let mut bytes = header(&mut file)?;
+    let declared = Declared::parse(&bytes)?;
+    let total = declared.bytes.saturating_add(bytes.len() as u64);
+    ensure!(size == total, "file: bytes={size}, its header makes them {total}");
+    check_bytes(total)?;
+    let data = usize::try_from(declared.bytes)?;
+    bytes.try_reserve_exact(data).with_context(|| format!("file: bytes={size}, no memory holds them"))?;
+    // the size that an archive gives may be a lie
+    file.take(declared.bytes).read_to_end(&mut bytes)?;
+    let tensor = of_each_scalar!(attempt).into_iter().find_map(|attempt| attempt(&declared.code, &bytes));
+    Ok(tensor.with_context(|| unknown_type(&declared.descriptor))??)
+}
+
+/// An npy file up to its data.
+fn header(file: &mut impl Read) -> TractResult<Vec<u8>> {
+    const MAGIC: &[u8] = b"\x93NUMPY";
+    let mut bytes = vec![0; MAGIC.len() + 2];
+    file.read_exact(&mut bytes).context("file: it is too short for an npy file")?;
+    ensure!(bytes.starts_with(MAGIC), "file: it is no npy file");
+    let digits = if bytes[MAGIC.len()] == 1 { 2 } else { 4 };
+    let mut length = [0; 4];
+    file.read_exact(&mut length[..digits]).context("header: its length is missing")?;
+    bytes.extend_from_slice(&length[..digits]);
+    let length = u32::from_le_bytes(length) as usize;
+    ensure!(length <= MOST_HEADER, "header: bytes={length}, more than the limit of {MOST_HEADER}");
+    let prefix = bytes.len();
+    bytes.resize(prefix + length, 0);
+    file.read_exact(&mut bytes[prefix..]).context("header: it ends too early")?;
+    Ok(bytes)
+}
+
+/// What a header says of its data.
+struct Declared {
+    descriptor: PyValue,
+    /// Kind and size of a scalar, without the byte order.
+    code: String,
+    bytes: u64,
+}
+
+impl Declared {
+    fn parse(header: &[u8]) -> TractResult<Declared> {
+        let start = header.iter().position(|byte| *byte == b'{').context("header: it holds no dictionary")?;
+        let text = std::str::from_utf8(&header[start..]).context("header: it is no text")?;
+        let mut depth = 0usize;
+        for byte in text.bytes() {
+            match byte {
+                b'(' | b'[' | b'{' => depth += 1,
+                b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            ensure!(depth <= DEEPEST_HEADER, "header: brackets are nested more than {DEEPEST_HEADER} deep");
+        }
+        let value: PyValue = text.trim_end().parse().context("header: it is no dictionary")?;
+        let PyValue::Dict(entries) = &value else { bail!("header: it is no dictionary") };
+        let entry = |name: &str| {
+            let found = entries.iter().find(|(key, _)| matches!(key, PyValue::String(key) if key == name));
+            found.map(|(_, value)| value).with_context(|| format!("header: {name} is missing"))
+        };
+        let descriptor = entry("descr")?;
+        let code = match descriptor {
+            PyValue::String(text) => text.get(1..).unwrap_or_default(),
+            _ => "",
+        };
+        fn size<T: Scalar>(code: &str) -> Option<u64> {
+            (code == T::CODE).then_some(size_of::<T>() as u64)
+        }
+        let scalar = of_each_scalar!(size).into_iter().find_map(|size| size(code));
+        let scalar = scalar.with_context(|| unknown_type(descriptor))?;
+        let (PyValue::Tuple(shape) | PyValue::List(shape)) = entry("shape")? else {
+            bail!("header: shape={}, a tuple is needed", entry("shape")?)
+        };
+        // an empty array is empty whatever its other axes
+        let dims: Option<Vec<u64>> = shape.iter().map(|dim| dim.to_string().parse().ok()).collect();
+        let dims =
+            dims.with_context(|| format!("header: shape={}, sizes are needed", PyValue::Tuple(shape.clone())))?;
+        let bytes =
+            if dims.contains(&0) { 0 } else { dims.iter().fold(scalar, |bytes, dim| bytes.saturating_mul(*dim)) };
+        Ok(Declared { descriptor: descriptor.clone(), code: code.to_string(), bytes })
+    }
 }
 
 /// Writes an npz file, uncompressed.
@@ -254,5 +340,38 @@ mod tests {
         let text =
             format!("{:#}", read("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }\n", &[0; 8]).unwrap_err());
         assert!(text.contains("<c8"), "{text}");
+    }
+    fn archive(entries: &[(&str, &[u8])]) -> TractResult<Arrays> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("x.npz");
+        let mut zip = zip::ZipWriter::new(File::create(&path)?);
+        for (name, data) in entries {
+            zip.start_file(*name, zip::write::SimpleFileOptions::default())?;
+            zip.write_all(data)?;
+        }
+        zip.finish()?;
+        read_npz(&path)
+    }
+
+    #[test]
+    fn what_inflates_beyond_its_header_is_refused_before_it_does() {
+        let one = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n", &[0; 4]);
+        assert_eq!(*archive(&[("x.npy", &one)]).unwrap()[0].1, tensor1(&[0f32]));
+        let zeros = vec![0; 1 << 20];
+        let bomb = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n", &zeros);
+        let long = [&b"\x93NUMPY\x02\x00\xff\xff\xff\xff"[..], &zeros].concat();
+        let deep = npy(&format!("{{'descr': '<f4', 'shape': {}}}", "(".repeat(5000)), &[]);
+        for (name, data, words) in [
+            ("x.npy", &bomb, "its header makes them"),
+            ("x.npy", &long, "header: bytes=4294967295, more than the limit of 10000"),
+            ("x.npy", &deep, "nested more than 8 deep"),
+            ("inner.zip", &one, "entry inner.zip: it is no npy file"),
+            ("x.npy", &b"PK\x03\x04, and more".to_vec(), "file: it is no npy file"),
+            ("x.npy", &one[..5].to_vec(), "too short"),
+        ] {
+            let error = format!("{:#}", archive(&[(name, data)]).expect_err(words));
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(check_bytes(MOST_BYTES).is_ok() && check_bytes(MOST_BYTES + 1).is_err());
     }
 }

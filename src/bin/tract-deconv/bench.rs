@@ -1,8 +1,8 @@
 //! `tract-deconv bench`: stock tract against the plugin, on one model, in one process, in turn.
 
-use crate::args::{BenchArgs, Engine};
+use crate::args::{BenchArgs, Engine, Sizes};
 use crate::compare::{Difference, compare};
-use crate::failure::{chain, say};
+use crate::failure::{chain, check_writable, say, usage};
 use crate::figures::{Contender, Figures};
 use crate::inputs::{Inputs, resolve};
 use crate::latency::alternate;
@@ -10,8 +10,8 @@ use crate::measure::footprints;
 use crate::model::{ModelFile, Ready, flags, parse, prepare, prepare_open_or_fixed, run, set_threads};
 use crate::nodes::Profile;
 use crate::run::against;
+use crate::watch::Watch;
 use crate::{plot, report};
-use std::path::Path;
 use tract_core::internal::*;
 use tract_deconv::Isa;
 
@@ -22,10 +22,17 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     for path in [&args.json, &args.plot].into_iter().flatten() {
         check_writable(path)?;
     }
+    if let (Some(json), Some(plot)) = (&args.json, &args.plot)
+        && json == plot
+    {
+        return Err(usage!("--json and --plot: both are {}", json.display()));
+    }
     set_threads(&args.model)?;
     let file = ModelFile::find(&args.model.model, args.model.plugin)?;
-    let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
+    let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
+    let watch = Watch::start("reading or making the inputs");
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
+    drop(watch);
     say(format!("model {}", file.onnx.display()))?;
     for note in &inputs.notes {
         say(note)?;
@@ -37,14 +44,14 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     if cfg!(debug_assertions) {
         notes.push("this is a debug build: build with --release for figures that mean something".to_string());
     }
-    let mut set = args.model.set.clone();
-    let mut contenders = contenders(args, &file, &mut set, &inputs, &mut notes)?;
+    let mut sizes = args.model.sizes.clone();
+    let mut contenders = contenders(args, &file, &mut sizes, &inputs, &mut notes)?;
     for note in &notes {
         say(format!("note: {note}"))?;
     }
     let engines: Vec<Engine> = contenders.iter().map(|c| c.engine).collect();
     if cfg!(target_os = "linux") {
-        for (contender, footprint) in contenders.iter_mut().zip(footprints(&engines, &args.model, &set)?) {
+        for (contender, footprint) in contenders.iter_mut().zip(footprints(&engines, &args.model, &sizes)?) {
             contender.footprint = Some(footprint);
         }
     } else {
@@ -54,9 +61,10 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     let samples = alternate(&runnables, &inputs.tensors, args.seconds)?;
     for (contender, samples) in contenders.iter_mut().zip(samples) {
         contender.samples = samples;
+        let _watch = Watch::start(format!("profiling {}", contender.engine.title()));
         contender.profile = Some(Profile::take(&contender.ready, &inputs.tensors, args.seconds * PROFILE)?);
     }
-    let figures = Figures::new(set, notes, contenders);
+    let figures = Figures::new(sizes.set, notes, contenders);
     say(format!("\n{}", figures.latencies()))?;
     say(format!("\n{}", figures.deconvolutions()))?;
     say(format!("\n{}\n", figures.operators()))?;
@@ -77,26 +85,22 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     Ok(())
 }
 
-/// Finds out before the timing, not after it, that a file can't be written.
-fn check_writable(path: &Path) -> TractResult<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ensure!(folder.is_dir() && !path.is_dir(), "{}: can't be written, there is no such folder", path.display());
-    Ok(())
-}
-
 /// Loads both engines and compares their answers. The plugin must work; stock tract may not, which is noted.
 fn contenders(
     args: &BenchArgs,
     file: &ModelFile,
-    set: &mut Vec<(String, i64)>,
+    sizes: &mut Sizes,
     inputs: &Inputs,
     notes: &mut Vec<String>,
 ) -> TractResult<Vec<Contender>> {
     let start = |engine: Engine, ready: Ready| -> TractResult<(Contender, Vec<Arc<Tensor>>)> {
+        let _watch = Watch::start(format!("first run of {}", engine.title()));
         let outputs = run(&ready.runnable, &inputs.tensors)?;
         Ok((Contender { engine, ready, samples: vec![], footprint: None, profile: None }, outputs))
     };
-    let (ready, fixed) = prepare_open_or_fixed(file, set, &inputs.symbols, &inputs.tensors)?;
+    let watch = Watch::start("preparing the model");
+    let (ready, fixed) = prepare_open_or_fixed(file, sizes, &inputs.symbols, &inputs.tensors)?;
+    drop(watch);
     match fixed {
         Some(note) => notes.push(note),
         None if inputs.symbols.is_empty() => {}
@@ -117,12 +121,15 @@ fn contenders(
         notes.push(format!("the plugin agrees with {path}, worst {worst}"));
         confirmed = true;
     }
-    let stock = prepare(Engine::Stock, file, set, &inputs.tensors).and_then(|ready| start(Engine::Stock, ready));
+    let stock = prepare(Engine::Stock, file, sizes, &inputs.tensors).and_then(|ready| start(Engine::Stock, ready));
     let (stock, theirs) = match stock {
         Ok(stock) => stock,
         Err(why) => {
-            let open =
-                if set.len() < args.model.set.len() + inputs.symbols.len() { " with open dimensions" } else { "" };
+            let open = if sizes.set.len() < args.model.sizes.set.len() + inputs.symbols.len() {
+                " with open dimensions"
+            } else {
+                ""
+            };
             notes.push(format!("stock tract can't do this model{open}, the plugin is timed alone: {}", chain(&why)));
             return Ok(vec![plugin]);
         }

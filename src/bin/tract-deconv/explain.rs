@@ -13,11 +13,17 @@ use tract_hir::infer::{InferenceModel, InferenceModelExt};
 
 pub fn main(args: &ExplainArgs) -> TractResult<()> {
     let file = ModelFile::find(&args.model, args.plugin)?;
-    let Parsed { model, inputs, .. } = parse(Engine::Plugin, &file, &args.set)?;
-    let (symbols, note) = symbol_values(&inputs, &file)?;
+    let mut sizes = args.sizes.clone();
+    let mut parsed = parse(Engine::Plugin, &file, &sizes)?;
+    let (symbols, shapes, note) = symbol_values(&parsed.inputs, &file)?;
     if let Some(note) = note {
         say(note)?;
     }
+    if !shapes.is_empty() {
+        sizes.input_shapes.extend(shapes);
+        parsed = parse(Engine::Plugin, &file, &sizes)?;
+    }
+    let Parsed { model, inputs, .. } = parsed;
     // while the model lives, which knows the symbols' names
     let values = named(&inputs, &symbols);
     // as it runs: the order in which a filter is packed is settled when the model is optimised
@@ -30,7 +36,7 @@ pub fn main(args: &ExplainArgs) -> TractResult<()> {
     };
     let (left, explanations) = explained(model, &symbols)
         .or_else(|why| {
-            let fixed = parse(Engine::Plugin, &file, &[args.set.as_slice(), &values].concat())?;
+            let fixed = parse(Engine::Plugin, &file, &sizes.and_set(&values))?;
             let explained = explained(fixed.model, &SymbolValues::default()).map_err(|_| why)?;
             say(fixed_note(&values))?;
             Ok::<_, TractError>(explained)

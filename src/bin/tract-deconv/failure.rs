@@ -1,8 +1,10 @@
 //! How things end badly: usage errors, the printed chain, panics of the libraries below, closed pipes.
 
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
 use std::sync::Mutex;
 use tract_core::internal::*;
 
@@ -74,6 +76,20 @@ pub fn guarded<T>(work: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
         let message = PANIC.lock().ok().and_then(|mut slot| slot.take());
         Err(format_err!("panicked: {}", message.unwrap_or_else(|| "no message".into())))
     })
+}
+
+/// Finds out before the work, not after it, that a file can't be written.
+pub fn check_writable(path: &Path) -> TractResult<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir() && !path.is_dir(), "{}: can't be written, there is no such folder", path.display());
+    let existed = path.exists();
+    // what it holds stays until there is something to write
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("{}: can't be written", path.display()))?;
+    if !existed {
+        std::fs::remove_file(path).with_context(|| format!("{}: can't be removed", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Prints to the standard output. A reader that has gone away (`| head`) is no failure: the work and its exit code stand.

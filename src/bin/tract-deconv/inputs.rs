@@ -1,6 +1,6 @@
 //! Where a model's inputs come from: files that were named, an io.npz beside the model, or a seeded generator.
 
-use crate::args::ModelArgs;
+use crate::args::{InputShape, ModelArgs};
 use crate::arrays::{Arrays, read_npy, read_npz};
 use crate::failure::usage;
 use crate::model::{Input, ModelFile};
@@ -50,16 +50,17 @@ pub fn resolve(
     }
     let symbols = bind(declared, &found)?;
     let missing: Vec<&Input> = declared.iter().filter(|input| !found.contains_key(&input.name)).collect();
-    all_bound(declared, &missing, &symbols, ", or arrays with --input")?;
+    all_bound(declared, &missing, &symbols, ", their shapes with --input-shape, or arrays with --input")?;
     let mut random = Random(args.seed);
     let mut tensors = vec![];
     for input in declared {
         let (tensor, from) = match found.remove(&input.name) {
             Some(given) => given,
             None => {
-                let shape = input.shape.as_ref().ok_or_else(|| {
-                    usage!("input {}: the model does not declare its shape, give it with --input {0}=x.npy", input.name)
-                })?;
+                let shape = input
+                    .shape
+                    .as_ref()
+                    .ok_or_else(|| usage!("{}, or the input with --input {}=x.npy", undeclared(input), input.name))?;
                 let shape: TVec<usize> =
                     shape.iter().map(|dim| Ok(dim.eval(&symbols).to_usize()?)).collect::<TractResult<_>>()?;
                 (random.tensor(input.datum_type, &shape)?, format!("random, seed {}", args.seed))
@@ -180,22 +181,46 @@ pub fn named(declared: &[Input], symbols: &SymbolValues) -> Vec<(String, i64)> {
     values
 }
 
-/// Values for every symbol of the declared inputs, without making inputs: from the io.npz beside the model, where there
-/// is one and it fits. The second value says so.
-pub fn symbol_values(declared: &[Input], file: &ModelFile) -> TractResult<(SymbolValues, Option<String>)> {
+/// What to do about an input without a shape.
+fn undeclared(input: &Input) -> String {
+    format!("input {}: the model does not declare its shape, give it with --input-shape {0}=1x3x64x64", input.name)
+}
+
+/// Values for every symbol of the declared inputs, and shapes for those that have none, without making inputs: from the
+/// io.npz beside the model, where there is one and it fits. The last value says so.
+pub fn symbol_values(
+    declared: &[Input],
+    file: &ModelFile,
+) -> TractResult<(SymbolValues, Vec<InputShape>, Option<String>)> {
     let everything: Vec<&Input> = declared.iter().collect();
-    let symbolic = declared.iter().any(|input| input.shape.iter().flatten().any(|dim| dim.to_i64().is_err()));
-    let (mut symbols, mut note) = (SymbolValues::default(), None);
-    if let Some(path) = file.io.as_ref().filter(|_| symbolic) {
+    let known = |input: &Input| input.shape.as_ref().is_some_and(|shape| shape.iter().all(|dim| dim.to_i64().is_ok()));
+    let (mut symbols, mut shapes, mut note) = (SymbolValues::default(), vec![], None);
+    if let Some(path) = file.io.as_ref().filter(|_| !declared.iter().all(known)) {
         let arrays = read_npz(path)?;
-        match bind(declared, &members(declared, &arrays, path)) {
-            Ok(values) => (symbols, note) = (values, Some(format!("symbols as in {}", path.display()))),
+        let members = members(declared, &arrays, path);
+        match bind(declared, &members) {
+            Ok(values) => {
+                (symbols, note) = (values, Some(format!("shapes as in {}", path.display())));
+                let open = declared.iter().filter(|input| input.shape.is_none());
+                let shape = |input: &Input| {
+                    let shape = members.get(&input.name)?.0.shape().to_vec();
+                    Some(InputShape { name: Some(input.name.clone()), shape })
+                };
+                shapes = open.filter_map(shape).collect();
+            }
             Err(why) => note = Some(format!("{} is left aside: {why:#}", path.display())),
         }
     }
-    all_bound(declared, &everything, &symbols, "")?;
-    Ok((symbols, note))
+    let given = |input: &Input| shapes.iter().any(|shape| shape.name.as_ref() == Some(&input.name));
+    if let Some(input) = declared.iter().find(|input| input.shape.is_none() && !given(input)) {
+        return Err(usage!("{}", undeclared(input)));
+    }
+    all_bound(declared, &everything, &symbols, ", or their shapes with --input-shape")?;
+    Ok((symbols, shapes, note))
 }
+
+/// Most values of an input that is not given.
+const MOST_RANDOM: usize = 1 << 28;
 
 /// SplitMix64: the same inputs for the same seed, on every machine and in every version.
 struct Random(u64);
@@ -211,11 +236,10 @@ impl Random {
 
     /// Floats within -1..1; zeros and ones for integers, which are often indices or lengths.
     fn tensor(&mut self, datum_type: DatumType, shape: &[usize]) -> TractResult<Arc<Tensor>> {
-        let len = shape
-            .iter()
-            .try_fold(1usize, |product, dim| product.checked_mul(*dim))
-            .filter(|len| *len <= isize::MAX as usize / size_of::<f64>())
-            .with_context(|| format!("input: shape={}, too large", times(shape)))?;
+        let len = shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let len = len.filter(|len| *len <= MOST_RANDOM).with_context(|| {
+            format!("input: shape={}, more than the limit of {MOST_RANDOM} random values", times(shape))
+        })?;
         let float = datum_type.is_float();
         let mut values: Vec<f64> = vec![];
         values.try_reserve_exact(len).with_context(|| format!("input: shape={}, too large", times(shape)))?;

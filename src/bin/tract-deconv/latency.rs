@@ -1,6 +1,7 @@
 //! Timing two engines in turn, and what a list of times says.
 
 use crate::model::execute;
+use crate::watch::Watch;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, stderr, stdout};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ pub fn alternate(
     inputs: &[Arc<Tensor>],
     seconds: f64,
 ) -> TractResult<Vec<Vec<f64>>> {
+    let _watch = bar_is_hidden().then(|| Watch::start(format!("timing for {} s", seconds * (1.0 + WARM_UP))));
     let bar = progress((seconds * (1.0 + WARM_UP) * 1e3) as u64);
     let begin = Instant::now();
     let mut samples = vec![vec![]; engines.len()];
@@ -56,9 +58,13 @@ fn rounds(
     Ok(())
 }
 
+fn bar_is_hidden() -> bool {
+    !(stdout().is_terminal() && stderr().is_terminal())
+}
+
 /// A bar on a terminal, nothing in a pipe.
 fn progress(milliseconds: u64) -> ProgressBar {
-    if !(stdout().is_terminal() && stderr().is_terminal()) {
+    if bar_is_hidden() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(milliseconds);

@@ -15,6 +15,7 @@ mod nodes;
 mod plot;
 mod report;
 mod run;
+mod watch;
 
 use args::{Cli, Command};
 use clap::Parser;

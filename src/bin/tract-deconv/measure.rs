@@ -4,10 +4,11 @@
 //! `tract-deconv measure --engine E MODEL …` and reads one line of JSON from it. The high-water mark is the kernel's
 //! `VmHWM` (peak resident set), so this part exists on Linux only. It counts the pages of the program's file that were touched as well.
 
-use crate::args::{Engine, MeasureArgs, ModelArgs};
+use crate::args::{Engine, MeasureArgs, ModelArgs, Sizes};
 use crate::failure::say;
 use crate::inputs::resolve;
 use crate::model::{ModelFile, parse, prepare, run, set_threads};
+use crate::watch::Watch;
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 use tract_core::internal::*;
@@ -16,6 +17,9 @@ use tract_core::internal::*;
 const RUNS: usize = 3;
 /// Processes per engine; times are their median, memory is their maximum.
 const PROCESSES: usize = 3;
+
+/// Exit code of a process whose parent has gone.
+const ORPHANED: i32 = 3;
 
 /// What the processes of one engine found.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,12 +50,19 @@ impl Footprint {
 
 /// The child's side.
 pub fn main(args: &MeasureArgs) -> TractResult<()> {
+    if args.while_stdin {
+        std::thread::spawn(|| {
+            // nothing is ever written: it ends when the other side is closed
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            std::process::exit(ORPHANED);
+        });
+    }
     set_threads(&args.model)?;
     let file = ModelFile::find(&args.model.model, args.model.plugin)?;
-    let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
+    let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
     let base_memory = memory("VmHWM");
-    let ready = prepare(args.engine, &file, &args.model.set, &inputs.tensors)?;
+    let ready = prepare(args.engine, &file, &args.model.sizes, &inputs.tensors)?;
     let start = std::time::Instant::now();
     run(&ready.runnable, &inputs.tensors)?;
     let first_run = start.elapsed();
@@ -69,12 +80,13 @@ pub fn main(args: &MeasureArgs) -> TractResult<()> {
     say(footprint.json())
 }
 
-/// The parent's side: the engines in turn, [`PROCESSES`] times each. `set` stands for the `--set` of `args`.
-pub fn footprints(engines: &[Engine], args: &ModelArgs, set: &[(String, i64)]) -> TractResult<Vec<Footprint>> {
+/// The parent's side: the engines in turn, [`PROCESSES`] times each. `sizes` stand for those of `args`.
+pub fn footprints(engines: &[Engine], args: &ModelArgs, sizes: &Sizes) -> TractResult<Vec<Footprint>> {
+    let _watch = Watch::start("measuring load time and memory in fresh processes");
     let mut found: Vec<Vec<Footprint>> = vec![vec![]; engines.len()];
     for _ in 0..PROCESSES {
         for (engine, found) in engines.iter().zip(&mut found) {
-            found.push(child(*engine, args, set)?);
+            found.push(child(*engine, args, sizes)?);
         }
     }
     Ok(found.iter().map(|processes| summarise(processes)).collect())
@@ -96,21 +108,29 @@ fn summarise(processes: &[Footprint]) -> Footprint {
     }
 }
 
-fn child(engine: Engine, args: &ModelArgs, set: &[(String, i64)]) -> TractResult<Footprint> {
+fn child(engine: Engine, args: &ModelArgs, sizes: &Sizes) -> TractResult<Footprint> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(["measure", "--engine", engine.key(), "--seed", &args.seed.to_string()]);
+    command.args(["measure", "--while-stdin", "--engine", engine.key(), "--seed", &args.seed.to_string()]);
     command.args(["--threads", &args.threads.to_string()]);
     if args.plugin.conv {
         command.arg("--conv");
     }
-    for (symbol, value) in set {
+    for (symbol, value) in &sizes.set {
         command.arg("--set").arg(format!("{symbol}={value}"));
+    }
+    for shape in &sizes.input_shapes {
+        command.arg(format!("--input-shape={shape}"));
     }
     for input in &args.input {
         command.arg(format!("--input={input}"));
     }
     command.arg("--").arg(&args.model);
-    let output = command.stdin(Stdio::null()).output().context("starting a process for one engine")?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().context("starting a process for one engine")?;
+    // open as long as this process lives: the other one ends with it, however that is
+    let lifeline = process.stdin.take();
+    let output = process.wait_with_output().context("waiting for the process for one engine")?;
+    drop(lifeline);
     ensure!(
         output.status.success(),
         "the process that measures {} ended with {}: {}",

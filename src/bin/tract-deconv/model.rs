@@ -1,6 +1,6 @@
 //! From a path to something that runs: finding the file, loading it with either engine, its inputs' shapes and symbols.
 
-use crate::args::{Engine, ModelArgs, PluginArgs};
+use crate::args::{Engine, InputShape, ModelArgs, PluginArgs, Sizes};
 use crate::failure::{guarded, usage};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 use tract_deconv::{WithConv, WithDeconv};
-use tract_hir::infer::{Factoid, GenericFactoid, InferenceModel, InferenceModelExt, ShapeFactoid};
+use tract_hir::infer::{Factoid, GenericFactoid, InferenceFact, InferenceModel, InferenceModelExt, ShapeFactoid};
 use tract_onnx::prelude::Framework;
 
 /// A model on disk.
@@ -26,12 +26,13 @@ impl ModelFile {
     pub fn find(path: &Path, plugin: PluginArgs) -> TractResult<ModelFile> {
         let onnx = if path.is_dir() { path.join("model.onnx") } else { path.to_path_buf() };
         ensure!(onnx.exists(), "model: path={}, no such file", onnx.display());
+        ensure!(onnx.is_file(), "model: path={}, it is no file", onnx.display());
         let io = onnx.with_file_name("io.npz");
         Ok(ModelFile { onnx, io: io.is_file().then_some(io), conv: plugin.conv })
     }
 }
 
-/// One input as the model declares it, after `--set`.
+/// One input as the model declares it, after `--set` and `--input-shape`.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub name: String,
@@ -48,7 +49,7 @@ impl std::fmt::Display for Input {
     }
 }
 
-/// A model read from its file, with `--set` applied, not yet analysed.
+/// A model read from its file, with `--set` and `--input-shape` applied, not yet analysed.
 pub struct Parsed {
     pub model: InferenceModel,
     pub inputs: Vec<Input>,
@@ -56,7 +57,7 @@ pub struct Parsed {
 }
 
 /// Reads a model with one engine's operators.
-pub fn parse(engine: Engine, file: &ModelFile, set: &[(String, i64)]) -> TractResult<Parsed> {
+pub fn parse(engine: Engine, file: &ModelFile, sizes: &Sizes) -> TractResult<Parsed> {
     guarded(|| {
         let start = Instant::now();
         let mut model = match engine {
@@ -69,7 +70,7 @@ pub fn parse(engine: Engine, file: &ModelFile, set: &[(String, i64)]) -> TractRe
         name_unknown_dims(&mut model)?;
         let known = input_symbols(&model)?;
         let mut values = HashMap::new();
-        for (name, value) in set {
+        for (name, value) in &sizes.set {
             let symbol = known.iter().find(|symbol| symbol.to_string() == *name).ok_or_else(|| {
                 let names: Vec<String> = known.iter().map(|s| s.to_string()).collect();
                 match names.is_empty() {
@@ -79,7 +80,18 @@ pub fn parse(engine: Engine, file: &ModelFile, set: &[(String, i64)]) -> TractRe
             })?;
             values.insert(symbol.clone(), value.to_dim());
         }
+        let shapes = named_shapes(&model, sizes)?;
+        for (ix, given) in &shapes {
+            bind_symbols(model.input_fact(*ix)?, given, &mut values)?;
+        }
         InferenceModelExt::set_symbols(&mut model, &values)?;
+        for (ix, given) in &shapes {
+            let fact = model.input_fact(*ix)?.clone();
+            let dims = given.shape.iter().map(|dim| GenericFactoid::Only(dim.to_dim())).collect::<Vec<_>>();
+            let shape = fact.shape.unify(&ShapeFactoid::closed(SmallVec::from_vec(dims)));
+            let shape = shape.map_err(|_| usage!("--input-shape {given}: the model declares {:?}", fact.shape))?;
+            model.set_input_fact(*ix, InferenceFact { shape, ..fact })?;
+        }
         let inputs = (0..model.inputs.len()).map(|ix| input(&model, ix)).collect::<TractResult<_>>()?;
         Ok(Parsed { model, inputs, took: start.elapsed() })
     })
@@ -105,6 +117,37 @@ fn name_unknown_dims(model: &mut InferenceModel) -> TractResult<()> {
             .collect();
         fact.shape = ShapeFactoid::closed(SmallVec::from_vec(dims.to_vec()));
         model.set_input_fact(ix, fact)?;
+    }
+    Ok(())
+}
+
+/// The shapes of `--input-shape`, each with its input's place.
+fn named_shapes<'a>(model: &InferenceModel, sizes: &'a Sizes) -> TractResult<Vec<(usize, &'a InputShape)>> {
+    let names: Vec<&str> = model.inputs.iter().map(|input| &*model.node(input.node).name).collect();
+    let mut shapes: Vec<(usize, &InputShape)> = vec![];
+    for given in &sizes.input_shapes {
+        let place = match &given.name {
+            Some(name) => names.iter().position(|known| known == name),
+            None => (names.len() == 1).then_some(0),
+        };
+        let place =
+            place.ok_or_else(|| usage!("--input-shape {given}: the model's inputs are {}", names.join(", ")))?;
+        if shapes.iter().any(|(taken, _)| *taken == place) {
+            return Err(usage!("--input-shape {given}: input {} has a shape already", names[place]));
+        }
+        shapes.push((place, given));
+    }
+    Ok(shapes)
+}
+
+/// Reads the symbols' values off a shape that is given for an input.
+fn bind_symbols(declared: &InferenceFact, given: &InputShape, values: &mut HashMap<Symbol, TDim>) -> TractResult<()> {
+    for (dim, size) in declared.shape.dims().zip(&given.shape) {
+        let Some(TDim::Sym(symbol)) = dim.concretize() else { continue };
+        let value = values.entry(symbol.clone()).or_insert_with(|| size.to_dim());
+        if *value != size.to_dim() {
+            return Err(usage!("--input-shape {given}: {symbol} is {value} already"));
+        }
     }
     Ok(())
 }
@@ -141,8 +184,8 @@ pub struct Ready {
 }
 
 /// Loads a model with one engine, the way a program would. `inputs` only matter for inputs of undeclared rank.
-pub fn prepare(engine: Engine, file: &ModelFile, set: &[(String, i64)], inputs: &[Arc<Tensor>]) -> TractResult<Ready> {
-    let Parsed { mut model, inputs: declared, took } = parse(engine, file, set)?;
+pub fn prepare(engine: Engine, file: &ModelFile, sizes: &Sizes, inputs: &[Arc<Tensor>]) -> TractResult<Ready> {
+    let Parsed { mut model, inputs: declared, took } = parse(engine, file, sizes)?;
     guarded(|| {
         let start = Instant::now();
         for (ix, tensor) in inputs.iter().enumerate().filter(|(ix, _)| declared[*ix].shape.is_none()) {
@@ -161,22 +204,22 @@ pub fn prepare(engine: Engine, file: &ModelFile, set: &[(String, i64)], inputs: 
     .with_context(|| format!("preparing {}", file.onnx.display()))
 }
 
-/// [`prepare`] with the plugin, and once more with the symbols fixed to the inputs' sizes (appended to `set`) where the
+/// [`prepare`] with the plugin, and once more with the symbols fixed to the inputs' sizes (appended to `sizes`) where the
 /// model does not load with open ones. The second value says so.
 pub fn prepare_open_or_fixed(
     file: &ModelFile,
-    set: &mut Vec<(String, i64)>,
+    sizes: &mut Sizes,
     symbols: &[(String, i64)],
     inputs: &[Arc<Tensor>],
 ) -> TractResult<(Ready, Option<String>)> {
-    let why = match prepare(Engine::Plugin, file, set, inputs) {
+    let why = match prepare(Engine::Plugin, file, sizes, inputs) {
         Ok(ready) => return Ok((ready, None)),
         Err(why) => why,
     };
-    let fixed = [set.as_slice(), symbols].concat();
+    let fixed = sizes.and_set(symbols);
     match prepare(Engine::Plugin, file, &fixed, inputs) {
         Ok(ready) if !symbols.is_empty() => {
-            *set = fixed;
+            *sizes = fixed;
             Ok((ready, Some(fixed_note(symbols))))
         }
         _ => Err(why),
@@ -224,6 +267,21 @@ pub fn run(runnable: &Arc<TypedRunnableModel>, inputs: &[Arc<Tensor>]) -> TractR
     .context("running the model")
 }
 
+/// Makes sure that threads can be had: the executor's pool panics where they can't. With twice the usual stack, so that
+/// what each takes besides fits as well.
+fn try_threads(count: usize) -> TractResult<()> {
+    const STACK: usize = 4 << 20;
+    let held = std::sync::Mutex::new(());
+    std::thread::scope(|scope| {
+        let _all = held.lock();
+        for made in 0..count {
+            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || drop(held.lock()));
+            thread.with_context(|| format!("threads: threads={count}, the system gives no more than {made}"))?;
+        }
+        Ok(())
+    })
+}
+
 /// Makes tract compute with this many threads from here on.
 pub fn set_threads(args: &ModelArgs) -> TractResult<()> {
     if args.threads == 1 {
@@ -231,6 +289,7 @@ pub fn set_threads(args: &ModelArgs) -> TractResult<()> {
     }
     guarded(|| {
         use tract_linalg::multithread::{Executor, set_default_executor};
+        try_threads(args.threads as usize)?;
         set_default_executor(Executor::multithread(args.threads as usize));
         Ok(())
     })

@@ -3,26 +3,32 @@
 use crate::args::{Engine, RunArgs};
 use crate::arrays::{Arrays, read_npz, write_npz};
 use crate::compare::{Difference, compare};
-use crate::failure::say;
+use crate::failure::{check_writable, say};
 use crate::inputs::{resolve, times};
 use crate::model::{ModelFile, parse, prepare_open_or_fixed, run, set_threads};
 use crate::report;
+use crate::watch::Watch;
 use tract_core::internal::*;
 
 pub fn main(args: &RunArgs) -> TractResult<()> {
+    if let Some(path) = &args.output {
+        check_writable(path)?;
+    }
     set_threads(&args.model)?;
     let file = ModelFile::find(&args.model.model, args.model.plugin)?;
     let check = args.check.as_deref().map(|path| Ok::<_, TractError>((path, read_npz(path)?))).transpose()?;
-    let parsed = parse(Engine::Plugin, &file, &args.model.set)?;
+    let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, check.as_ref().map(|(path, arrays)| (*path, arrays)))?;
     for note in &inputs.notes {
         say(note)?;
     }
-    let (ready, note) = prepare_open_or_fixed(&file, &mut args.model.set.clone(), &inputs.symbols, &inputs.tensors)?;
+    let watch = Watch::start("preparing and running the model");
+    let (ready, note) = prepare_open_or_fixed(&file, &mut args.model.sizes.clone(), &inputs.symbols, &inputs.tensors)?;
     for note in note.iter() {
         say(format!("note: {note}"))?;
     }
     let outputs = run(&ready.runnable, &inputs.tensors)?;
+    drop(watch);
     let names = ready.output_names();
     say(format!("\n{}\n", summary(&names, &outputs)?))?;
     if let Some(path) = &args.output {
