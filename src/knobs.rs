@@ -31,7 +31,7 @@ tract_core::declare_knob!(
     Option<usize>,
     None,
     "Estimated cost, as `explain` has it, from which on the threads of tract's executor share a layer; measured if unset. \
-     Read once a process; what is no number counts as unset."
+     Read once a process, unless `set_share_from` was called; what is no number counts as unset."
 );
 
 tract_core::declare_knob!(

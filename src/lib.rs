@@ -127,13 +127,16 @@
 //! | blocks of freed outputs, bounded | the first output; the last plan that goes | memory/pool.rs `POOL`, `OF_KNOB` |
 //! | working memory, as much as the largest layers needed at once; its last place, per thread | the first run; for good | memory/scratch.rs `F32`, `F64`, `I64`, `LAST` |
 //! | threads of an executor that spin for the next layer, for 200 us or as long as is set | layers that are shared; that time after the last of them | parallel/workers.rs `SPIN_NANOS`, `SPINNING`, `KNOB`, `MOST`, `LAST`, `ALL`, `WAITS` |
-//! | from which cost on layers are shared; when one was last asked for, and the scope of the last, per thread | the first run; a few words | parallel/mod.rs `LEAST`, `SET`, `ASKED`, `KEPT` |
+//! | from which cost on layers are shared; when one was last asked for, and the scope of the last, per thread | the first run; a few words | parallel/mod.rs `LEAST`, `SHARE_FROM`, `SET`, `ASKED`, `KEPT` |
 //! | a switch for this crate's own tests | off | memory/fill.rs `FILLED` |
 //!
 //! # Other doors
 //!
 //! - Forward convolutions too: [`WithConv`].
 //! - Models that tract has loaded already (NNEF, TFLite, the `tract` facade): the transforms `deconv` and `conv` of [`rewrite`].
+//! - Strategy, instruction set, fusion and memory limit where a model is loaded, and for the whole process how threads
+//!   share and spin and how much memory waits for outputs: [`Options`], by [`WithDeconvOptions`].
+//! - Back to tract's own operators, as its CUDA and Metal runtimes need them: the transform [`to_tract`].
 //! - Models with bf16 tensors: [`load`](load()), and [`load_with`] for another set of operators.
 //! - NNEF: with the feature `nnef`, `tract_nnef::nnef().with_deconv()` dumps and loads this crate's operator, as NNEF's own
 //!   `deconv` and `conv` where those can say it; `with_conv()` loads `conv` into it too.
@@ -177,6 +180,8 @@ pub mod memory;
 pub mod nnef;
 #[deny(unsafe_code)]
 pub mod op;
+#[forbid(unsafe_code)]
+mod options;
 mod parallel;
 #[deny(unsafe_code)]
 mod plan;
@@ -193,12 +198,15 @@ mod strategy;
 mod tail;
 #[cfg(test)]
 mod testing;
+#[forbid(unsafe_code)]
+pub mod to_tract;
 
 /// For tests, benchmarks and fuzzing of this crate: no part of its interface, and free to change in any release.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill::fill_new_memory;
+    pub use crate::parallel::threads;
 }
 
 pub use explain::{Explanation, explain};
@@ -208,7 +216,8 @@ pub use kernel::Isa;
 pub use load::{load, load_with};
 pub use machine::Machine;
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
-pub use parallel::{set_spin_time, spin_time};
+pub use options::{Options, WithDeconvOptions};
+pub use parallel::{set_share_from, set_spin_time, spin_time};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};

@@ -17,34 +17,14 @@
 
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
-use crate::plan::{PlanOptions, Strategy};
+pub use crate::options::Options;
+use crate::options::Settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec, wire_reshape_bias_as_vector};
 use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
-
-/// The transforms' options. The `tract` crate takes them as JSON, with the transform's name:
-/// `model.transform(r#"{"name": "deconv", "strategy": "phases", "fusion": false}"#)`. Where a knob is set too, the option
-/// counts.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Options {
-    /// Only this strategy, by its name.
-    pub strategy: Option<String>,
-    /// Only this instruction set, by its name.
-    pub isa: Option<String>,
-    /// Whether what stands around a convolution may be folded into it.
-    pub fusion: bool,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { strategy: None, isa: None, fusion: true }
-    }
-}
 
 /// Replaces every `Deconv` of tract's, or every `Conv`, in the bodies of loops and conditions too.
 ///
@@ -53,8 +33,8 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replace {
     direction: Direction,
-    options: PlanOptions,
-    fusion: bool,
+    options: Options,
+    settings: Settings,
 }
 
 impl Replace {
@@ -63,12 +43,7 @@ impl Replace {
     /// # Errors
     /// An unknown name.
     pub fn new(direction: Direction, options: &Options) -> TractResult<Replace> {
-        let planning = PlanOptions {
-            strategy: options.strategy.as_deref().map(Strategy::from_name).transpose()?,
-            isa: options.isa.as_deref().map(knobs::isa_from_name).transpose()?,
-            ..PlanOptions::default()
-        };
-        Ok(Replace { direction, options: planning, fusion: options.fusion })
+        Ok(Replace { direction, options: options.clone(), settings: options.settings()? })
     }
 }
 
@@ -90,6 +65,7 @@ impl ModelTransform for Replace {
     }
 
     fn transform(&self, model: &mut TypedModel) -> TractResult<()> {
+        self.options.set_process();
         #[cfg(feature = "pulse")]
         crate::pulse::register()?;
         for node in &mut model.nodes {
@@ -221,10 +197,10 @@ fn replace(
             return Ok(None);
         }
     };
-    let options = knobs::complete(&transform.options)?;
+    let options = knobs::complete(&transform.settings.planning)?;
     let zero_bias = facts[2].uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
     let mut replacement = GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options)?;
-    replacement.fusion = transform.fusion;
+    replacement.fusion = transform.settings.fusion;
 
     let pool = op.pool();
     let mut patch = TypedModelPatch::default();
@@ -430,6 +406,8 @@ mod tests {
         assert!(options(r#"{"fuse": true}"#).is_err());
         let reference = options(r#"{"strategy": "reference", "isa": "portable"}"#).unwrap();
         assert!(Replace::new(Direction::Transposed, &reference).is_ok());
+        let limited = Replace::new(Direction::Forward, &options(r#"{"memory_limit": 4096}"#).unwrap()).unwrap();
+        assert_eq!(limited.settings.planning.memory_limit, Some(4096));
         let unknown = options(r#"{"strategy": "fastest"}"#).unwrap();
         let error =
             format!("{:#}", Replace::new(Direction::Transposed, &unknown).expect_err("there is none of that name"));

@@ -656,10 +656,10 @@ fn a_long_benchmark_tells_and_can_be_interrupted() {
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
     };
     let model = folder(symbolic());
-    for (args, stage) in [
-        (vec!["--seconds", "600", "--input-shape", "1x4x5x6"], "timing for 660 s: "),
-        // a tenth of a second a run and more
-        (vec!["--input-shape", "300x4x64x6"], "measuring load time and memory in fresh processes: "),
+    for (args, measuring) in [
+        (["--seconds", "600", "--input-shape", "1x4x5x6"], false),
+        // long enough for its processes to be met
+        (["--seconds", "600", "--input-shape", "2000x4x64x6"], true),
     ] {
         let onnx = path(&model, "model.onnx");
         let mut child = program()
@@ -668,15 +668,18 @@ fn a_long_benchmark_tells_and_can_be_interrupted() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let line = lines.find(|line| line.as_ref().unwrap().starts_with(stage));
-        assert!(line.unwrap().unwrap().ends_with(" s so far"));
-        let mut started = children(child.id());
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while stage.starts_with("measuring") && started.is_empty() && Instant::now() < deadline {
-            started = children(child.id());
+        let mut started = vec![];
+        if measuring {
+            let deadline = Instant::now() + Duration::from_secs(100);
+            while started.is_empty() && Instant::now() < deadline {
+                started = children(child.id());
+            }
+            assert!(!started.is_empty(), "no process was started");
+        } else {
+            let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+            let line = lines.find(|line| line.starts_with("timing for 660 s: ")).expect("a line of progress");
+            assert!(line.ends_with(" s so far"), "{line}");
         }
-        assert_eq!(started.is_empty(), stage.starts_with("timing"), "{started:?}");
         // the process alone, not its group as Ctrl-C does: its children have to notice by themselves
         let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         assert!(interrupted.success());

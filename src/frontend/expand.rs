@@ -2,7 +2,7 @@
 
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv, LateDeconv, SpecOfFilter, integers};
-use crate::plan::PlanOptions;
+use crate::options::Settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_hir::infer::*;
 use tract_hir::internal::*;
@@ -66,6 +66,8 @@ pub(super) struct Node {
     pub declared_pads: [DeclaredPads; 2],
     pub padding: PaddingRule,
     pub inputs: OptionalInputs,
+    /// What the framework carries, whatever the dialect.
+    pub settings: Settings,
 }
 
 impl Node {
@@ -232,7 +234,7 @@ impl Node {
                 }
             });
         }
-        let options = knobs::complete(&PlanOptions::default())?;
+        let options = knobs::complete(&self.settings.planning)?;
         let (dialect, has_bias) = (self.dialect, self.inputs.bias.is_some());
         let Some(filter_shape) = filter_shape else {
             // whatever does not depend on the sizes that are open is refused now
@@ -241,7 +243,8 @@ impl Node {
             return target.wire_node(prefix, op, &wires);
         };
         let spec = self.spec(filter_shape, output_shape)?;
-        let op = GroupedDeconv::new(spec, dialect, has_bias, options)?;
+        let mut op = GroupedDeconv::new(spec, dialect, has_bias, options)?;
+        op.fusion = self.settings.fusion;
         target.wire_node(prefix, op, &wires)
     }
 
@@ -343,6 +346,10 @@ impl SpecOfFilter for Node {
 
     fn has_group_axis(&self) -> bool {
         matches!(self.filter_axes, FilterAxes::GroupLed(_))
+    }
+
+    fn fusion(&self) -> bool {
+        self.settings.fusion
     }
 }
 

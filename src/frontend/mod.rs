@@ -12,6 +12,7 @@ mod readme;
 #[cfg(test)]
 mod tests;
 
+use crate::options;
 use std::sync::OnceLock;
 use tract_hir::internal::*;
 use tract_onnx::model::{Onnx, OnnxOpRegister, ParsingContext, optional_inputs};
@@ -63,6 +64,11 @@ impl WithDeconv for Onnx {
 /// ```
 ///
 /// With the feature `nnef` it also gives `tract_nnef::nnef()` what loads NNEF's own `conv` into [`GroupedDeconv`](crate::GroupedDeconv).
+///
+/// Not for tract's CUDA and Metal runtimes: they move tract's own convolutions to the device and know nothing of this
+/// crate's, so that all convolutions of the model would silently run on the CPU, with a copy of the data before and after
+/// each. [`WithDeconv`] does the same to transposed ones. The transform [`to_tract`](crate::to_tract) is the way back, for a
+/// model that is not optimised yet.
 pub trait WithConv {
     /// Registers the operator.
     fn enable_conv(&mut self);
@@ -94,29 +100,30 @@ fn enable_pulse() {
 
 fn conv(ctx: &ParsingContext, node: &NodeProto) -> Built {
     match &*node.domain {
-        "" | "ai.onnx" => built(onnx::conv(node)?),
+        "" | "ai.onnx" => built(ctx, onnx::conv(node)?),
         _ => built_by_tract(ctx, node),
     }
 }
 
 fn conv_transpose(ctx: &ParsingContext, node: &NodeProto) -> Built {
     match &*node.domain {
-        "" | "ai.onnx" => built(onnx::conv_transpose(node)?),
-        _ if onednn::is_ours(node) => built(onednn::conv_transpose(node)?),
+        "" | "ai.onnx" => built(ctx, onnx::conv_transpose(node)?),
+        _ if onednn::is_ours(node) => built(ctx, onednn::conv_transpose(node)?),
         _ => built_by_tract(ctx, node),
     }
 }
 
 fn of_openvino(operator: openvino::Operator, ctx: &ParsingContext, node: &NodeProto) -> Built {
     if openvino::DOMAINS.contains(&&*node.domain) {
-        built(openvino::node(operator, node)?)
+        built(ctx, openvino::node(operator, node)?)
     } else {
         built_by_tract(ctx, node)
     }
 }
 
-fn built(node: expand::Node) -> Built {
-    Ok((expand(node), vec![]))
+fn built(ctx: &ParsingContext, node: expand::Node) -> Built {
+    let settings = options::carried(ctx.framework)?;
+    Ok((expand(expand::Node { settings, ..node }), vec![]))
 }
 
 /// tract looks builders up by operator name alone. A node of a domain that is not ours gets what it would have got.

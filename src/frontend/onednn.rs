@@ -7,6 +7,7 @@ use super::attributes::{Attributes, Lists};
 use super::expand::{FilterAxes, Node, OptionalInputs, PaddingRule};
 use super::{check_arity, optional_input, required, warn_of_missing_pads};
 use crate::op::Dialect;
+use crate::options::Settings;
 use crate::spec::{DataFormat, Direction, FilterFormat, Side};
 use tract_core::internal::*;
 use tract_onnx::pb::NodeProto;
@@ -85,6 +86,7 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
         declared_pads,
         padding,
         inputs: OptionalInputs { bias: optional_input(node, 2), output_shape: None },
+        settings: Settings::default(),
     })
 }
 

@@ -4,6 +4,7 @@ use super::attributes::{Attributes, Lists};
 use super::expand::{DeclaredPads, FilterAxes, Node, OptionalInputs, PaddingRule};
 use super::{check_arity, optional_input};
 use crate::op::Dialect;
+use crate::options::Settings;
 use crate::spec::{DataFormat, Direction, FilterFormat, Side};
 use tract_core::internal::*;
 use tract_onnx::pb::NodeProto;
@@ -74,6 +75,7 @@ fn convolution(node: &NodeProto, attributes: &Attributes) -> TractResult<Node> {
         declared_pads: declared_pads(attributes)?,
         padding: PaddingRule::Explicit,
         inputs: OptionalInputs { bias: optional_input(node, 2), output_shape: None },
+        settings: Settings::default(),
     })
 }
 

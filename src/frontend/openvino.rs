@@ -9,6 +9,7 @@ use super::expand::{FilterAxes, Node, OptionalInputs, PaddingRule};
 use super::{check_arity, optional_input, required, warn_of_missing_pads};
 use crate::element::ELEMENT_TYPES;
 use crate::op::Dialect;
+use crate::options::Settings;
 use crate::spec::{DataFormat, Direction, FilterFormat, Side};
 use tract_core::internal::*;
 use tract_onnx::pb::NodeProto;
@@ -107,6 +108,7 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
         declared_pads,
         padding,
         inputs: OptionalInputs { bias: None, output_shape },
+        settings: Settings::default(),
     })
 }
 

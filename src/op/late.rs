@@ -23,7 +23,13 @@ pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 's
 
     /// Whether the filter has its groups on an axis of their own, the first, which is merged with the next one.
     fn has_group_axis(&self) -> bool;
+
+    /// Whether what stands around may be folded into the op.
+    fn fusion(&self) -> bool;
 }
+
+/// The operator's name, which tells it whatever its parameter.
+pub(crate) const LATE_DECONV: &str = "LateDeconv";
 
 /// A convolution whose filter has sizes that are not known when the model is loaded. At each run it is the
 /// [`GroupedDeconv`] of the filter that comes in; it is replaced by one as soon as the filter's shape is known.
@@ -58,6 +64,7 @@ impl<N: SpecOfFilter> LateDeconv<N> {
     fn resolved(&self, filter: &[usize]) -> TractResult<GroupedDeconv> {
         let spec = self.node.spec(filter, self.output_shape.clone())?;
         let mut op = GroupedDeconv::new(spec, self.dialect, self.has_bias, self.options.clone())?;
+        op.fusion = self.node.fusion();
         (op.plans, op.filters) = (self.plans.clone(), self.filters.clone());
         Ok(op)
     }
@@ -77,7 +84,7 @@ impl<N: SpecOfFilter> LateDeconv<N> {
 
 impl<N: SpecOfFilter> Op for LateDeconv<N> {
     fn name(&self) -> StaticName {
-        "LateDeconv".into()
+        LATE_DECONV.into()
     }
 
     fn info(&self) -> TractResult<Vec<String>> {

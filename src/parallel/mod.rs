@@ -21,6 +21,7 @@ use crate::knobs::TRACT_DECONV_SHARE_FROM;
 use queue::Queue;
 use scope::{Scope, share_work};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
@@ -39,15 +40,31 @@ fn least_shared_awake() -> u64 {
     *LEAST.get_or_init(|| if matches!(Isa::best(), Isa::Avx2 | Isa::Avx512) { 20_000 } else { LEAST_SHARED })
 }
 
-/// The cost from which on work is shared, whether a worker spins or not, if [`TRACT_DECONV_SHARE_FROM`] says so.
+/// What [`set_share_from`] was called with.
+static SHARE_FROM: AtomicU64 = AtomicU64::new(NOT_SET);
+
+const NOT_SET: u64 = u64::MAX;
+
+/// Sets the estimated cost, as [`explain`](crate::explain()) has it, from which on the threads of tract's executor share a
+/// layer. With `u64::MAX` every layer stays on the calling thread. It holds for the whole process and from the next run on.
+/// With `None`, the knob [`TRACT_DECONV_SHARE_FROM`] decides, and what was measured where it is not set.
+pub fn set_share_from(cost: Option<u64>) {
+    SHARE_FROM.store(cost.map_or(NOT_SET, |cost| cost.min(NOT_SET - 1)), Ordering::Relaxed);
+}
+
+/// The cost from which on work is shared, whether a worker spins or not, if [`set_share_from`] or
+/// [`TRACT_DECONV_SHARE_FROM`] says so.
 fn set() -> Option<u64> {
     static SET: OnceLock<Option<u64>> = OnceLock::new();
-    *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64))
+    match SHARE_FROM.load(Ordering::Relaxed) {
+        NOT_SET => *SET.get_or_init(|| TRACT_DECONV_SHARE_FROM.get().map(|cost| cost as u64)),
+        cost => Some(cost),
+    }
 }
 
 /// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or the calling one and the workers that are awake, or one
 /// where it is not worth more, unless [`TRACT_DECONV_SHARE_FROM`] decides.
-pub(crate) fn threads(cost: u64) -> usize {
+pub fn threads(cost: u64) -> usize {
     // small work does not ask for the executor
     if cost < set().unwrap_or(least_shared_awake()) {
         return 1;

@@ -1,0 +1,305 @@
+//! [`Options`]: how convolutions are planned and run, said in code where a model is loaded or transformed.
+
+use crate::kernel::Isa;
+use crate::knobs;
+use crate::memory::set_pool_bytes;
+use crate::parallel::{set_share_from, set_spin_time};
+use crate::plan::{PlanOptions, Strategy};
+use std::collections::HashMap;
+use std::time::Duration;
+use tract_hir::internal::*;
+use tract_onnx::model::{Onnx, ParsingContext};
+use tract_onnx::pb::NodeProto;
+
+/// Options of the convolutions of a model, for [`WithDeconvOptions`] where it is loaded and for the transforms
+/// `deconv` and `conv`. What is left open is decided by the [knobs](crate::knobs), and by this crate where they are not
+/// set.
+///
+/// The `tract` crate takes them as JSON, with the transform's name:
+/// `model.transform(r#"{"name": "deconv", "strategy": "phases", "fusion": false}"#)`.
+///
+/// ```
+/// use tract_deconv::Options;
+///
+/// let options = Options::default().with_strategy("phases").with_memory_limit(1 << 30);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Options {
+    /// Only this strategy, by its name.
+    pub strategy: Option<String>,
+    /// Only this instruction set, by its name.
+    pub isa: Option<String>,
+    /// Whether what stands around a convolution may be folded into it.
+    pub fusion: bool,
+    /// Most bytes of an output, and of the working memory that a thread takes for it: as
+    /// [`PlanOptions::memory_limit`].
+    pub memory_limit: Option<usize>,
+    /// The estimated cost from which on threads share a layer. For the whole process: [`set_share_from`].
+    pub share_from: Option<u64>,
+    /// For how many microseconds a thread that has helped with a layer spins; with 0 no thread spins. For the whole
+    /// process: [`set_spin_time`].
+    pub spin_us: Option<u64>,
+    /// How many bytes of blocks wait for outputs to come; with 0 none do. For the whole process: [`set_pool_bytes`].
+    pub pool_bytes: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            strategy: None,
+            isa: None,
+            fusion: true,
+            memory_limit: None,
+            share_from: None,
+            spin_us: None,
+            pool_bytes: None,
+        }
+    }
+}
+
+impl Options {
+    /// The same, with only this strategy. A name that there is not is refused where the options are used.
+    pub fn with_strategy(self, name: impl Into<String>) -> Options {
+        Options { strategy: Some(name.into()), ..self }
+    }
+
+    /// The same, with only this instruction set.
+    pub fn with_isa(self, isa: Isa) -> Options {
+        Options { isa: Some(isa.name().into()), ..self }
+    }
+
+    /// The same, with or without folding.
+    pub fn with_fusion(self, fusion: bool) -> Options {
+        Options { fusion, ..self }
+    }
+
+    /// The same, with this limit.
+    pub fn with_memory_limit(self, bytes: usize) -> Options {
+        Options { memory_limit: Some(bytes), ..self }
+    }
+
+    /// The same, with layers of this estimated cost and more shared, in the whole process.
+    pub fn with_share_from(self, cost: u64) -> Options {
+        Options { share_from: Some(cost), ..self }
+    }
+
+    /// The same, with threads that spin for so many microseconds, in the whole process.
+    pub fn with_spin_us(self, micros: u64) -> Options {
+        Options { spin_us: Some(micros), ..self }
+    }
+
+    /// The same, with so many bytes for outputs to come, in the whole process.
+    pub fn with_pool_bytes(self, bytes: usize) -> Options {
+        Options { pool_bytes: Some(bytes), ..self }
+    }
+
+    /// Sets what is for the whole process. What is left open stays as it is.
+    pub(crate) fn set_process(&self) {
+        if self.share_from.is_some() {
+            set_share_from(self.share_from);
+        }
+        if self.spin_us.is_some() {
+            set_spin_time(self.spin_us.map(Duration::from_micros));
+        }
+        if let Some(bytes) = self.pool_bytes {
+            set_pool_bytes(bytes);
+        }
+    }
+}
+
+/// Options whose names are known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Settings {
+    pub planning: PlanOptions,
+    pub fusion: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { planning: PlanOptions::default(), fusion: true }
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// An unknown name.
+    pub(crate) fn settings(&self) -> TractResult<Settings> {
+        let planning = PlanOptions {
+            strategy: self.strategy.as_deref().map(Strategy::from_name).transpose()?,
+            isa: self.isa.as_deref().map(knobs::isa_from_name).transpose()?,
+            memory_limit: self.memory_limit,
+            ..PlanOptions::default()
+        };
+        Ok(Settings { planning, fusion: self.fusion })
+    }
+}
+
+/// Gives tract's ONNX framework [`Options`] for the convolutions that it loads, in any order with
+/// [`WithDeconv`](crate::WithDeconv) and [`WithConv`](crate::WithConv). They hold for every model that it loads, by
+/// whichever method, and stay with the loaded model; those that are for the whole process hold from here on.
+///
+/// ```
+/// use tract_deconv::{Options, WithDeconv, WithDeconvOptions};
+///
+/// # fn main() -> tract_onnx::prelude::TractResult<()> {
+/// let options = Options::default().with_fusion(false);
+/// let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&options)?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait WithDeconvOptions {
+    /// Takes the options, instead of others that it may have.
+    ///
+    /// # Errors
+    /// An unknown name.
+    fn set_deconv_options(&mut self, options: &Options) -> TractResult<()>;
+
+    /// The framework with the options.
+    ///
+    /// # Errors
+    /// An unknown name.
+    fn with_deconv_options(self, options: &Options) -> TractResult<Self>
+    where
+        Self: Sized;
+}
+
+impl WithDeconvOptions for Onnx {
+    fn set_deconv_options(&mut self, options: &Options) -> TractResult<()> {
+        let settings = options.settings()?;
+        options.set_process();
+        let register = &mut self.op_register.0;
+        register.retain(|name, _| !name.starts_with(ENTRY));
+        register.insert(written(&settings), unimplemented);
+        Ok(())
+    }
+
+    fn with_deconv_options(mut self, options: &Options) -> TractResult<Onnx> {
+        self.set_deconv_options(options)?;
+        Ok(self)
+    }
+}
+
+/// Builders of operators are plain functions, which hold nothing; all that they get with a node is the framework. So its
+/// register carries the settings, in the name of an entry that begins like this and that no operator has.
+const ENTRY: &str = "tract-deconv options:";
+
+/// What tract would build for an operator that has no entry.
+fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    let op = tract_hir::ops::unimpl::UnimplementedOp::new(node.output.len(), &*node.op_type, format!("{node:?}"));
+    Ok((op.into(), vec![]))
+}
+
+fn written(settings: &Settings) -> String {
+    let mut text = format!("{ENTRY} fusion={}", settings.fusion);
+    let PlanOptions { strategy, isa, memory_limit, .. } = &settings.planning;
+    let words = [
+        ("strategy", strategy.map(|strategy| strategy.name().to_string())),
+        ("isa", isa.map(|isa| isa.name().to_string())),
+        ("memory_limit", memory_limit.map(|bytes| bytes.to_string())),
+    ];
+    for (name, value) in words {
+        text.extend(value.map(|value| format!(" {name}={value}")));
+    }
+    text
+}
+
+/// The settings that a framework carries.
+///
+/// # Errors
+/// An entry that this module did not write.
+pub(crate) fn carried(onnx: &Onnx) -> TractResult<Settings> {
+    let Some(words) = onnx.op_register.0.keys().find_map(|name| name.strip_prefix(ENTRY)) else {
+        return Ok(Settings::default());
+    };
+    let words: HashMap<&str, &str> = words.split_whitespace().filter_map(|word| word.split_once('=')).collect();
+    let word = |name: &str| words.get(name).copied();
+    let options = Options {
+        strategy: word("strategy").map(String::from),
+        isa: word("isa").map(String::from),
+        fusion: word("fusion") != Some("false"),
+        memory_limit: word("memory_limit").map(|bytes| bytes.parse()).transpose().context("options: memory_limit")?,
+        ..Options::default()
+    };
+    options.settings()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{info, one, x3};
+    use crate::{GroupedDeconv, OptGroupedDeconv, WithConv, WithDeconv};
+    use tract_onnx::pb::tensor_proto::DataType;
+
+    fn options(json: &str) -> Options {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_framework_carries_what_it_was_given() -> TractResult<()> {
+        for json in [
+            "{}",
+            r#"{"strategy": "reference", "isa": "portable", "fusion": false, "memory_limit": 4096}"#,
+            r#"{"fusion": false}"#,
+            r#"{"memory_limit": 0}"#,
+        ] {
+            let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "phases"}"#))?;
+            let onnx = onnx.with_deconv_options(&options(json))?;
+            assert_eq!(carried(&onnx)?, options(json).settings()?, "{json}");
+        }
+        assert_eq!(carried(&tract_onnx::onnx())?, Settings::default());
+        Ok(())
+    }
+
+    #[test]
+    fn options_reach_every_convolution_of_a_model() -> TractResult<()> {
+        let given = options(r#"{"strategy": "reference", "isa": "portable", "fusion": false, "memory_limit": 64}"#);
+        let before = tract_onnx::onnx().with_deconv_options(&given)?.with_deconv().with_conv();
+        let after = tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&given)?;
+        for onnx in [before, after] {
+            for operator in ["ConvTranspose", "Conv"] {
+                let mut proto = one(&[]);
+                proto.graph.as_mut().unwrap().node[0].op_type = operator.into();
+                let model = crate::load_with(&onnx, proto)?.into_typed()?;
+                let op = model.nodes().iter().find_map(|node| node.op_as::<GroupedDeconv>()).unwrap();
+                assert_eq!((&op.options, op.fusion), (&given.settings()?.planning, false), "{operator}");
+                let model = model.into_optimized()?;
+                assert!(model.nodes().iter().any(|node| node.op_is::<OptGroupedDeconv>()), "{operator}");
+                let plan = crate::explain(&model, &SymbolValues::default())?.remove(0).concrete.unwrap().plan;
+                assert_eq!(plan.strategy(), Strategy::Reference, "{operator}");
+                model.into_runnable()?.run(tvec!(x3().into_tvalue()))?;
+            }
+        }
+        // a limit that the output of 20 bytes is above
+        let tight = tract_onnx::onnx().with_deconv().with_deconv_options(&options(r#"{"memory_limit": 19}"#))?;
+        let mut proto = one(&[]);
+        proto.graph.as_mut().unwrap().input[0] = info("x", DataType::Float, &["1", "1", "3"]);
+        let error = format!("{:#}", crate::load_with(&tight, proto)?.into_optimized().expect_err("above the limit"));
+        assert!(error.contains("limit of 19"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn setters_say_what_json_says() {
+        let set = Options::default().with_strategy("phases").with_isa(Isa::Portable).with_fusion(false);
+        let set = set.with_memory_limit(1).with_share_from(2).with_spin_us(3).with_pool_bytes(4);
+        let planned = r#""strategy": "phases", "isa": "portable", "fusion": false, "memory_limit": 1"#;
+        let process = r#""share_from": 2, "spin_us": 3, "pool_bytes": 4"#;
+        assert_eq!(set, options(&format!("{{{planned}, {process}}}")));
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        for (json, words) in [
+            (r#"{"strategy": "fastest"}"#, "strategy=fastest, the known ones are"),
+            (r#"{"isa": "fastest"}"#, "isa=fastest, the known ones are"),
+        ] {
+            let error = tract_onnx::onnx().with_deconv_options(&options(json)).err().expect("it is refused");
+            assert!(format!("{error:#}").contains(words), "{error:#}");
+        }
+        for json in [r#"{"fuse": true}"#, r#"{"memory_limit": -1}"#, r#"{"fusion": "no"}"#] {
+            assert!(serde_json::from_str::<Options>(json).is_err(), "{json}");
+        }
+    }
+}
