@@ -57,6 +57,7 @@ impl Extent {
     ///
     /// # Errors
     /// What is no expression.
+    #[cfg(any(feature = "nnef", test))]
     pub fn of_text(text: &str) -> TractResult<Extent> {
         let mut reader = Reader { rest: text.as_bytes() };
         let extent = reader.sum()?;
@@ -79,10 +80,12 @@ impl Extent {
 }
 
 /// Reads what tract's own parser reads, and a little more.
+#[cfg(any(feature = "nnef", test))]
 struct Reader<'a> {
     rest: &'a [u8],
 }
 
+#[cfg(any(feature = "nnef", test))]
 impl Reader<'_> {
     fn peek(&mut self) -> Option<u8> {
         self.rest = self.rest.trim_ascii_start();
