@@ -1,6 +1,6 @@
 //! What ops remember between runs: plans by shape, and the filter packed last.
 
-use crate::filter::{FilterLayout, PackedFilter};
+use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::DeconvSpec;

@@ -2,7 +2,7 @@
 
 use crate::kernel::{Dispatch, activate};
 use crate::memory::Working;
-use crate::tail::Activation;
+use crate::output::epilogue::Activation;
 use tract_core::internal::*;
 
 /// A type that sums and products are computed in.
@@ -202,6 +202,11 @@ impl Element for f16 {
     fn narrow_slice(from: &[f32], to: &mut [f16]) {
         crate::kernel::narrow(from, to)
     }
+}
+
+/// Bytes of an element of the type that sums are made in.
+pub(crate) fn compute_bytes(datum_type: DatumType) -> usize {
+    if matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
 }
 
 /// The element types that a deconvolution can run on.

@@ -3,9 +3,9 @@
 use crate::describe::list;
 use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv, OptGroupedDeconv};
+use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::{DeconvSpec, OutputShape, Padding};
-use crate::tail::Step;
 use std::fmt;
 use tract_core::internal::*;
 use tract_core::ops::logic::IfThenElse;

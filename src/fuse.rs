@@ -2,8 +2,8 @@
 //! bias, what else follows into the store.
 
 use crate::memory::{self, collected, tensor_of};
+use crate::output::epilogue::{Activation, Step};
 use crate::spec::{DeconvSpec, Direction, Padding};
-use crate::tail::{Activation, Step};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_core::ops::binary::{BinMiniOp, TypedBinOp};

@@ -1,7 +1,7 @@
 //! Settings of the process: which strategy, which instruction set and how much memory plans may use.
 
-use crate::kernel::Isa;
 use crate::plan::{PlanOptions, Strategy};
+use crate::simd::isa::Isa;
 use tract_core::internal::*;
 
 tract_core::declare_knob!(

@@ -148,6 +148,8 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 #[forbid(unsafe_code)]
+mod algorithm;
+#[forbid(unsafe_code)]
 mod cache;
 #[forbid(unsafe_code)]
 mod describe;
@@ -156,9 +158,9 @@ mod dimension;
 #[forbid(unsafe_code)]
 mod element;
 #[forbid(unsafe_code)]
-pub mod explain;
+mod estimate;
 #[forbid(unsafe_code)]
-mod filter;
+pub mod explain;
 #[forbid(unsafe_code)]
 mod frontend;
 #[forbid(unsafe_code)]
@@ -171,9 +173,9 @@ mod kernel;
 #[forbid(unsafe_code)]
 pub mod knobs;
 #[forbid(unsafe_code)]
-pub mod load;
+mod layout;
 #[forbid(unsafe_code)]
-mod machine;
+pub mod load;
 pub mod memory;
 #[cfg(feature = "nnef")]
 #[forbid(unsafe_code)]
@@ -182,6 +184,8 @@ pub mod nnef;
 pub mod op;
 #[forbid(unsafe_code)]
 mod options;
+#[forbid(unsafe_code)]
+mod output;
 mod parallel;
 #[deny(unsafe_code)]
 mod plan;
@@ -190,12 +194,9 @@ mod plan;
 pub mod pulse;
 #[forbid(unsafe_code)]
 pub mod rewrite;
+mod simd;
 #[forbid(unsafe_code)]
 pub mod spec;
-#[forbid(unsafe_code)]
-mod strategy;
-#[forbid(unsafe_code)]
-mod tail;
 #[cfg(test)]
 mod testing;
 #[forbid(unsafe_code)]
@@ -209,16 +210,16 @@ pub mod internals {
     pub use crate::parallel::threads;
 }
 
+pub use crate::estimate::machine::Machine;
+pub use crate::layout::filter::{FilterLayout, PackedFilter};
+pub use crate::output::epilogue::{Activation, Step};
+pub use crate::simd::isa::Isa;
 pub use explain::{Explanation, explain};
-pub use filter::{FilterLayout, PackedFilter};
 pub use frontend::{WithConv, WithDeconv};
-pub use kernel::Isa;
 pub use load::{load, load_with};
-pub use machine::Machine;
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
 pub use options::{Options, WithDeconvOptions};
 pub use parallel::{set_share_from, set_spin_time, spin_time};
 pub use plan::{Plan, PlanOptions, Strategy};
 pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
-pub use tail::{Activation, Step};

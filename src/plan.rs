@@ -3,24 +3,27 @@
 //! A [`Plan`] is inert: it can be compared, printed and tested without running anything. Strategies stand in one ordered
 //! list, best first, the reference last; each says why it declines.
 
+use crate::algorithm::amx::MatrixPlan;
+use crate::algorithm::col2im::Col2imPlan;
+use crate::algorithm::depthwise_pixels::CellsPlan;
+use crate::algorithm::depthwise_rows::{DepthwisePlan, Way};
+use crate::algorithm::direct_channels::ChannelsPlan;
+use crate::algorithm::direct_positions::PhasesPlan;
+use crate::algorithm::gemv::MatVecPlan;
+use crate::algorithm::overlap_add::OverlapPlan;
+use crate::algorithm::winograd::WinogradPlan;
+use crate::algorithm::{Operands, reference};
+use crate::element::compute_bytes;
 use crate::element::{ELEMENT_TYPES, Element, dispatch_element};
-use crate::filter::{FilterLayout, PackedFilter};
+use crate::estimate::machine::Machine;
 use crate::integers;
-use crate::kernel::{Dispatch, Isa};
-use crate::machine::Machine;
+use crate::kernel::Dispatch;
+use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory::{self, PoolUser};
+use crate::output::epilogue;
+use crate::output::epilogue::{Step, Tail};
+use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
-use crate::strategy::cells::CellsPlan;
-use crate::strategy::channels::ChannelsPlan;
-use crate::strategy::col2im::Col2imPlan;
-use crate::strategy::depthwise::{DepthwisePlan, Way};
-use crate::strategy::matrix::MatrixPlan;
-use crate::strategy::matvec::MatVecPlan;
-use crate::strategy::overlap::OverlapPlan;
-use crate::strategy::phases::PhasesPlan;
-use crate::strategy::winograd::WinogradPlan;
-use crate::strategy::{Operands, compute_bytes, reference};
-use crate::tail::{self, Step, Tail};
 use std::fmt;
 use tract_core::internal::*;
 
@@ -593,7 +596,7 @@ impl Plan {
         let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
         let output: Tensor = dispatch_element!(computed_as, E => {
             let shape = self.problem.output_shape();
-            let steps = tail::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
+            let steps = epilogue::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
             // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
             // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.

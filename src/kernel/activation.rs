@@ -2,7 +2,7 @@
 //!
 //! Bounds are chosen by comparisons that keep NaN. The standard library's `max` and `min` would drop it.
 
-use crate::tail::Activation;
+use crate::output::epilogue::Activation;
 use std::ops::{Add, Mul};
 
 /// Values that are computed together: as many as the widest vector has lanes.

@@ -3,33 +3,34 @@
 
 /// The product of some sizes.
 #[inline(always)]
-pub(super) fn product<const N: usize>(factors: [usize; N]) -> usize {
+pub(crate) fn product<const N: usize>(factors: [usize; N]) -> usize {
     factors.into_iter().fold(1, usize::saturating_mul)
 }
 
 /// `Σ count·step`: how far that many steps reach.
 #[inline(always)]
-pub(super) fn reach<const N: usize>(steps: [(usize, usize); N]) -> usize {
+pub(crate) fn reach<const N: usize>(steps: [(usize, usize); N]) -> usize {
     steps.into_iter().fold(0, |sum, (count, step)| sum.saturating_add(count.saturating_mul(step)))
 }
 
 /// `len` rounded up to a multiple of `step`.
 #[inline(always)]
-pub(super) fn rounded_up(len: usize, step: usize) -> usize {
+pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
     len.checked_next_multiple_of(step).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::{CellTap, CellTaps, Cells, Picks};
-    use super::super::gather::GatheredRun;
-    use super::super::padded::{Rows, SplitRows};
-    use super::super::plane::PlaneTaps;
-    use super::super::taps::WeightedTap;
-    use super::super::tile::{CellRuns, PhaseOperand, Source, Start};
-    use super::super::window::{Edges, Results, Window};
     use super::super::winograd::{PointStrides, TileData};
-    use super::super::{Dispatch, Isa, Kernels};
+    use crate::kernel::col2im_row::GatheredRun;
+    use crate::kernel::depthwise_pixels::{CellTap, CellTaps, Cells, Picks};
+    use crate::kernel::depthwise_plane::PlaneTaps;
+    use crate::kernel::depthwise_taps::WeightedTap;
+    use crate::kernel::depthwise_window::{Edges, Results, Window};
+    use crate::kernel::gemm_tile::{CellRuns, PhaseOperand, Source, Start};
+    use crate::kernel::pad_copy::{Rows, SplitRows};
+    use crate::kernel::{Dispatch, Kernels};
+    use crate::simd::isa::Isa;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// Two of these are none.

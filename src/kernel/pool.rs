@@ -1,7 +1,7 @@
 //! The largest values of windows.
 
-use super::rows::larger;
 use crate::element::Compute;
+use crate::kernel::elementwise::larger;
 
 /// Windows along an axis.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl PoolAxis {
 /// The windows of a plane, whose axes are given outermost first. `rows` has room for what is left of the inner axes of an input position, for each axis but the last. What is
 /// not a number is no value, and a window of none has the least number.
 #[inline(always)]
-pub(super) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+pub(crate) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
     match (axes, rows) {
         ([x], _) => pool_row(x, from, to),
         ([y, x], [row]) => pool_plane([y, x], from, to, row),

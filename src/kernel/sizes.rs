@@ -1,8 +1,8 @@
 //! What planning looks at of a set of kernels.
 
-use super::Isa;
-use super::set::{Dispatch, Kernels};
 use crate::element::Compute;
+use crate::kernel::dispatch::{Dispatch, Kernels};
+use crate::simd::isa::Isa;
 use tract_core::internal::*;
 
 /// The sizes of the kernels for one element type, on one instruction set, which the CPU need not have.
@@ -31,7 +31,7 @@ impl KernelSizes {
         }
     }
 
-    pub(super) fn of<T: Compute>(kernels: &Kernels<T>) -> KernelSizes {
+    pub(crate) fn of<T: Compute>(kernels: &Kernels<T>) -> KernelSizes {
         KernelSizes {
             lanes: kernels.lanes,
             masks: kernels.masks,

@@ -15,9 +15,9 @@
 #![expect(clippy::needless_range_loop)]
 
 use super::extent::reach;
-use super::tile::Start;
-use super::vector::{MOST_LANES, Vector};
 use crate::element::Compute;
+use crate::kernel::gemm_tile::Start;
+use crate::simd::vector::{MOST_LANES, Vector};
 
 /// Taps of a tile along an axis, at most.
 pub(crate) const MOST_TAPS: usize = 3;
@@ -59,9 +59,9 @@ pub(crate) struct PointStrides {
     pub tile: usize,
 }
 
-pub(super) type TransformData<T> = unsafe fn(data: &TileData<T>, to: &mut [T], strides: PointStrides);
-pub(super) type TransformFilter<T> = unsafe fn(taps: &[&[T]], to: &mut [T], point: usize);
-pub(super) type TransformProducts<T> = unsafe fn(
+pub(crate) type TransformData<T> = unsafe fn(data: &TileData<T>, to: &mut [T], strides: PointStrides);
+pub(crate) type TransformFilter<T> = unsafe fn(taps: &[&[T]], to: &mut [T], point: usize);
+pub(crate) type TransformProducts<T> = unsafe fn(
     products: &[T],
     strides: PointStrides,
     start: Start<T>,
@@ -75,12 +75,12 @@ pub(super) type TransformProducts<T> = unsafe fn(
 /// Holding one is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct TileTransforms<T: 'static> {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) lanes: usize,
-    pub(super) data: TransformData<T>,
-    pub(super) filter: TransformFilter<T>,
-    pub(super) products: TransformProducts<T>,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) lanes: usize,
+    pub(crate) data: TransformData<T>,
+    pub(crate) filter: TransformFilter<T>,
+    pub(crate) products: TransformProducts<T>,
 }
 
 impl<T: Compute> TileTransforms<T> {
@@ -151,7 +151,7 @@ impl<T: Compute> TileTransforms<T> {
 /// # Safety
 /// The CPU has `V`'s instruction set. The method has made sure of what it says.
 #[inline(always)]
-pub(super) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>(
+pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>(
     data: &TileData<V::Lane>,
     to: &mut [V::Lane],
     strides: PointStrides,
@@ -184,7 +184,7 @@ pub(super) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
 /// # Safety
 /// The CPU has `V`'s instruction set. The method has made sure of what it says.
 #[inline(always)]
-pub(super) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usize>(
+pub(crate) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usize>(
     taps: &[&[V::Lane]],
     to: &mut [V::Lane],
     point: usize,
@@ -215,7 +215,7 @@ pub(super) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usiz
 /// # Safety
 /// The CPU has `V`'s instruction set. The method has made sure of what it says.
 #[inline(always)]
-pub(super) unsafe fn transform_products<V: Vector, const RY: usize, const RX: usize>(
+pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: usize>(
     products: &[V::Lane],
     strides: PointStrides,
     start: Start<V::Lane>,

@@ -1,13 +1,15 @@
 //! What stands between layers and folds into none: element-wise steps and pooling before a deconvolution, as one op on the kernels and threads that layers run on.
 
+use crate::algorithm::pointwise::{ElementWise, max_pool};
 use crate::element::{Compute, Element, dispatch_element};
 use crate::fuse::{affine_of, scalar};
-use crate::kernel::{Dispatch, Isa, PoolAxis};
+use crate::kernel::{Dispatch, PoolAxis};
 use crate::memory;
+use crate::output::epilogue;
+use crate::output::epilogue::{Activation, Bound, Step};
 use crate::plan::{MemoryLimit, PlanOptions};
+use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, DeconvSpec};
-use crate::strategy::{ElementWise, max_pool};
-use crate::tail::{self, Activation, Bound, Step};
 use std::collections::HashSet;
 use std::fmt;
 use tract_core::internal::*;
@@ -206,7 +208,7 @@ impl BetweenLayers {
             let input = if Pass::takes_input(pass) { inputs.next() } else { None };
             match (pass, input) {
                 (Pass::Step(step), input) => {
-                    let bound = tail::bind::<E>(std::slice::from_ref(step), input.as_slice(), channels, &shape)?;
+                    let bound = epilogue::bind::<E>(std::slice::from_ref(step), input.as_slice(), channels, &shape)?;
                     Ok(Operand::Same(bound[0]))
                 }
                 (_, input) => scale::<E>(input.context("scale: it is missing")?, &shape, channels),

@@ -11,9 +11,9 @@ pub use packed::{Bias, OptGroupedDeconv};
 pub(crate) use shared::integers;
 
 use crate::cache::{FilterCache, PlanCache};
-use crate::filter::PackedFilter;
 use crate::fuse;
 use crate::knobs;
+use crate::layout::filter::PackedFilter;
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec};
 use shared::{Run, tensor};

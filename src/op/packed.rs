@@ -4,10 +4,11 @@ use super::shared::{self, Run, tensor};
 use super::{BetweenLayers, Dialect, GroupedDeconv};
 use crate::cache::PlanCache;
 use crate::describe::list;
-use crate::filter::{FilterLayout, PackedFilter, without_subnormals};
+use crate::layout::filter::{FilterLayout, PackedFilter, without_subnormals};
+use crate::output::epilogue;
+use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::DeconvSpec;
-use crate::tail::{self, Step};
 use std::hash::{Hash, Hasher};
 use std::sync::Weak;
 use tract_core::internal::*;
@@ -189,7 +190,7 @@ impl EvalOp for OptGroupedDeconv {
 
 impl TypedOp for OptGroupedDeconv {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let expected = self.first_residual_slot() + tail::added(&self.tail);
+        let expected = self.first_residual_slot() + epilogue::added(&self.tail);
         ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
         ensure!(
             inputs[0].datum_type == self.datum_type,

@@ -4,13 +4,15 @@ use super::Dialect;
 use crate::cache::PlanCache;
 use crate::describe::list;
 use crate::element::{Compute, Element, dispatch_element};
-use crate::filter::PackedFilter;
 use crate::integers;
-use crate::kernel::{Dispatch, Isa};
+use crate::kernel::Dispatch;
+use crate::layout::filter::PackedFilter;
 use crate::memory;
+use crate::output::epilogue;
+use crate::output::epilogue::{Step, Tail};
 use crate::plan::{Plan, PlanOptions, converted_bytes};
+use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
-use crate::tail::{self, Step, Tail};
 use tract_core::internal::*;
 
 /// What both ops run.
@@ -81,7 +83,7 @@ fn bias_only(
             let bias = bias.try_as_plain_ram()?;
             sums.iter_mut().zip(bias.as_slice::<E>()?).for_each(|(sum, bias)| *sum = bias.widen());
         }
-        let steps = tail::bind::<E>(tail, residuals, sums.len(), &shape)?;
+        let steps = epilogue::bind::<E>(tail, residuals, sums.len(), &shape)?;
         let kernels = <<E as Element>::Compute as Dispatch>::kernels(Isa::best());
         let (everywhere, placed) = Tail { steps: &steps, kernels }.split();
         everywhere.apply(&mut sums);

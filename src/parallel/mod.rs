@@ -16,8 +16,8 @@ mod tests;
 #[forbid(unsafe_code)]
 mod workers;
 
-use crate::kernel::Isa;
 use crate::knobs::TRACT_DECONV_SHARE_FROM;
+use crate::simd::isa::Isa;
 use queue::Queue;
 use scope::{Scope, share_work};
 use std::cell::Cell;

@@ -1,0 +1,552 @@
+//! Each phase as a small dense convolution over the shared grid, in products of matrices: positions × input channels by input channels × output channels.
+//!
+//! Per block the input is copied into cells of input channels, in the [`parts`](crate::kernel::MatrixKernels) that tile registers multiply, so that every tap
+//! is one constant offset; strips of sums are stored as those of [`channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
+//! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
+
+use crate::algorithm::Operands;
+use crate::algorithm::direct_positions::part_of_chain;
+use crate::element::Element;
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::AxisPhases;
+use crate::kernel::{
+    ChannelTile, DEPTH, Dispatch, Kernels, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE,
+    Source, Start, WEIGHTS_OF_SIDE, is_regular,
+};
+use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::layout::input_tile::{Filling, GridBlocks, Landing, Sheets};
+use crate::layout::taps::{Listed, TapTable, axes_of, too_many_phases};
+use crate::memory::{Aligned, Scratch};
+use crate::output::blocks::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
+use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Problem};
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
+
+/// Output channels of a panel: two tile registers.
+const WIDTH: usize = 2 * SIDE;
+
+/// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
+const STEPS: usize = 40;
+
+/// Positions of a block up to which filters are kept in parts: making those anew for each strip took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196,
+/// 1.0 to 1.05 above.
+const FEW_POSITIONS: usize = 256;
+
+/// The share of L2 that a strip's sums take.
+const SHARE_OF_SUMS: usize = 16;
+
+/// Positions that are transposed at once on their way into parts: they stay in L1.
+const POSITIONS_BY_WAY: usize = 64;
+
+/// Bytes of channels-last cells that are read where they are at once, once for each block of channels: they stay in L1.
+const BYTES_IN_PLACE: usize = 1 << 15;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixPlan {
+    /// Output channels of the last panel; the others have 32.
+    pub tail_width: usize,
+    /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each strip.
+    pub parted: bool,
+    /// Input channels, of which a filter that is not in parts has all in one chunk.
+    pub chunk: usize,
+    /// Whether each column shift has a copy of its own, so that rows have no gaps.
+    pub apart: bool,
+    /// Whether runs of positions end where grid rows end, or run over the padding between rows.
+    pub by_row: bool,
+    /// Positions whose sums are made and stored together.
+    pub strip: usize,
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+    table: Listed<StripTable>,
+}
+
+impl MatrixPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<MatrixPlan, String> {
+        if isa != Isa::Amx {
+            return Err(format!("{isa} has no tile registers"));
+        }
+        if !matches!(datum_type, DatumType::F32 | DatumType::F16) {
+            return Err(format!("tile registers have no sums in the type that those of {datum_type:?} are made in"));
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let parted = match layout {
+            None => None,
+            Some(FilterLayout::Parts { width: WIDTH, tail_width: tail }) if *tail == tail_width(problem) => Some(true),
+            Some(FilterLayout::Chunks { width: WIDTH, tail_width: tail, chunk })
+                if (*tail, *chunk) == (tail_width(problem), problem.group_in) =>
+            {
+                Some(false)
+            }
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let axes = axes_of(problem);
+        let plans = [false, true].map(|apart| MatrixPlan::with_sheets(problem, axes.clone(), machine, parted, apart));
+        let [together, apart] = plans;
+        Ok(if apart.cost < together.cost { apart } else { together })
+    }
+
+    /// Decides, but for how rows are laid out.
+    fn with_sheets(
+        problem: &Problem,
+        axes: Vec<AxisPhases>,
+        machine: &Machine,
+        parted: Option<bool>,
+        apart: bool,
+    ) -> MatrixPlan {
+        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+        let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
+        // of L2, a block's parts take at most half
+        let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
+        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, false);
+        let flat = blocks.positions;
+
+        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let steps = taps.saturating_mul(blocks_of_channels);
+        let passes = phases + steps / STEPS;
+        let of_run = |len: usize| {
+            let tiles = len.div_ceil(POSITIONS_AT_ONCE);
+            let products = tiles.saturating_mul(steps).saturating_mul(cost::MULTIPLIED);
+            products.saturating_add(tiles.saturating_mul(passes).saturating_mul(cost::TILES))
+        };
+        let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
+        let rows = (blocks.rows.saturating_mul(of_run(blocks.columns)) as f64 * y.share_inside()) as usize;
+        let whole = of_run(flat);
+        let sides = problem.group_out.div_ceil(SIDE);
+        let multiplied = (whole.min(rows) as f64 * outer_share) as usize;
+        let multiplied = (multiplied / 2).saturating_mul(sides);
+        let store = cost::from_lanes(problem, DatumType::F32, Isa::Amx);
+        let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
+        let by_squares = match problem.data_format {
+            DataFormat::Ncx => blocks.sheets.positions_read().saturating_mul(cost::INTO_BLOCK),
+            DataFormat::Nxc => 0,
+        };
+        let copied = blocks.sheets.channel_stride.saturating_mul(cost::PARTED).saturating_add(by_squares);
+        let copied = copied.saturating_mul(blocks_of_channels * 2);
+        let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
+        let strip = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
+        let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
+        let per_side =
+            if parted { cost::STREAMED_PARTS } else { flat.div_ceil(strip).saturating_mul(cost::PARTED_WEIGHTS) };
+        let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
+        let again = if blocks.count > 1 && filter > machine.l2 { cost::READ_AGAIN } else { 0 };
+        let streamed = steps.saturating_mul(sides).saturating_mul(per_side + again);
+        let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
+        MatrixPlan {
+            tail_width: tail_width(problem),
+            parted,
+            chunk: problem.group_in,
+            apart,
+            by_row: rows < whole,
+            strip,
+            block_rows: blocks.rows,
+            block_columns: blocks.columns,
+            cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
+            axes,
+            table: Listed::new(),
+        }
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
+        let cells = sheets.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
+        let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
+        let of_parts = sheets.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
+        let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
+        let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        let by_way = BYTES_BY_WAY + 2 * POSITIONS_BY_WAY * DEPTH * element;
+        [cells, weights, parts, sums, by_way, bytes_of_tasks(problem, &self.axes, blocks)]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+
+    /// (Channel, tap) pairs of the phase that has most.
+    fn weights_of_phase(&self, problem: &Problem) -> usize {
+        let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
+        self.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        match self.parted {
+            true => FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width },
+            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.tail_width, chunk: self.chunk },
+        }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, isa, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: 4 * POSITIONS_AT_ONCE,
+            panel: WIDTH,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let filling = task.filling(&prepared.taps.sheets, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        })
+    }
+}
+
+/// Output channels of the last panel.
+fn tail_width(problem: &Problem) -> usize {
+    // as it is for the rest of the channels, with one tile register or two
+    match problem.group_out % WIDTH {
+        1..=SIDE => SIDE,
+        _ => WIDTH,
+    }
+}
+
+/// The filter's elements.
+#[derive(Clone, Copy)]
+enum Weights<'a, T> {
+    /// In parts that can be multiplied.
+    Parted(&'a [u16]),
+    Whole(&'a [T]),
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    matrix: &'static MatrixKernels<E::Compute>,
+    /// Offsets count cells, weights count taps.
+    taps: &'a TapTable,
+    /// Blocks of input channels.
+    blocks: usize,
+    panels: Vec<PanelOfStrip>,
+    /// Of the panels of a group.
+    padded: usize,
+    weights: Weights<'a, E::Compute>,
+    /// Whether tile registers can multiply them.
+    regular: bool,
+    /// Padded to panel widths, per group.
+    bias: Vec<E::Compute>,
+    input: &'a [E],
+    strips: Strips<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a MatrixPlan,
+        problem: &'a Problem,
+        isa: Isa,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+        own: &'a mut Option<StripTable>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let kernels = E::Compute::kernels(isa);
+        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.tail_width)
+            .enumerate()
+            .map(|(index, (first_channel, width))| PanelOfStrip { index, first_channel, width })
+            .collect();
+        let padded = panels.iter().map(|panel| panel.width).sum();
+        let shape = StripShape {
+            width: WIDTH,
+            positions: POSITIONS_AT_ONCE,
+            most: plan.strip,
+            by_row: plan.by_row,
+            window: None,
+            panels_first: true,
+        };
+        let list = || {
+            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1)?)
+        };
+        let table = plan.table.get(plan.cost, own, list)?;
+        Ok(Prepared {
+            problem,
+            kernels,
+            matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
+            taps: &table.taps,
+            blocks: problem.group_in.div_ceil(DEPTH),
+            panels,
+            padded,
+            weights: match filter.parts() {
+                Some(parts) => Weights::Parted(parts),
+                None => Weights::Whole(filter.data()?),
+            },
+            regular: filter.is_regular(),
+            bias: crate::layout::padded_bias(problem, operands.bias, padded),
+            input: operands.input,
+            strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
+            strides: crate::layout::input_strides(problem, axes.len()),
+        })
+    }
+
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        filling: &Filling,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let pitch = self.taps.sheets.pitch;
+        let channels = task.channels.clone();
+        let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
+        let part = if self.regular { self.fill_parts(task, g, filling, scratch)? } else { None };
+        let Scratch { tile, ragged, parts, weights, block, row, .. } = scratch;
+        if let Some(part) = part {
+            let data = parts.of(PARTS * part * self.blocks)?;
+            let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;
+            let mut steps = vec![];
+            return self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+                self.multiply(g, &of, (data, part), (weights, &mut steps), sums);
+                Ok(())
+            });
+        }
+        let first = task.n * self.strides.0 + g * self.problem.group_in * self.strides.1;
+        let cell = match self.problem.data_format {
+            DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
+            DataFormat::Nxc => self.problem.group_in,
+        };
+        let data = block.of(cell * self.taps.sheets.channel_stride)?;
+        let source = (&self.input[first..], self.strides.1, self.problem.group_in);
+        let data_format = self.problem.data_format;
+        self.taps.sheets.fill_deep(self.kernels, filling, data_format, source, (data, cell), (ragged, tile))?;
+        self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+            let weights = self.whole_weights(g, &of, row)?;
+            of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));
+            Ok(())
+        })
+    }
+
+    /// Copies what a task reads of a group into parts: of each block of channels all cells' high parts, then the middle and the low ones, the number of elements returned from
+    /// one to the next. None where the numbers are not regular.
+    fn fill_parts(
+        &self,
+        task: &Task<E>,
+        g: usize,
+        filling: &Filling,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<Option<usize>> {
+        let (problem, kernels) = (self.problem, self.kernels);
+        let (image, stride, spatial) = &self.strides;
+        let first = task.n * image + g * problem.group_in * stride;
+        let part = (self.taps.sheets.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
+        let parts = scratch.parts.of(PARTS * part * self.blocks)?;
+        let input = E::as_compute(self.input);
+        // channels-last cells can be read where they are
+        let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
+        let at_once = match in_place && input.is_some() {
+            true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
+            false => POSITIONS_BY_WAY,
+        };
+        let landings = self.taps.sheets.landings(filling, at_once);
+        let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
+        let wide = scratch.tile.of(POSITIONS_BY_WAY * DEPTH)?;
+        for to in parts.chunks_mut(part) {
+            landings.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
+        }
+        let places: Vec<_> = landings.planes.iter().cartesian_product(&landings.runs).collect();
+        // of a run of cells all channels are made while it is in L1, but planes are read in streams
+        let together = if in_place { 1 } else { places.len().max(1) };
+        let mut most = 0;
+        let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
+        for (places, (at, c)) in places.chunks(together).cartesian_product(blocks()) {
+            let to = &mut parts[at * PARTS * part..][..PARTS * part];
+            let channels = DEPTH.min(problem.group_in - c);
+            for ((base, cells), (run, landed)) in places {
+                let at = first + base + c * stride + run.start * column;
+                let (from, step) = match (in_place, input) {
+                    (true, Some(input)) => (&input[at..], column),
+                    (true, None) => {
+                        for (cell, to) in self.input[at..].chunks(column).zip(by_way.chunks_mut(DEPTH)).take(run.len())
+                        {
+                            E::widen_slice(&cell[..channels], &mut to[..channels]);
+                        }
+                        (&*by_way, DEPTH)
+                    }
+                    (false, input) => {
+                        let (planes, step) = match input {
+                            Some(input) => (&input[at..], *stride),
+                            None => {
+                                for (c, to) in wide.chunks_mut(POSITIONS_BY_WAY).take(channels).enumerate() {
+                                    let from = &self.input[at + c * stride..][..run.len()];
+                                    E::widen_slice(from, &mut to[..run.len()]);
+                                }
+                                (&*wide, POSITIONS_BY_WAY)
+                            }
+                        };
+                        crate::layout::transposed(kernels, planes, step, (run.len(), channels), by_way, DEPTH);
+                        (&*by_way, DEPTH)
+                    }
+                };
+                for Landing { to: cell, from: position, step: every, count } in &landings.all[landed.clone()] {
+                    let to = &mut to[(cells + cell) * DEPTH..];
+                    let cells = (*count, channels);
+                    most = most.max(self.matrix.split(&from[position * step..], every * step, cells, to, part));
+                }
+            }
+        }
+        Ok(is_regular(most).then_some(part))
+    }
+
+    /// The bias of a panel.
+    fn bias_of(&self, g: usize, panel: PanelOfStrip) -> &[E::Compute] {
+        &self.bias[g * self.padded + panel.first_channel..][..panel.width]
+    }
+
+    /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
+    fn before(&self, g: usize, of: &PhaseOfStrip) -> usize {
+        (g * self.padded + of.panel.first_channel) * self.taps.weights
+            + self.taps.phases[of.phase].weights * of.panel.width
+    }
+
+    /// The weights of a phase of a panel, `[tap][input channel][output channel]`, made of their parts where those are what there is.
+    fn whole_weights<'w>(
+        &'w self,
+        g: usize,
+        of: &PhaseOfStrip,
+        joined: &'w mut Aligned<E::Compute>,
+    ) -> TractResult<&'w [E::Compute]> {
+        let of_tap = self.problem.group_in * of.panel.width;
+        let len = self.taps.phases[of.phase].taps.len() * of_tap;
+        match self.weights {
+            Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
+            Weights::Parted(parts) => {
+                let joined = joined.of(len)?;
+                let of_channel = self.blocks * PARTS * DEPTH;
+                let parts = parts[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
+                for (from, to) in parts.zip(joined.chunks_mut(of_tap)) {
+                    self.matrix.join(from, of.panel.width / SIDE, to);
+                }
+                Ok(joined)
+            }
+        }
+    }
+
+    /// The sums of a phase, in products of parts.
+    fn multiply(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        (data, part): (&[u16], usize),
+        (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
+        sums: &mut [E::Compute],
+    ) {
+        let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
+        let sides = panel.width / SIDE;
+        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let mut start = Start::Bias(self.bias_of(g, panel));
+        // All taps of some channels, whose cells then stay in L1. Passes begin at the same channels and taps wherever a range does, for the same bits.
+        let at_once = (STEPS / phase.taps.len().max(1)).max(1);
+        for first in (0..self.blocks).step_by(at_once) {
+            let blocks = first..(first + at_once).min(self.blocks);
+            for tap in (0..phase.taps.len().max(1)).step_by(STEPS) {
+                let pass = tap..tap + STEPS;
+                let inside = |run: &Run| run.taps.start.max(pass.start)..run.taps.end.min(pass.end);
+                let read = of.runs.iter().map(inside).filter(|taps| !taps.is_empty());
+                let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
+                // parts of the weights, and the steps among them from a tap and a block to the next
+                let (weights, (of_tap, of_block), from) = match self.weights {
+                    Weights::Parted(parts) => {
+                        let weights = &parts[self.before(g, of) * self.blocks * PARTS * DEPTH..];
+                        (weights, (self.blocks, 1), (0, 0))
+                    }
+                    Weights::Whole(weights) => {
+                        let weights = &weights[self.before(g, of) * channels..];
+                        let places = blocks.clone().cartesian_product(read.clone());
+                        for ((block, tap), to) in places.zip(parted.chunks_mut(of_step)) {
+                            let c = block * DEPTH..channels.min((block + 1) * DEPTH);
+                            let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
+                            self.matrix.split_weights(&weights[begin..end], sides, to);
+                        }
+                        (&*parted, (1, read.len()), (read.start, blocks.start))
+                    }
+                };
+                for run in of.runs {
+                    let taps = inside(run);
+                    if taps.is_empty() && matches!(start, Start::Add) {
+                        continue;
+                    }
+                    steps.clear();
+                    for block in blocks.clone() {
+                        steps.extend(taps.clone().map(|tap| MatrixStep {
+                            offset: phase.taps[tap] * DEPTH + block * PARTS * part,
+                            weights: ((tap - from.0) * of_tap + (block - from.1) * of_block) * of_step,
+                        }));
+                    }
+                    let base = run.positions.start * DEPTH;
+                    let source = PartSource { data, base, step: DEPTH, part, steps };
+                    let sums = &mut sums[run.at..];
+                    self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
+                }
+                start = Start::Add;
+            }
+        }
+    }
+
+    /// The sums of a run, in vectors.
+    fn sum(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        run: &Run,
+        (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
+        sums: &mut [E::Compute],
+    ) {
+        let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
+        let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels() == panel.width;
+        let chunk = part_of_chain(all, 1);
+        let mut start = Start::Bias(self.bias_of(g, panel));
+        let taps = if run.taps.is_empty() { 0..1 } else { run.taps.clone() };
+        for tap in taps {
+            for from in (0..all).step_by(chunk) {
+                let channels = chunk.min(all - from);
+                let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
+                let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * cell);
+                let mut position = run.positions.start;
+                for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
+                    while position + tile.positions() <= run.positions.end {
+                        let base = position * cell + from;
+                        let source =
+                            Source { data, base, channel_stride: 1, channels, taps: offset.as_slice(), ahead: false };
+                        let sums = &mut sums[(position - run.positions.start) * WIDTH..];
+                        tile.run(weights, &source, cell, start, sums, WIDTH);
+                        position += tile.positions();
+                    }
+                }
+                start = Start::Add;
+            }
+        }
+    }
+}

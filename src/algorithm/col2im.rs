@@ -1,0 +1,417 @@
+//! Few output channels and many taps: one matrix product makes what every tap adds, output rows gather it.
+//!
+//! The products of a few input rows, one per (output channel, tap), live in a ring that stays in L2, so that there is no column buffer of
+//! the input's size. Nothing is shifted before the product, so the input is read in place.
+
+use crate::algorithm::Operands;
+use crate::algorithm::direct_positions::part_of_chain;
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::{AxisPhases, Tap};
+use crate::kernel::{Dispatch, GatheredRun, KernelSizes, Kernels, PositionTile, Source, Start};
+use crate::layout::blocks_of;
+use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::layout::taps::{axes_of, too_many_phases};
+use crate::memory::refill;
+use crate::memory::{Aligned, Scratch};
+use crate::output::partition::group_parts;
+use crate::output::partition::{Cut, Task, bytes_of_tasks, run_tasks};
+use crate::parallel::threads;
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Direction, Problem};
+use std::ops::Range;
+use tract_core::internal::*;
+
+/// Rows that are interleaved when they are stored, at most.
+const MOST_TOGETHER: usize = 16;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Col2imPlan {
+    /// Products (output channel × tap) of a register tile.
+    pub mr: usize,
+    /// Products of the last panel's tile.
+    pub tail_mr: usize,
+    /// Vectors of positions of a register tile.
+    pub nv: usize,
+    /// Input rows of one matrix product.
+    pub chunk_rows: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+}
+
+impl Col2imPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<Col2imPlan, String> {
+        if problem.direction == Direction::Forward {
+            return Err("a forward convolution has nothing to gather".to_string());
+        }
+        if problem.axes.len() != 2 {
+            return Err(format!("{} spatial axes, not two", problem.axes.len()));
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Columns { mr, tail_mr }) => Some((*mr, *tail_mr)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let phases: usize = problem.axes.iter().map(|a| a.stride).product();
+        if taps <= phases {
+            return Err("taps do not overlap".to_string());
+        }
+        if problem.group_in == 1 {
+            return Err("products of one channel a group need no matrix".to_string());
+        }
+        let products = problem.group_out * taps;
+        if products > 1024 {
+            return Err(format!("{products} products a position outgrow the ring"));
+        }
+        let KernelSizes { lanes, position_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
+        let axes = axes_of(problem);
+        let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
+        let element = crate::element::compute_bytes(datum_type);
+        let mut best: Option<Col2imPlan> = None;
+        for &(mr, nv) in &tiles {
+            let tail = products % mr;
+            let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+            if forced.is_some_and(|f| f != (mr, tail_mr)) {
+                continue;
+            }
+            // enough rows to fill a tile, as far as the ring stays in half of L2
+            let fits = (machine.l2 / 2 / element / products / x.input).max(1);
+            let chunk_rows = (nv * lanes).div_ceil(x.input).clamp(1, fits.min(y.input));
+            let vectors = (chunk_rows * x.input).div_ceil(lanes);
+            let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false);
+            let row_cost = |m: usize| {
+                vectors / nv * tile_cost(m, nv) + if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { 0 }
+            };
+            let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
+            let gathered = products * vectors * cost::GATHERED;
+            let store = match problem.data_format {
+                DataFormat::Ncx => cost::gathered_store(axes[1].out_step),
+                DataFormat::Nxc => cost::SCATTERED,
+            };
+            let stored = vectors * problem.group_out * phases * store;
+            // channels first are read in place
+            let copied = match problem.data_format {
+                DataFormat::Ncx => 0,
+                DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, problem.group_in),
+            };
+            let rows = (axes[0].output * problem.group_out * problem.group * problem.batch) as u64;
+            let rows = rows.saturating_mul(cost::GATHERED_ROW);
+            let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
+            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
+            let cost = cost.saturating_add(rows);
+            if best.as_ref().is_none_or(|b| cost < b.cost) {
+                best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[0], &self.axes[1]);
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        // vectors and panels end where whole ones do
+        let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
+        let rows = slots(y, self.chunk_rows).saturating_mul(slot);
+        let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
+        // one channel's phases, or few channels' together
+        let gathered = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
+        let block = slot.saturating_mul(problem.group_in);
+        let working = ring.saturating_add(gathered).saturating_add(block).saturating_mul(element);
+        working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
+    }
+
+    /// Elements of the products of `chunk_rows` input rows by one weight.
+    fn slot(&self, lanes: usize) -> usize {
+        (self.chunk_rows * self.axes[1].input).next_multiple_of(lanes)
+    }
+
+    /// Elements of the ring from the products of a weight to those of the next.
+    fn ring_pitch(&self, lanes: usize) -> usize {
+        slots(&self.axes[0], self.chunk_rows) * self.slot(lanes)
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let (y, x) = (&self.axes[0], &self.axes[1]);
+        let threads = threads(self.cost);
+        let groups = group_parts(problem, threads);
+        // each block makes the products of its halo again, so there are only as many as the threads need
+        let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
+        let cut = Cut {
+            groups,
+            channels: blocks_of(problem.group_out, problem.group_out),
+            rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
+            columns: blocks_of(x.grid, x.grid),
+        };
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+        })
+    }
+}
+
+/// Slots of `chunk_rows` input rows that the ring needs: what the taps of a grid row span, wherever a chunk begins.
+fn slots(y: &AxisPhases, chunk_rows: usize) -> usize {
+    let shifts = y.shifts();
+    let span = (shifts[shifts.len() - 1] - shifts[0]) as usize + 1;
+    (span + chunk_rows - 1).div_ceil(chunk_rows) + 1
+}
+
+struct Panel<T: 'static> {
+    first: usize,
+    weights: usize,
+    tiles: Vec<&'static PositionTile<T>>,
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a Col2imPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    panels: Vec<Panel<E::Compute>>,
+    /// Products, padded to whole panels.
+    products: usize,
+    weights: &'a [E::Compute],
+    operands: &'a Operands<'a, E>,
+    zeros: Vec<E::Compute>,
+    /// For each phase of a row, what its taps add: products of a channel, a row of the kernel and of the input.
+    gathered: Vec<Vec<GatheredRun>>,
+    /// Strides of the input: image, channel, row, column.
+    strides: [usize; 4],
+}
+
+/// The products of the last few input rows.
+struct Ring<'a, T> {
+    data: &'a mut [T],
+    /// Elements between products.
+    pitch: usize,
+    /// Elements of a slot of `chunk_rows` rows.
+    slot: usize,
+    slots: usize,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a Col2imPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &'a Operands<'a, E>,
+    ) -> TractResult<Self> {
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let mut at = 0;
+        let panels = panel_heights(problem.group_out * taps, plan.mr, plan.tail_mr)
+            .map(|(first, height)| {
+                let weights = at;
+                at += height * problem.group_in;
+                let tiles = (1..=plan.nv)
+                    .map(|nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing"))
+                    .collect::<TractResult<Vec<_>>>()?;
+                Ok(Panel { first, weights, tiles })
+            })
+            .collect::<TractResult<Vec<_>>>()?;
+        let x = &plan.axes[1];
+        let pitch = plan.ring_pitch(kernels.lanes);
+        let gathered = |tap: &Tap| {
+            let to = x.inside(tap.shift);
+            // what is inside is not before the first column
+            let from = usize::try_from(to.start as i64 + tap.shift).ok().filter(|_| !to.is_empty())?;
+            Some(GatheredRun { from: tap.k * pitch + from, to })
+        };
+        let gathered = x.phases.iter().map(|phase| phase.taps.iter().filter_map(gathered).collect()).collect();
+        let input = crate::layout::strides_of(&problem.input_shape());
+        let (c, x) = (problem.data_format.c_axis(4), problem.data_format.x_axis());
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            products: at / problem.group_in,
+            panels,
+            weights: filter.data::<E::Compute>()?,
+            operands,
+            zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
+            gathered,
+            strides: [input[0], input[c], input[x], input[x + 1]],
+        })
+    }
+
+    /// One group of a block of grid rows.
+    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+        let (y, x) = (&self.plan.axes[0], &self.plan.axes[1]);
+        let lanes = self.kernels.lanes;
+        let chunk_rows = self.plan.chunk_rows;
+        let shifts = y.shifts();
+        let (lowest, highest) = (shifts[0], shifts[shifts.len() - 1]);
+        let slot = self.plan.slot(lanes);
+        let slots = slots(y, chunk_rows);
+        let pitch = self.plan.ring_pitch(lanes);
+        let data = scratch.tile.of(self.products * pitch)?;
+        let mut ring = Ring { data, pitch, slot, slots };
+        // chunks of input rows are numbered from the first row that the block reads
+        let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
+        let mut made = first_row;
+        // where channels are last and few, those of a cell are stored together: they follow each other within a phase
+        let channels = self.problem.group_out;
+        let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
+        let together = if last && (2..=MOST_TOGETHER).contains(&(channels * x.out_step)) { channels } else { 1 };
+        let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
+        rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
+        for u in task.rows.clone() {
+            let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
+            while made < needed {
+                let chunk = made..(made + chunk_rows).min(y.input);
+                self.multiply(
+                    task.n,
+                    g,
+                    chunk.clone(),
+                    (made - first_row) / chunk_rows,
+                    &mut ring,
+                    (&mut scratch.block, &mut scratch.ragged),
+                )?;
+                made = chunk.end;
+            }
+            for (ry, phase) in y.phases.iter().enumerate() {
+                let cell = u * y.out_step + ry;
+                if cell >= y.output {
+                    break;
+                }
+                let [height, width] = [0, 1].map(|axis| self.problem.axes[axis].kernel);
+                let of_row = |tap: &Tap| {
+                    let at = usize::try_from(u as i64 + tap.shift).ok().filter(|at| *at < y.input)? - first_row;
+                    let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * x.input;
+                    Some(tap.k * width * ring.pitch + offset)
+                };
+                let taps: TVec<usize> = phase.taps.iter().filter_map(of_row).collect();
+                for channel in 0..channels {
+                    let bias = self
+                        .operands
+                        .bias
+                        .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
+                    let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
+                    for (row, gathered) in of_channel.zip(&self.gathered) {
+                        self.kernels.gather(
+                            &ring.data[channel * height * width * ring.pitch..],
+                            &taps,
+                            gathered,
+                            bias,
+                            row,
+                        );
+                    }
+                    if together > 1 {
+                        continue;
+                    }
+                    let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
+                    let slot = task.channel(self.problem, g, channel);
+                    task.pieces.write(
+                        self.kernels,
+                        slot,
+                        0,
+                        cell,
+                        0,
+                        &columns,
+                        self.operands.tail.of(g * self.problem.group_out + channel),
+                        &mut scratch.row,
+                    )?;
+                }
+                if together > 1 {
+                    let (everywhere, placed) = self.operands.tail.split();
+                    rows.iter_mut().for_each(|row| everywhere.apply(row));
+                    let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
+                    task.pieces.write_whole_cells(self.kernels, (0, cell, 0), &rows, placed, &mut scratch.row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The products of a chunk of input rows, into a slot of the ring.
+    fn multiply(
+        &self,
+        n: usize,
+        g: usize,
+        rows: Range<usize>,
+        chunk: usize,
+        ring: &mut Ring<E::Compute>,
+        (block, cells): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+    ) -> TractResult<()> {
+        let width = self.problem.axes[1].input;
+        let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
+        let count = rows.len() * width;
+        let padded = count.next_multiple_of(lanes);
+        let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
+        let reach = first + (channels - 1) * self.strides[1] + padded;
+        let in_place = self.problem.data_format == DataFormat::Ncx && reach <= self.operands.input.len();
+        let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
+            Some(data) => {
+                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], ahead: false }
+            }
+            None => {
+                let data = block.of(channels * padded)?;
+                let (from, step) = (&self.operands.input[first..], self.strides[3]);
+                if self.problem.data_format == DataFormat::Ncx {
+                    for (ci, to) in data.chunks_mut(padded).enumerate() {
+                        let from = &from[ci * self.strides[1]..];
+                        E::widen_slice(&from[..count], &mut to[..count]);
+                        to[count..].fill(E::Compute::ZERO);
+                    }
+                } else if let Some(from) = E::as_compute(from) {
+                    crate::layout::transposed(self.kernels, from, step, (channels, count), data, padded);
+                } else {
+                    let cells = cells.of(channels * count)?;
+                    for (to, from) in cells.chunks_mut(channels).zip(from.chunks(step)) {
+                        E::widen_slice(&from[..channels], to);
+                    }
+                    crate::layout::transposed(self.kernels, cells, channels, (channels, count), data, padded);
+                }
+                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], ahead: false }
+            }
+        };
+        let origin = source.base;
+        let weights = &self.weights[g * self.products * channels..];
+        let slot = chunk % ring.slots * ring.slot;
+        let per_tile = self.plan.nv * lanes;
+        for panel in &self.panels {
+            for at in (0..padded).step_by(per_tile) {
+                let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
+                let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
+                let mut start = Start::Bias(&self.zeros);
+                let longest = part_of_chain(channels, 1);
+                for from in (0..channels).step_by(longest) {
+                    source.base = origin + at + from * source.channel_stride;
+                    let part = Source { channels: longest.min(channels - from), ..source };
+                    tile.run(&weights[panel.weights + from * tile.mr()..], &part, start, out, ring.pitch);
+                    start = Start::Add;
+                }
+            }
+        }
+        Ok(())
+    }
+}

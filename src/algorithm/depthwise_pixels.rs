@@ -1,0 +1,642 @@
+//! Groups of few channels, lanes are output channels: strides leave no lane empty.
+//!
+//! Channels-last data is computed as it lies, all channels of a row at a time: where a group has one channel in and out, a vector of the input is what a vector
+//! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
+//! transposed squares on its way in and on its way out, a vector of channels at a time.
+
+use crate::algorithm::Operands;
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::{AxisPhases, Tap};
+use crate::kernel::KernelSizes;
+use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Kernels, Picks};
+use crate::layout::blocks_of;
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::taps::{axes_of, taps_before, too_many_phases};
+use crate::memory::{Aligned, Scratch};
+use crate::output::partition::{BYTES_BY_WAY, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
+use crate::parallel::threads;
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
+
+/// The share of L2 that a block's input takes: its output goes through the rest.
+const SHARE_OF_INPUT: usize = 4;
+
+/// Bytes of results that are made before they are stored: channels first, they stay in L1; channels last, they are where they are stored, most often, and so many
+/// rows read few cells more than they have.
+const RESULT_BYTES: [usize; 2] = [16 * 1024, 256 * 1024];
+
+/// Bytes of a row's cells that are read for neighbouring rows after each other, so that they stay in L1 (0.87 of the time on 28×28 cells of 256 channels).
+const BYTES_BELOW: usize = 8 * 1024;
+
+/// Positions that share the loads of weights: parts of a row have no fewer.
+const LEAST_POSITIONS: usize = 8;
+
+/// Cells that are transposed at a time.
+const CELLS_AT_ONCE: usize = 4096;
+
+/// Bytes of channels-first input that are transposed together, where a plane is smaller: in L1 with its results.
+const TRANSPOSED_BYTES: usize = 16 * 1024;
+
+/// Products of a sum where lanes are picked, at most: it is one chain.
+const LONGEST_SUM: usize = 128;
+
+/// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
+const MOST_TAPS: usize = 256;
+
+/// Above this many, the list of what is read of a cell, a vector for each vector of output channels and input channel of a group, outgrows its use.
+const MOST_READS: usize = 4096;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellsPlan {
+    /// Output channels of a vector.
+    pub width: usize,
+    /// Groups that are computed together: all of them where channels are last, or else vectors of them as long as they are small.
+    pub together: usize,
+    /// Input channels and output channels of those.
+    pub depths: (usize, usize),
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+    /// Where a group has not one channel in and out.
+    picks: Option<Picks>,
+}
+
+impl CellsPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<CellsPlan, String> {
+        let KernelSizes { lanes, picks, .. } = KernelSizes::new(datum_type, isa);
+        let picked = (problem.group_in, problem.group_out) != (1, 1);
+        let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
+        if picked && problem.data_format == DataFormat::Ncx {
+            return Err(format!("{}, not one to one, channels first", of_group()));
+        }
+        if picked && problem.group_out >= lanes {
+            return Err(format!("{} fill a vector", of_group()));
+        }
+        let reads = problem.group.saturating_mul(problem.group_out).div_ceil(lanes).saturating_mul(problem.group_in);
+        if picked && reads > MOST_READS {
+            return Err(format!("{reads} vectors to pick from are too many to list"));
+        }
+        let list = picked.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
+        if let Some(None) = list {
+            return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let taps = problem.axes.iter().fold(1usize, |taps, axis| taps.saturating_mul(axis.kernel));
+        if taps > MOST_TAPS {
+            return Err(format!("{taps} taps are too many to list for each place near a border"));
+        }
+        let channels = problem.group * problem.group_out;
+        if channels < lanes / 2 {
+            return Err(format!("{channels} channels leave most lanes of a vector empty"));
+        }
+        let width = lanes;
+        if layout.is_some_and(|l| *l != FilterLayout::Cells { width }) {
+            return Err(format!("the filter is packed for {layout:?}"));
+        }
+        let axes = axes_of(problem);
+        let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
+        let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
+        if picked && chain > LONGEST_SUM {
+            return Err(format!("{chain} products are too many to sum in one chain"));
+        }
+        let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
+        let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
+        let out_steps = positions(|axis| axis.out_step);
+        let together = match problem.data_format {
+            DataFormat::Nxc => problem.group,
+            DataFormat::Ncx => {
+                let plane = input.max(output).saturating_mul(lanes * crate::element::compute_bytes(datum_type)).max(1);
+                lanes * (TRANSPOSED_BYTES / plane).clamp(1, problem.group.div_ceil(lanes))
+            }
+        };
+        let depths = (together * problem.group_in, together * problem.group_out);
+        let mut plan = CellsPlan { width, together, depths, block_rows: 1, cost: 0, axes, picks: list.flatten() };
+        let budget = machine.l2 / SHARE_OF_INPUT / crate::element::compute_bytes(datum_type);
+        let (one, two) = (plan.window(1), plan.window(2));
+        let per_row = two.saturating_sub(one).max(1);
+        let grid = plan.axes[plan.axes.len() - 2].grid;
+        plan.block_rows = (1 + budget.saturating_sub(one) / per_row).min(grid);
+        let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
+        let all_taps = taps;
+        let taps = all_taps.div_ceil(out_steps);
+        let shared = plan.axes.last().is_some_and(|x| {
+            let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
+            x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
+        });
+        let summed = match picked {
+            true => cost::picked(output, taps.saturating_mul(problem.group_in), shared, picks),
+            false => cost::cells(problem.data_format, output, taps, shared),
+        };
+        let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step * cost::RUN_OF_CELLS);
+        let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
+        let of_taps = match picked {
+            true => cost::CHANNELS,
+            false => (cost::TAP_OF_CELLS.saturating_mul(all_taps) as f64 * inside) as usize,
+        };
+        // both are those of a Zen 4: on a Xeon, choices are about as good without
+        let (edges, beyond) = match (plan.axes.last(), problem.data_format, isa) {
+            (None, ..) | (.., Isa::Amx) | (_, DataFormat::Nxc, _) => (0, 0),
+            (Some(x), DataFormat::Ncx, _) => {
+                let places = (output / x.output.max(1)).saturating_mul(x.near_ends());
+                let edges = places.saturating_mul(taps.saturating_mul(cost::TAP_OF_EDGE));
+                (edges, cost::beyond_cache(problem, datum_type, isa, machine))
+            }
+        };
+        let vector = of_taps.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
+        let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs).saturating_add(edges);
+        let cost = (vectors as u64).saturating_mul(problem.batch as u64);
+        let row = plan
+            .axes
+            .last()
+            .map_or(0, |x| x.input.max(x.output))
+            .saturating_mul(lanes * crate::element::compute_bytes(datum_type));
+        let cost = if row > machine.l2 / 4 { cost::of_long_rows(cost) } else { cost };
+        plan.cost = cost.saturating_add(beyond);
+        Ok(plan)
+    }
+
+    /// Grid rows whose results are stored together.
+    fn stored_rows(&self, problem: &Problem) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let row = x.output.saturating_mul(self.depths.1).saturating_mul(y.out_step * size_of::<f32>());
+        (RESULT_BYTES[usize::from(problem.data_format == DataFormat::Nxc)] / row).clamp(1, self.block_rows)
+    }
+
+    /// Elements of the input that a block of grid rows reads, at most.
+    fn window(&self, rows: usize) -> usize {
+        let (outer, [y, x]) = self.axes.split_at(self.axes.len() - 2) else {
+            unreachable!("axes end in rows and columns")
+        };
+        let shifts = y.shifts();
+        let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
+        let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
+        let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
+        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        // squares run over the last cell by a vector of cells
+        let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
+        let cells = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
+        let results = cells.saturating_mul(self.depths.1);
+        let window = self.window(self.block_rows);
+        // channels-first windows are copied twice
+        let elements = window.saturating_mul(2).saturating_add(results);
+        let blocks = y.grid.div_ceil(self.block_rows);
+        elements
+            .saturating_mul(element)
+            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+            .saturating_add(BYTES_BY_WAY)
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Cells { width: self.width }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
+        let unit = if problem.data_format == DataFormat::Nxc { problem.group } else { self.width };
+        let units = problem.group.div_ceil(unit);
+        let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
+        let parts = wanted.div_ceil(groups.len());
+        // columns of a single row only: what a task copies is consecutive
+        let (rows, columns) = if (y.output, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
+        let cut = Cut {
+            groups,
+            channels: blocks_of(problem.group_out, problem.group_out),
+            rows: blocks_of(y.grid, y.grid.div_ceil(rows)),
+            columns: blocks_of(x.grid, x.grid.div_ceil(columns)),
+        };
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| prepared.run(task, scratch))
+    }
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a CellsPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    /// Where the weights of each phase begin, by residues, in taps.
+    weights_of: Vec<usize>,
+    weights: &'a [E::Compute],
+    bias: Vec<E::Compute>,
+    operands: &'a Operands<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+/// Grid rows of one phase that have the same taps inside the input, and how one of them is computed.
+struct Rows {
+    grid: Range<usize>,
+    /// The first input row that grid row zero would read; nothing where no tap is inside.
+    first: Option<i64>,
+    stretches: Vec<Stretch>,
+}
+
+/// Output cells of a row that have the same taps inside the input, one column phase.
+struct Stretch {
+    /// The first one's column, of the task's.
+    column: usize,
+    /// How many there are, as far apart as there are column phases.
+    count: usize,
+    /// The first input cell of the row that the first one reads, in elements.
+    source: usize,
+    /// The taps, seen from there.
+    taps: CellTaps,
+}
+
+/// The columns of a task.
+struct Columns {
+    /// Of the grid.
+    grid: Range<usize>,
+    /// Of the output.
+    cells: Range<usize>,
+    /// Of what is read, the input or a copy.
+    input: Range<usize>,
+}
+
+/// A tap inside the input: its place among those of its phase, and its shift.
+type Inside = (usize, i64);
+
+/// The runs of grid positions of an axis that have the same taps inside the input, with those taps and the least of their shifts.
+fn runs(axis: &AxisPhases, phase: usize) -> Vec<(Range<usize>, Vec<Inside>, i64)> {
+    let shift = |at: usize| axis.phases[phase].taps[at].shift;
+    let run = |(grid, taps): (Range<usize>, Range<usize>)| {
+        let taps: Vec<Inside> = taps.map(|at| (at, shift(at))).collect();
+        let least = taps.iter().map(|(_, shift)| *shift).min().unwrap_or(0);
+        (grid, taps, least)
+    };
+    axis.runs(phase).into_iter().map(run).collect()
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a CellsPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &'a Operands<'a, E>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let channels = problem.group * problem.group_out;
+        let mut bias = vec![E::Compute::ZERO; channels.next_multiple_of(plan.width)];
+        if let Some(values) = operands.bias {
+            E::widen_slice(values, &mut bias[..channels]);
+        }
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            weights_of: taps_before(axes),
+            weights: filter.data::<E::Compute>()?,
+            bias,
+            operands,
+            strides: crate::layout::input_strides(problem, axes.len()),
+        })
+    }
+
+    /// Everything that a task writes.
+    fn run(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+        let (plan, lanes) = (self.plan, self.kernels.lanes);
+        let (outer_axes, [y, x]) = plan.axes.split_at(plan.axes.len() - 2) else { return Ok(()) };
+        let last = self.problem.data_format == DataFormat::Nxc;
+        let image = &self.operands.input[task.n * self.strides.0..];
+        let [.., row, column] = *self.strides.2 else { return Ok(()) };
+
+        // per outer phase, the places in the outer kernel and in the input that meet
+        let sizes = || outer_axes.iter().map(|axis| axis.out_step);
+        let met: Vec<Vec<(usize, usize)>> = task
+            .pieces
+            .outer_phases
+            .iter()
+            .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
+            .collect();
+        let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
+        // cells are read in whole vectors
+        let reach = plan.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
+        let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
+        let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
+        let whole = in_place.is_some() || task.columns.len() == x.grid;
+        let columns = Columns {
+            grid: task.columns.clone(),
+            cells: task.pieces.columns.clone(),
+            input: if whole { 0..x.input } else { window_of(x, &task.columns) },
+        };
+        let slab = plan.window(plan.block_rows) / slabs.len().max(1);
+        let place = |offset: usize| match in_place {
+            Some(_) => offset,
+            None => slabs.partition_point(|other| *other < offset) * slab,
+        };
+        let rows: Vec<Vec<Rows>> = task
+            .pieces
+            .outer_phases
+            .iter()
+            .zip(&met)
+            .cartesian_product(0..y.out_step)
+            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, place))
+            .collect();
+        let spread = Spread { rows: &rows, row_stride, width: columns.cells.len() };
+        let starts: Vec<usize> = match self.problem.data_format {
+            DataFormat::Nxc => vec![],
+            DataFormat::Ncx => {
+                let stored = CELLS_AT_ONCE.min(plan.stored_rows(self.problem) * y.out_step * x.output);
+                (0..stored + lanes).map(|cell| cell * plan.depths.1).collect()
+            }
+        };
+
+        for first in task.groups.clone().step_by(plan.together) {
+            let channels = first..(first + plan.together).min(task.groups.end);
+            let width = if last { plan.depths.1 } else { channels.len().next_multiple_of(lanes) };
+            for block in blocks(&task.rows, plan.block_rows) {
+                let (window, data) = match in_place {
+                    Some(data) => (0..y.input, data),
+                    None => {
+                        let window = window_of(y, &block);
+                        let data = scratch.block.of(slab * slabs.len() + lanes)?;
+                        // tasks may lie where no tap is inside the input
+                        let read = !window.is_empty() && !columns.input.is_empty();
+                        for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs).filter(|_| read) {
+                            let at = window.start * row + columns.input.start * column;
+                            let source = &image[first * self.strides.1 + from + at..];
+                            let copies = scratch.ragged.of(slab)?;
+                            self.fill(source, channels.len(), window.len() * columns.input.len(), copies, to);
+                        }
+                        (window, &*data)
+                    }
+                };
+                for outer in 0..task.pieces.outer_phases.len() {
+                    for grid in blocks(&block, plan.stored_rows(self.problem)) {
+                        let sums = |to: &mut [E::Compute]| {
+                            self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
+                        };
+                        let cells = y.cells(&grid);
+                        match self.problem.data_format {
+                            DataFormat::Nxc => self.store_last(task, outer, cells, sums, &mut scratch.tile)?,
+                            DataFormat::Ncx => {
+                                let results = scratch.tile.of((cells.len() * spread.width + lanes) * plan.depths.1)?;
+                                sums(results);
+                                let by_way = scratch.ragged.of(lanes * CELLS_BY_WAY)?;
+                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), by_way);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Channels last: whole output rows, in place where the element type allows.
+    fn store_last(
+        &self,
+        task: &mut Task<E>,
+        outer: usize,
+        cells: Range<usize>,
+        sums: impl Fn(&mut [E::Compute]),
+        buffer: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let depth = self.plan.depths.1;
+        let at = task.pieces.index(0, outer, cells.start, task.pieces.columns.start);
+        let (everywhere, placed) = self.operands.tail.split();
+        let finished = |results: &mut [E::Compute]| {
+            sums(results);
+            everywhere.apply(results);
+            if !placed.is_empty() {
+                for (p, cell) in results.chunks_mut(depth).enumerate() {
+                    placed.apply_cell(0, at + p * depth, cell);
+                }
+            }
+        };
+        let to = task.pieces.cells_of_rows(outer, cells);
+        if let Some(to) = E::as_compute_mut(to) {
+            finished(to);
+            return Ok(());
+        }
+        let results = buffer.of(to.len())?;
+        finished(results);
+        E::narrow_slice(results, to);
+        Ok(())
+    }
+
+    /// Channels first: by way of squares, a vector of channels at a time.
+    fn store_first(
+        &self,
+        task: &mut Task<E>,
+        outer: usize,
+        cells: Range<usize>,
+        channels: Range<usize>,
+        (results, starts): (&mut [E::Compute], &[usize]),
+        by_way: &mut [E::Compute],
+    ) {
+        let (lanes, width) = (self.kernels.lanes, task.pieces.columns.len());
+        let (everywhere, placed) = self.operands.tail.split();
+        let (count, depth) = (cells.len() * width, self.plan.depths.1);
+        everywhere.apply(&mut results[..count * depth]);
+        let first = task.pieces.cell(cells.start, task.pieces.columns.start);
+        for vector in blocks(&channels, lanes) {
+            let slot = task.channel(self.problem, vector.start, 0);
+            let slots = slot..slot + vector.len();
+            for at in (0..count).step_by(CELLS_AT_ONCE) {
+                let run = CellRun { cells: first + at..first + count.min(at + CELLS_AT_ONCE), first: 0 };
+                let (results, tail) = (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
+                task.pieces.write_squares(self.kernels, slots.clone(), outer, &[run], results, starts, tail, by_way);
+            }
+        }
+    }
+
+    /// The taps of the outer axes that are inside the input at a grid position: the place among those of the phase, and where the input is, in
+    /// elements of an image.
+    fn outer_taps(&self, at: &[usize], phases: &[usize]) -> Vec<(usize, usize)> {
+        let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.strides.2);
+        axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
+            let taps = &axis.phases[*phase].taps;
+            let index = |tap: &Tap| {
+                let index = (*u * axis.in_step) as i64 + tap.shift;
+                (0..axis.input as i64).contains(&index).then_some(index as usize)
+            };
+            let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
+            let next = |(place, slab): (usize, usize)| {
+                inside.iter().map(move |(i, index)| (place * taps.len() + i, slab + index * stride)).collect::<Vec<_>>()
+            };
+            all.into_iter().flat_map(next).collect()
+        })
+    }
+
+    /// How the grid rows of a phase of outer and row axes are computed.
+    fn rows(
+        &self,
+        (phase, ry): (usize, usize),
+        outer: &[(usize, usize)],
+        columns: &Columns,
+        row_stride: usize,
+        place: impl Fn(usize) -> usize,
+    ) -> Vec<Rows> {
+        let (plan, depth) = (self.plan, self.plan.depths.0);
+        let of_tap = plan.width * self.problem.group_in;
+        let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
+        let of_phases: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
+        let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
+        let stretch =
+            |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
+                let residues =
+                    plan.axes.iter().zip(picked.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
+                let steps = plan.axes.iter().map(|axis| axis.out_step);
+                let first = self.weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
+                let (of_rows, of_columns) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
+                let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
+                for (o, slab) in outer {
+                    for (i, dy) in y_taps {
+                        for (j, dx) in x_taps {
+                            let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
+                            taps.push(CellTap {
+                                offset: place(*slab) + dy * row_stride + dx * depth,
+                                weights: (first + (o * of_rows + i) * of_columns + j) * of_tap,
+                            });
+                        }
+                    }
+                }
+                let begin = grid.start.max(columns.grid.start);
+                let column = begin * x.out_step + rx;
+                let end = (grid.end * x.out_step).min(columns.cells.end);
+                let source = (begin * x.in_step) as i64 + x_least - columns.input.start as i64;
+                Stretch {
+                    column: column - columns.cells.start,
+                    count: end.saturating_sub(column).div_ceil(x.out_step),
+                    source: if taps.is_empty() { 0 } else { source as usize * depth },
+                    taps: CellTaps::new(taps, x.in_step * depth),
+                }
+            };
+        let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
+            grid,
+            first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
+            stretches: of_phases
+                .iter()
+                .enumerate()
+                .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
+                .map(|(rx, run)| stretch(rx, run, &y_taps, y_least))
+                .filter(|stretch| stretch.count > 0)
+                .collect(),
+        };
+        runs(y, ry).into_iter().map(row).collect()
+    }
+
+    /// Consecutive cells of some channels, side by side.
+    fn fill(&self, source: &[E], channels: usize, cells: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
+        let depth = self.plan.depths.0;
+        if self.problem.data_format == DataFormat::Nxc {
+            return E::widen_slice(&source[..cells * depth], &mut to[..cells * depth]);
+        }
+        let plane = self.strides.1;
+        if let Some(source) = E::as_compute(source) {
+            return crate::layout::transposed(self.kernels, source, plane, (cells, channels), to, depth);
+        }
+        let stride = copies.len() / depth;
+        for (c, copy) in copies.chunks_mut(stride.max(1)).enumerate().take(channels) {
+            E::widen_slice(&source[c * plane..c * plane + cells], &mut copy[..cells]);
+        }
+        crate::layout::transposed(self.kernels, copies, stride, (cells, channels), to, depth);
+    }
+
+    /// The sums of all output rows of a range of grid rows, which begin at `to`. `data` begins with input row `first_row`; `first` is the first of
+    /// `channels` channels.
+    fn sum(
+        &self,
+        spread: &Spread,
+        outer: usize,
+        grid: Range<usize>,
+        (data, first_row): (&[E::Compute], usize),
+        (first, channels): (usize, usize),
+        to: &mut [E::Compute],
+    ) {
+        let (from, depth) = self.plan.depths;
+        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let each = self.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
+        let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
+        let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * spread.width * depth);
+        let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
+        for ry in 0..y.out_step {
+            // the last grid row may not have all phases
+            let end = grid.end.min((y.output + y.out_step - 1 - ry) / y.out_step);
+            for run in &spread.rows[outer * y.out_step + ry] {
+                let (begin, end) = (grid.start.max(run.grid.start), end.min(run.grid.end));
+                if begin >= end {
+                    continue;
+                }
+                let row = run.first.map_or(0, |first| (begin * y.in_step) as i64 + first - first_row as i64);
+                let source = &data[row as usize * spread.row_stride..];
+                let to = &mut to[((begin - grid.start) * y.out_step + ry) * spread.width * depth..];
+                for stretch in &run.stretches {
+                    let (source, to) = (&source[stretch.source..], &mut to[stretch.column * depth..]);
+                    let rows = (end - begin, in_row, out_row);
+                    let columns = (stretch.count, in_column, out_column);
+                    // the longer side is the inner loop
+                    let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
+                    let (taps, picks) = (&stretch.taps, self.plan.picks.as_ref());
+                    let below = (BYTES_BELOW / size_of::<E::Compute>() / many.1).max(LEAST_POSITIONS);
+                    let part = if few.0 > 1 { many.0.div_ceil(many.0.div_ceil(below)) } else { many.0 };
+                    for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
+                        let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
+                        let cells = Cells { source, step: many.1, taps, weights, each, bias, channels, picks };
+                        let to = &mut to[i * few.2 + begin * many.2..];
+                        self.kernels.sum_of_cells(&cells, to, many.2, part.min(many.0 - begin));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How rows are computed, and how far apart they are in what is read.
+struct Spread<'a> {
+    /// By outer phase of the task, then by row phase.
+    rows: &'a [Vec<Rows>],
+    row_stride: usize,
+    /// Columns of what is written.
+    width: usize,
+}
+
+fn blocks(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = range.end;
+    range.clone().step_by(size).map(move |begin| begin..(begin + size).min(end))
+}
+
+/// The input rows that a range of grid rows reads.
+fn window_of(axis: &AxisPhases, grid: &Range<usize>) -> Range<usize> {
+    let shifts = axis.shifts();
+    let at = |u: usize, shift: Option<&i64>| {
+        ((u * axis.in_step) as i64 + shift.copied().unwrap_or(0)).clamp(0, axis.input as i64) as usize
+    };
+    let begin = at(grid.start, shifts.first());
+    begin..at(grid.end - 1, shifts.last().map(|shift| shift + 1).as_ref()).max(begin)
+}

@@ -1,0 +1,482 @@
+//! One input channel a group: sums of shifted rows, written as they are computed.
+//!
+//! Where an output row has one phase, a window moves down the rows ([`Kernels::sum_of_window`]), or, in small pictures whose rows keep their width,
+//! vectors run over row ends ([`Kernels::sum_of_plane`]); else the phases of a row are summed over positions that follow each other and
+//! interleaved in registers ([`Kernels::sum_of_taps`]).
+
+use crate::algorithm::Operands;
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::{AxisPhases, Phase};
+use crate::kernel::KernelSizes;
+use crate::kernel::{Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::input_tile::{Filling, Sheets};
+use crate::layout::taps::{axes_of, taps_before, too_many_phases};
+use crate::layout::window::{WindowTaps, reads_in_place};
+use crate::layout::{blocks_of, even_blocks};
+use crate::memory::{Aligned, Scratch};
+use crate::output::epilogue::ChannelTail;
+use crate::output::partition::group_parts;
+use crate::output::partition::{Cut, Task, bytes_of_tasks, run_tasks};
+use crate::parallel::threads;
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
+
+/// Bytes of a channel's sheets that are worked on at a time: they stay in L2. A quarter of it, which stays in L1, was 1.1 to 1.6 times slower (Zen 4).
+const SHEET_BYTES: usize = 64 * 1024;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DepthwisePlan {
+    /// How a channel's results are summed.
+    pub way: Way,
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+    /// The axes as sheets lay them out.
+    laid_out: Vec<AxisPhases>,
+}
+
+/// How a channel's results are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Rows of several phases, one at a time.
+    Rows,
+    /// Rows of several phases that follow each other without gaps, a block of them at a time.
+    Runs,
+    /// Rows of one phase, by a window that moves down those of a copy.
+    Windows,
+    /// The same, over the rows of the input.
+    WindowsInPlace,
+    /// All rows at once, from the input.
+    Planes,
+}
+
+impl Way {
+    /// Whether output rows have one phase each.
+    fn has_one_phase(self) -> bool {
+        matches!(self, Way::Windows | Way::WindowsInPlace | Way::Planes)
+    }
+
+    /// Whether the input is read where it is.
+    fn is_in_place(self) -> bool {
+        matches!(self, Way::WindowsInPlace | Way::Planes)
+    }
+}
+
+/// Bytes of masks that stay in L1 beside the planes.
+const MASK_BYTES: usize = 8 * 1024;
+
+/// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
+const DENSE_STEP: usize = 2;
+
+/// Sheets for blocks of `rows` grid rows; `laid_out` are the axes without the steps that the kernel takes.
+fn sheets_of(axes: &[AxisPhases], laid_out: &[AxisPhases], rows: usize, flat: bool) -> Sheets {
+    let (row_step, column_step) = steps(axes, laid_out);
+    let columns = axes[axes.len() - 1].grid;
+    Sheets::new(laid_out, (rows - 1) * row_step + 1, (columns - 1) * column_step + 1, flat)
+}
+
+/// How many rows and columns of the sheets are from a grid position to the next.
+fn steps(axes: &[AxisPhases], laid_out: &[AxisPhases]) -> (usize, usize) {
+    let step = |from_last: usize| {
+        let axis = axes.len() - from_last;
+        axes[axis].in_step / laid_out[axis].in_step
+    };
+    (step(2), step(1))
+}
+
+impl DepthwisePlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<DepthwisePlan, String> {
+        if problem.group_in != 1 {
+            return Err(format!("{} input channels a group, not one", problem.group_in));
+        }
+        if problem.data_format != DataFormat::Ncx {
+            return Err("rows of a channel are not contiguous in NXC".to_string());
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        if layout.is_some_and(|l| *l != Self::layout()) {
+            return Err(format!("the filter is packed for {layout:?}"));
+        }
+        let axes = axes_of(problem);
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let windows = x.out_step == 1;
+        let KernelSizes { lanes, masks, .. } = KernelSizes::new(datum_type, isa);
+        let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
+        let mut laid_out = axes.clone();
+        for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {
+            axis.in_step = 1;
+        }
+        let sheets = |rows| sheets_of(&axes, &laid_out, rows, flat);
+        let fixed = sheets(1).channel_stride;
+        let per_row = sheets(2).channel_stride.saturating_sub(fixed).max(1);
+        let block_rows = (1 + (SHEET_BYTES / 4).saturating_sub(fixed) / per_row).min(y.grid);
+        let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
+        let taps = positions(|axis| axis.phases.iter().map(|phase| phase.taps.len()).sum());
+        let phases = positions(|axis| axis.out_step);
+        let rows = positions(|axis| axis.output) / x.output.max(1);
+        // rows that follow each other are summed as one
+        let vectors = match flat {
+            true => positions(|axis| axis.output).div_ceil(lanes),
+            false => rows.saturating_mul(x.grid.div_ceil(lanes)).saturating_mul(x.out_step),
+        };
+        let summed = cost::Rows { rows: if flat { 0 } else { rows }, vectors, taps: taps.div_ceil(phases) };
+        let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
+        let outer = axes[..axes.len() - 2].iter().map(|axis| axis.grid).product::<usize>();
+        let copied = cost::copied_rows(&sheets(y.grid), lanes, windows).saturating_mul(outer);
+        let of_channels = |channel: usize| channel.saturating_mul(problem.group_out);
+        let copying = |channel: usize| of_channels(channel).saturating_add(copied);
+        let mut ways = match (windows, flat) {
+            (true, _) => vec![(Way::Windows, copying(summed.by_window(x.in_step, several)))],
+            (_, true) => vec![(Way::Runs, copying(summed.interleaved(x.out_step)))],
+            (_, false) => vec![(Way::Rows, copying(summed.interleaved(x.out_step)))],
+        };
+        // loads that leave out the padding need no copy that has it
+        if windows && masks && axes.len() == 2 {
+            if reads_in_place(y, x) {
+                // what is two apart costs as much to pick out of a copy
+                ways.retain(|_| x.in_step != 2);
+                ways.push((Way::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several))));
+            }
+            let vectors = (y.output * x.output).div_ceil(lanes);
+            let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
+            if keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
+                ways.push((Way::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several))));
+            }
+        }
+        let (way, group) = ways.into_iter().min_by_key(|way| way.1).ok_or("there is no way to sum")?;
+        let block_rows = if way.is_in_place() { y.grid } else { block_rows };
+        let groups = group.saturating_mul(problem.group).saturating_mul(problem.batch) as u64;
+        let moved = cost::beyond_cache(problem, datum_type, isa, machine).saturating_add(cost::LISTED_ROWS);
+        let cost = groups.saturating_add(moved);
+        Ok(DepthwisePlan { way, block_rows, cost, axes, laid_out })
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let sheets = match self.way.is_in_place() {
+            // elements of another type are widened
+            true => self.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.input)),
+            false => {
+                sheets_of(&self.axes, &self.laid_out, self.block_rows, self.way == Way::Runs).working_bytes(1, element)
+            }
+        };
+        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1)).saturating_add(MASK_BYTES)
+    }
+
+    /// That of panels of one channel.
+    pub fn layout() -> FilterLayout {
+        FilterLayout::Phases { mr: 1, tail_mr: 1 }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let to_share = self.cost.saturating_mul(cost::MOVED);
+        let groups = group_parts(problem, threads(to_share));
+        // few groups: their output channels are shared out, each part copies the input for itself
+        let parts = if threads(to_share) > groups.len() * problem.batch && groups.iter().all(|g| g.len() == 1) {
+            threads(to_share)
+        } else {
+            1
+        };
+        let cut = Cut {
+            groups,
+            channels: even_blocks(problem.group_out, parts),
+            rows: blocks_of(y.grid, y.grid),
+            columns: blocks_of(x.grid, x.grid),
+        };
+        run_tasks(problem, &self.axes, &cut, to_share, output, |task, scratch| {
+            let mut phases = prepared.empty_phases();
+            for rows in &prepared.blocks {
+                let copied = !self.way.is_in_place();
+                let filling = copied.then(|| prepared.filling(&task.outer, rows)).transpose()?;
+                let block = (rows, filling.as_ref());
+                task.groups.clone().try_for_each(|g| prepared.run_group(task, g, block, &mut phases, scratch))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a DepthwisePlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    sheets: Sheets,
+    /// Rows and columns of the sheets from a grid position to the next.
+    steps: (usize, usize),
+    /// For each phase of outer and row axes, for each column phase: `(offset in the sheets, index in a channel's weights)` of its taps.
+    rows: Vec<Vec<Vec<(usize, usize)>>>,
+    /// For each phase of outer and row axes, where a row has one phase.
+    windows: Vec<WindowTaps>,
+    /// Where rows are summed all at once.
+    planes: Option<PlaneTaps>,
+    weights: &'a [E::Compute],
+    /// Weights of an output channel.
+    taps: usize,
+    operands: &'a Operands<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+    /// Grid rows that are worked on at a time.
+    blocks: Vec<Range<usize>>,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a DepthwisePlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &'a Operands<'a, E>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let sheets = sheets_of(axes, &plan.laid_out, plan.block_rows, plan.way == Way::Runs);
+        let steps = steps(axes, &plan.laid_out);
+        let weights_of = taps_before(axes);
+        let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
+            let first = weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
+            picked
+                .iter()
+                .map(|p| p.taps.iter().map(|t| t.shift))
+                .multi_cartesian_product()
+                .enumerate()
+                .map(|(i, shifts)| (sheets.tap(&shifts), first + i))
+                .collect()
+        };
+        let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
+        let by_window = matches!(plan.way, Way::Windows | Way::WindowsInPlace);
+        let windows = picked().filter(|_| by_window).enumerate().map(|(i, picked)| {
+            let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
+            if plan.way == Way::WindowsInPlace {
+                let first = weights_of[y.residue * axes[1].out_step + x.residue];
+                let results = axes[0].output.saturating_sub(i).div_ceil(axes[0].out_step);
+                return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first, results);
+            }
+            WindowTaps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
+        });
+        let windows = windows.collect();
+        let all: Vec<Vec<(usize, usize)>> =
+            picked().filter(|_| !plan.way.has_one_phase()).map(|picked| taps_of(&picked)).collect();
+        let rows = all.chunks(axes[axes.len() - 1].out_step).map(|row| row.to_vec()).collect();
+        let planes = match (plan.way, &axes[..]) {
+            (Way::Planes, [y, x]) => {
+                let shifts = |axis: &'a AxisPhases| axis.phases[0].taps.iter().map(|tap| tap.shift);
+                let taps = shifts(y).cartesian_product(shifts(x).collect_vec()).collect_vec();
+                Some(PlaneTaps::new(kernels.lanes, y.input, y.output, x.output, &taps))
+            }
+            _ => None,
+        };
+        let weights = filter.data::<E::Compute>()?;
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            rows,
+            windows,
+            planes,
+            sheets,
+            steps,
+            weights,
+            taps: weights.len() / (problem.group * problem.group_out),
+            operands,
+            strides: crate::layout::input_strides(problem, axes.len()),
+            blocks: blocks_of(axes[axes.len() - 2].grid, plan.block_rows),
+        })
+    }
+
+    /// What of the input goes where in a block of grid rows.
+    fn filling(&self, outer: &[usize], rows: &Range<usize>) -> TractResult<Filling> {
+        let (row_step, column_step) = self.steps;
+        let columns = (self.plan.axes[self.plan.axes.len() - 1].grid - 1) * column_step + 1;
+        let rows = rows.start * row_step..(rows.end - 1) * row_step + 1;
+        self.sheets.filling(&self.strides.2, outer, rows, 0..columns)
+    }
+
+    /// Room for the taps of each phase of each phase of rows.
+    fn empty_phases(&self) -> Vec<Vec<Vec<WeightedTap<E::Compute>>>> {
+        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        (0..y.out_step).map(|_| (0..x.out_step).map(|_| vec![]).collect()).collect()
+    }
+
+    /// A block of grid rows of all output channels of one group.
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        (rows, filling): (&Range<usize>, Option<&Filling>),
+        phases: &mut [Vec<Vec<WeightedTap<E::Compute>>>],
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (axes, problem) = (&self.plan.axes, self.problem);
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let taps = self.taps;
+        let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
+        let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
+        let source = match filling {
+            Some(filling) => {
+                // runs are read in whole vectors: what lies past the last position is never stored, but must exist
+                let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
+                self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
+                sheets
+            }
+            None => {
+                let plane = &input[..y.input * x.input];
+                match E::as_compute(plane) {
+                    Some(plane) => plane,
+                    None => {
+                        let wide = block.of(plane.len())?;
+                        E::widen_slice(plane, wide);
+                        wide
+                    }
+                }
+            }
+        };
+        for channel in task.channels.clone() {
+            let output_channel = g * problem.group_out + channel;
+            let weights = &self.weights[output_channel * taps..];
+            let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
+            let slot = task.channel(problem, g, channel);
+            let tail = self.operands.tail.of(output_channel);
+            for outer in 0..task.pieces.outer_phases.len() {
+                if self.plan.way.has_one_phase() {
+                    let place = (slot, outer, rows.clone());
+                    self.run_rows(task, source, &weights[..taps], bias, place, tail, scratch_row)?;
+                    continue;
+                }
+                let rows_of_taps = &self.rows[task.pieces.outer_phases[outer] * y.out_step..];
+                for (phases, row) in phases.iter_mut().zip(rows_of_taps) {
+                    for (phase, taps) in phases.iter_mut().zip(row) {
+                        phase.clear();
+                        phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
+                    }
+                }
+                if self.plan.way == Way::Runs {
+                    let at = task.pieces.index(slot, outer, rows.start, 0);
+                    if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
+                        self.run_cells(source, &phases[0], bias, (tail, at), to, scratch_row)?;
+                        continue;
+                    }
+                }
+                let end = (rows.end * y.out_step).min(y.output);
+                for cell in rows.start * y.out_step..end {
+                    let source = &source[(cell / y.out_step - rows.start) * self.sheets.pitch..];
+                    let place = (slot, outer, cell);
+                    self.run_row(task, source, &phases[cell % y.out_step], bias, place, tail, scratch_row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All output rows of a channel that come from a range of grid rows.
+    #[expect(clippy::too_many_arguments)]
+    fn run_rows(
+        &self,
+        task: &mut Task<E>,
+        source: &[E::Compute],
+        weights: &[E::Compute],
+        bias: E::Compute,
+        (slot, outer, rows): (usize, usize, Range<usize>),
+        tail: ChannelTail<E>,
+        buffer: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let windows = self.windows.iter().skip(task.pieces.outer_phases[outer] * y.out_step).take(y.out_step);
+        let cells = y.cells(&rows);
+        let at = task.pieces.index(slot, outer, cells.start, 0);
+        let to = task.pieces.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
+        let results = |to: &mut [E::Compute]| {
+            if let Some(planes) = &self.planes {
+                self.kernels.sum_of_plane(planes, source, weights, bias, to);
+            }
+            for (ry, taps) in windows.clone().enumerate().take(cells.len()) {
+                let rows = (cells.len() - ry).div_ceil(y.out_step);
+                let results = Results { rows, width: x.output, step: y.out_step * x.output };
+                taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
+            }
+            tail.apply(at, 1, to);
+        };
+        if let Some(to) = E::as_compute_mut(to) {
+            results(to);
+            return Ok(());
+        }
+        let buffer = buffer.of(to.len())?;
+        results(buffer);
+        E::narrow_slice(buffer, to);
+        Ok(())
+    }
+
+    /// Consecutive cells, the first of which has index `at` in the output.
+    fn run_cells(
+        &self,
+        source: &[E::Compute],
+        phases: &[Vec<WeightedTap<E::Compute>>],
+        bias: E::Compute,
+        (tail, at): (ChannelTail<E>, usize),
+        to: &mut [E],
+        row: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        if let Some(to) = E::as_compute_mut(to) {
+            self.kernels.sum_of_taps(source, phases, bias, to);
+            tail.apply(at, 1, to);
+            return Ok(());
+        }
+        let row = row.of(to.len())?;
+        self.kernels.sum_of_taps(source, phases, bias, row);
+        tail.apply(at, 1, row);
+        E::narrow_slice(row, to);
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments)]
+    fn run_row(
+        &self,
+        task: &mut Task<E>,
+        source: &[E::Compute],
+        phases: &[Vec<WeightedTap<E::Compute>>],
+        bias: E::Compute,
+        (slot, outer, cell): (usize, usize, usize),
+        tail: ChannelTail<E>,
+        row: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let x = &self.plan.axes[self.plan.axes.len() - 1];
+        let whole = x.output == x.grid * x.out_step;
+        let at = task.pieces.index(slot, outer, cell, 0);
+        if whole && let Some(to) = task.pieces.whole_rows(x.output, slot, outer, cell..cell + 1) {
+            return self.run_cells(source, phases, bias, (tail, at), to, row);
+        }
+        let row = row.of(x.grid * x.out_step)?;
+        self.kernels.sum_of_taps(source, phases, bias, row);
+        let row = &mut row[..x.output];
+        tail.apply(at, 1, row);
+        task.pieces.write_row(slot, outer, cell, row);
+        Ok(())
+    }
+}

@@ -1,0 +1,415 @@
+//! Each phase as a small dense convolution over the shared grid: inputs are the scalars, output channels the lanes.
+//!
+//! Where [`phases`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
+//! streams positions, strip by strip.
+
+use crate::algorithm::Operands;
+use crate::algorithm::direct_positions::part_of_chain;
+use crate::element::Element;
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
+use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
+use crate::layout::panels::{PanelShape, Panels};
+use crate::layout::taps::{Listed, TapTable, axes_of, too_many_phases};
+use crate::memory::Scratch;
+use crate::output::blocks::{PhaseOfStrip, Run, StripShape, StripTable, Strips};
+use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Problem};
+use tract_core::internal::*;
+
+/// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
+/// times that many bytes were 8 % faster than what stays in L1 (Zen 4).
+const SHARE_OF_SUMS: usize = 16;
+
+/// Multiply-adds that an input element must take part in for its transposition to pay: scalars of neighbouring channels then come from one cache line
+/// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
+const TRANSPOSING_PAYS: usize = 2048;
+
+/// Input channels from which on it pays where the input could be read in place, too: 4 % on 256, 7 to 8 % on 512 and 1024 (a Xeon with AMX).
+const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
+
+/// Positions of a register tile, at most: their pointers fit in registers.
+pub(crate) const MOST_POSITIONS: usize = 8;
+
+/// The same where each position has its channels side by side, in a transposed copy: 14 took 0.96 of the time of 6, and 1.1 to 1.3 times as long where channels
+/// are a plane apart (a Xeon).
+const MOST_CELLS: usize = 14;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelsPlan {
+    /// Output channels of a panel.
+    pub width: usize,
+    /// Output channels of the last panel.
+    pub tail_width: usize,
+    /// Positions of a register tile.
+    pub positions: usize,
+    /// Input channels of one pass.
+    pub chunk: usize,
+    /// Taps of one pass, at most: with its channels they are the longest accumulation chain.
+    pub taps: usize,
+    /// Whether the input is read in place.
+    pub direct: bool,
+    /// Whether a copy of channels-first input has channels side by side.
+    pub transposed: bool,
+    /// Whether tiles end where grid rows end and leave out the taps that miss the input there, or run over the padding between rows.
+    pub by_row: bool,
+    /// Positions whose sums are made and stored together.
+    pub strip: usize,
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+    table: Listed<StripTable>,
+}
+
+impl ChannelsPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<ChannelsPlan, String> {
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let KernelSizes { lanes, channel_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
+        if problem.group_out < lanes {
+            return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
+        }
+        let axes = axes_of(problem);
+        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
+        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let depth = problem.group_in * taps;
+        let element = crate::element::compute_bytes(datum_type);
+        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64)
+            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
+        let transposed = problem.data_format == DataFormat::Ncx
+            && problem.group_in >= fewest
+            && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
+        let direct = in_place && !transposed;
+        // of L2, a block's input takes at most half
+        let budget = machine.l2 / 2 / element / problem.group_in.max(1);
+        let block = if !direct {
+            GridBlocks::within(&axes, false, budget)
+        } else if y.grid == 1 && y.output == 1 {
+            (1, budget.max(256).min(x.grid))
+        } else {
+            ((budget / x.grid).clamp(1, y.grid), x.grid)
+        };
+        let blocks = GridBlocks::even(&axes, block, false, direct);
+        let flat = blocks.positions;
+        let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
+        // all taps of some channels, or, where channels are side by side, as many of them as can be: tiles then read longer runs
+        let chunk = match forced {
+            Some((_, _, chunk)) => chunk,
+            None if transposed => even_part(problem.group_in, part),
+            None => even_part(problem.group_in, part / widest.max(1)),
+        };
+        let under = even_part(widest, part / chunk.max(1));
+        let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
+        let vectors = problem.group_out.div_ceil(lanes);
+        let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
+        let store = cost::from_lanes(problem, datum_type, isa);
+        let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
+        let copied = match direct {
+            true => 0,
+            false => cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
+        };
+        let weights = problem.group_out.saturating_mul(depth);
+        let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
+        let loaded_again = match far {
+            true => {
+                (weights / lanes).saturating_mul(cost::far_weight(isa)).saturating_mul(blocks.count.saturating_sub(1))
+                    / blocks.count.max(1)
+            }
+            false => 0,
+        };
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
+        let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
+        let row_share = y.share_inside();
+
+        let most = if transposed { MOST_CELLS } else { MOST_POSITIONS };
+        let mut best: Option<ChannelsPlan> = None;
+        for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
+        {
+            let width = nv * lanes;
+            let tail_width = (problem.group_out % width).next_multiple_of(lanes);
+            let tail_width = if tail_width == 0 { width } else { tail_width };
+            if forced.is_some_and(|f| f != (width, tail_width, chunk)) {
+                continue;
+            }
+            let panels = problem.group_out.div_ceil(width);
+            let run_cost = |len: usize| {
+                let last = run_cost(len, positions, tail_width / lanes, &tiles, lanes * element);
+                (panels - 1).saturating_mul(run_cost(len, positions, nv, &tiles, lanes * element)).saturating_add(last)
+            };
+            let rows = (blocks.rows.saturating_mul(run_cost(blocks.columns)) as f64 * row_share) as usize;
+            let whole = run_cost(flat);
+            let multiplied = (whole.min(rows).saturating_mul(depth) as f64 * outer_share) as usize;
+            let moved = stored.saturating_add(copied).saturating_add(loaded_again);
+            let block = multiplied.saturating_add(summed).saturating_add(moved) as u64;
+            let cost =
+                block.saturating_mul((blocks.count * problem.group * problem.batch) as u64).saturating_add(beyond);
+            let sums = machine.l2 / SHARE_OF_SUMS;
+            if best.as_ref().is_none_or(|b| cost < b.cost) {
+                best = Some(ChannelsPlan {
+                    width,
+                    tail_width,
+                    positions,
+                    chunk,
+                    taps: under,
+                    direct,
+                    transposed,
+                    by_row: rows < whole,
+                    strip: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
+                    block_rows: blocks.rows,
+                    block_columns: blocks.columns,
+                    cost,
+                    axes: axes.clone(),
+                    table: Listed::new(),
+                });
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
+        // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
+        let channels = problem.group_in.saturating_add(if self.transposed { 3 * self.width } else { 0 });
+        let block = if self.direct { 0 } else { sheets.working_bytes(channels, element) };
+        let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        block
+            .saturating_add(sums.saturating_add(BYTES_BY_WAY))
+            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: 8 * self.positions,
+            panel: self.width,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let copied = !self.direct;
+            let filling = copied.then(|| task.filling(&prepared.taps.sheets, &prepared.strides.2)).transpose()?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, filling.as_ref(), scratch))
+        })
+    }
+}
+
+/// The size of as few parts as there can be of at most a size, all about as large.
+pub(crate) fn even_part(all: usize, most: usize) -> usize {
+    let all = all.max(1);
+    all.div_ceil(all.div_ceil(most.clamp(1, all)))
+}
+
+/// Estimated slots of one (channel, tap) of a run of positions, in those of the tiles of `nv` vectors that have `most` positions or fewer, by ascending
+/// positions: the largest first, smaller ones for what is left. Weights come from L2, 20 bytes a slot.
+pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> usize {
+    let mut cost = 0usize;
+    for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
+        let tile = (positions * nv).max(positions + nv).max(8).max(nv * vector_bytes / 20) + 1;
+        cost = (len / positions).saturating_mul(tile).saturating_add(cost);
+        len %= positions;
+    }
+    cost
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a ChannelsPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    taps: &'a TapTable,
+    /// Channels side by side in a cell of the sheets.
+    cell: usize,
+    panels: Panels<'a, E>,
+    input: &'a [E],
+    strips: Strips<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a ChannelsPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+        own: &'a mut Option<StripTable>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let cell = match problem.data_format {
+            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            DataFormat::Ncx if plan.transposed => (problem.group_in.div_ceil(kernels.lanes) | 1) * kernels.lanes,
+            DataFormat::Ncx => 1,
+            DataFormat::Nxc => problem.group_in,
+        };
+        let shape = StripShape {
+            width: plan.width,
+            positions: plan.positions,
+            most: plan.strip,
+            by_row: plan.by_row,
+            window: None,
+            panels_first: false,
+        };
+        let list = || {
+            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
+            let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in)?;
+            StripTable::new(problem, axes, &shape, kernels.lanes, taps)
+        };
+        let table = plan.table.get(plan.cost, own, list)?;
+        let panels = PanelShape {
+            widths: (plan.width, plan.tail_width),
+            positions: plan.positions,
+            weights: table.taps.weights,
+        };
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            taps: &table.taps,
+            cell,
+            panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
+            input: operands.input,
+            strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
+            strides: crate::layout::input_strides(problem, axes.len()),
+        })
+    }
+
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        filling: Option<&Filling>,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (plan, problem) = (self.plan, self.problem);
+        let x = &plan.axes[plan.axes.len() - 1];
+        let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
+        let spatial = &self.strides.2;
+        let (source, pitch, step) = if let Some(filling) = filling {
+            let stride = self.taps.sheets.channel_stride;
+            let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
+            if problem.data_format == DataFormat::Ncx && self.cell == 1 {
+                let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
+                    let from = &self.input[first + ci * self.strides.1..];
+                    self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
+                };
+                data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
+            } else {
+                let source = (&self.input[first..], self.strides.1, problem.group_in);
+                let (to, working) = ((&mut *data, self.cell), (&mut scratch.ragged, &mut scratch.tile));
+                self.taps.sheets.fill_deep(self.kernels, filling, problem.data_format, source, to, working)?;
+            }
+            let channel_stride = if self.cell == 1 { stride } else { 1 };
+            let source =
+                Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
+            (source, self.taps.sheets.pitch, self.cell)
+        } else {
+            let data = E::as_compute(self.input).context("element: computed in another type")?;
+            let step = spatial[spatial.len() - 1];
+            let base = first + task.offset(spatial);
+            let source = Source {
+                data,
+                base,
+                channel_stride: self.strides.1,
+                channels: problem.group_in,
+                taps: &[][..],
+                ahead: false,
+            };
+            (source, x.grid, step)
+        };
+        let panels = self.panels.within(task.channels.clone());
+        self.strips.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |of, sums| {
+            of.runs.iter().for_each(|run| self.sum(g, &of, run, &source, step, &mut sums[run.at..]));
+            Ok(())
+        })
+    }
+
+    /// One phase of one panel over a run of a block's positions, under a range of its taps.
+    fn sum(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        Run { taps, positions: run, .. }: &Run,
+        source: &Source<E::Compute>,
+        step: usize,
+        sums: &mut [E::Compute],
+    ) {
+        let (plan, phase, width) = (self.plan, &self.taps.phases[of.phase], of.panel.width);
+        let mut start = Start::Bias(self.panels.bias(g, of.panel));
+        let weights = self.panels.weights(g, of.panel, phase.weights);
+        let channels = if taps.is_empty() { 1 } else { source.channels };
+        for from in (0..channels).step_by(plan.chunk) {
+            let channels = plan.chunk.min(source.channels - from);
+            // `[tap][channel][width]` within a chunk
+            let weights = &weights[from * phase.taps.len() * width..];
+            let base = source.base + from * source.channel_stride;
+            let mut tap = taps.start;
+            loop {
+                // passes begin at the same taps wherever a range does, for the same bits
+                let end = taps.end.min((tap / plan.taps + 1) * plan.taps);
+                let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
+                let weights = &weights[tap * channels * width..];
+                let mut position = run.start;
+                for tile in self.panels.tiles(of.panel) {
+                    while position + tile.positions() <= run.end {
+                        let source = Source { base: pass.base + position * step, ..pass };
+                        let sums = &mut sums[(position - run.start) * plan.width..];
+                        tile.run(weights, &source, step, start, sums, plan.width);
+                        position += tile.positions();
+                    }
+                }
+                start = Start::Add;
+                tap = end;
+                if tap >= taps.end {
+                    break;
+                }
+            }
+        }
+    }
+}

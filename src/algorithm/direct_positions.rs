@@ -1,0 +1,829 @@
+//! Each phase as a small dense convolution over the shared grid: weights are the scalars, positions the lanes.
+//!
+//! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
+//! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
+
+use crate::algorithm::Operands;
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
+use crate::kernel::{CellRuns, Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
+use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
+use crate::layout::taps::{Listed, Phase, TapTable, axes_of, too_many_phases};
+use crate::memory::{Aligned, Scratch};
+use crate::output::epilogue::Tail;
+use crate::output::partition::{Block, Cut, MOST_ROWS, Task, bytes_of_tasks, flat_runs, run_tasks};
+use crate::simd::isa::Isa;
+use crate::simd::vector::FETCHES;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
+use tract_core::internal::*;
+
+/// Longest single accumulation chain, in (channel, tap) pairs: longer sums are made in parts, which keeps the rounding error
+/// near that of the other runtimes (one chain of 1024 was measured at 2.6 times onnxruntime's).
+pub(crate) const LONGEST_CHAIN: usize = 256;
+
+/// The longest chain of a sum of `depth` pairs, of `taps` taps, that can be made in parts. The error grows with the length of the parts and with their number;
+/// parts of 128 cost 1 to 4 % more time than parts of 256 (Zen 4), which for deep sums are as good. Other runtimes sum tap by tap: where there are several, parts are
+/// shorter (of 576 pairs, parts of 128 were measured at 1.6 times onnxruntime's error). The shortest sums have two halves (one chain of 96: 2.1 times) or
+/// are left whole (two halves of 64 took 1.2 times as long).
+pub(crate) fn part_of_chain(depth: usize, taps: usize) -> usize {
+    match (depth, taps) {
+        (..96, _) => 96,
+        (..=256, _) => depth.div_ceil(2),
+        (..1024, 2..) => 96,
+        _ => (depth / 8).clamp(128, LONGEST_CHAIN),
+    }
+}
+
+/// From so many pairs on, tiles that write rows themselves make a sum in two chains where they can, tap by tap in turns (one chain of 32 was measured at 1.7
+/// times onnxruntime's error).
+const FEWEST_IN_HALVES: usize = 32;
+
+/// Bytes of a tile's input that stay in L1 while all panels pass over it.
+const L1_SHARE: usize = 20 * 1024;
+
+/// Planes of output channels that a tile's input is made into before the next tile, at most, where tiles write rows: 16 to 96 channels on 112×112 positions took 1.4
+/// times as long with all planes in turns, 3 to 32 on 256×256 0.97 of it (a Xeon). On a Zen 4 the latter took 1.4 times as long, 1 to 32 on 32×32×32 1.1 times.
+fn most_planes(isa: Isa) -> usize {
+    if isa == Isa::Amx { 64 } else { 16 }
+}
+
+/// Positions of a block that is read in place, at least: rows of fewer are stored in short runs.
+const FEWEST_IN_PLACE: usize = 128;
+
+/// Outputs from this size on go to memory: short runs to many rows at once cost more there than a buffer does (1.25 times on htdemucs' 88 MB, Zen 4).
+const LONG_RUNS_FROM: usize = 32 << 20;
+
+/// Bytes of results that are buffered before they are stored.
+const CHUNK_BYTES: usize = 24 * 1024;
+
+/// Channels from which on channels-last results go through squares; fewer are stored element by element (two of them 2.8 times faster, Zen 4).
+const FEWEST_IN_SQUARES: usize = 4;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhasesPlan {
+    /// Output channels of a register tile.
+    pub mr: usize,
+    /// Output channels of the last panel's tile.
+    pub tail_mr: usize,
+    /// Groups whose input and results are transposed together: more than one where channels are last and a group has few.
+    pub bundle: usize,
+    /// Vectors of positions of a register tile.
+    pub nv: usize,
+    /// Whether each column shift has a copy of its own, so that rows have no gaps.
+    pub apart: bool,
+    /// Whether the input is read in place.
+    pub direct: bool,
+    /// Whether what is read in place is fetched ahead of the tiles, as the caches do not have it.
+    pub ahead: bool,
+    /// Whether tiles write output rows themselves, phases interleaved in registers.
+    pub rows: bool,
+    /// Tiles whose results are stored together, so that the output is written in long runs.
+    pub chunk_tiles: usize,
+    /// Whether all panels pass over a tile's input before the next tile.
+    pub tile_major: bool,
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+    taps: Listed<TapTable>,
+}
+
+impl PhasesPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<PhasesPlan, String> {
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let shapes = KernelSizes::new(datum_type, isa);
+        let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
+        let axes = axes_of(problem);
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let depth = problem.group_in * taps;
+        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
+
+        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let row_tiles = shapes.row_tiles(x.out_step);
+        let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
+        let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
+        let in_place = problem.data_format == DataFormat::Ncx
+            && same_element
+            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let element = crate::element::compute_bytes(datum_type);
+        // groups that are computed together, where one panel has all output channels of each
+        let bundle = match problem.data_format {
+            DataFormat::Ncx => 1,
+            DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
+        };
+
+        let fetches = in_place && FETCHES && isa != Isa::Amx;
+        let waits = match problem.group_in {
+            1 => cost::beyond_cache(problem, datum_type, isa, machine),
+            _ => {
+                let slots = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                cost::beyond_caches(problem, datum_type, slots, lanes, isa)
+            }
+        };
+        let mut best: Option<PhasesPlan> = None;
+        for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
+            if in_place && !apart {
+                continue;
+            }
+            // a block's sheets, all channels, take at most half of L2: the weights stream through the rest
+            let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
+            let block = match in_place {
+                true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
+                true => (y.grid.min((budget / x.grid).max(1)), x.grid),
+                false => GridBlocks::within(&axes, apart, budget),
+            };
+            let GridBlocks {
+                rows: block_rows,
+                columns: block_columns,
+                positions: flat,
+                count: blocks,
+                sheets: laid_out,
+            } = GridBlocks::even(&axes, block, apart, in_place);
+            let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
+            let copied = match in_place {
+                true => 0,
+                false => {
+                    let copying = cost::copied(problem.data_format, problem.group_in * bundle);
+                    let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
+                    let picks = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1 && isa != Isa::Amx;
+                    if picks { filled.saturating_add(block_rows.saturating_mul(cost::PICKED_ROW)) } else { filled }
+                }
+            };
+            let chain = widest * problem.group_in;
+            let parts = chain.div_ceil(part_of_chain(chain, widest));
+            let writes_rows = problem.data_format == DataFormat::Ncx && datum_type.is_float() && cached;
+            let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
+            let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
+            for (mr, nv, rows, family) in buffered.chain(direct) {
+                let tail = problem.group_out % mr;
+                let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+                if forced.is_some_and(|f| f != (mr, tail_mr)) || (bundle > 1 && mr < problem.group_out) {
+                    continue;
+                }
+                let resident = chain * nv * lanes * element <= L1_SHARE;
+                let tile_major = resident && !(rows && problem.group_out > most_planes(isa));
+                let panels = problem.group_out.div_ceil(mr);
+                let passes = match tile_major {
+                    true => 1,
+                    false => panels * if rows { phases / x.out_step } else { phases },
+                };
+                let read = match in_place {
+                    true => (flat / lanes).saturating_mul(problem.group_in).saturating_mul(cost::read_in_place(
+                        problem,
+                        bytes,
+                        (passes, panels),
+                        (mr, nv),
+                        isa,
+                        machine,
+                    )),
+                    false => 0,
+                };
+                let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident);
+                // tiles that write rows end where rows end, the others run over
+                let (runs, vectors) =
+                    if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };
+                let (whole, rest) = (vectors / nv, vectors % nv);
+                let row_cost = |m: usize| {
+                    let last = if rest > 0 { tile_cost(m, rest) } else { 0 };
+                    whole.saturating_mul(tile_cost(m, nv)).saturating_add(last).saturating_mul(runs)
+                };
+                let last = if tail > 0 { row_cost(tail_mr) } else { 0 };
+                let multiplied = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
+                let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
+                let store = match rows {
+                    true if same_element => cost::from_registers(isa),
+                    true => cost::from_registers(isa).saturating_add(cost::NARROWED),
+                    false => cost::buffered(problem.data_format, mr.min(problem.group_out) * bundle),
+                };
+                let store = store.saturating_add(unfinished);
+                let stored = (runs * vectors).saturating_mul((problem.group_out * phases).saturating_mul(store));
+                let chunk_tiles = match (chunk_tiles(mr * bundle, nv * lanes, x, element), rows && tile_major) {
+                    (stored, false) => stored,
+                    (stored, true) => stored.min(L1_SHARE / (chain * nv * lanes * element).max(1)).max(1),
+                };
+                let rows_stored = match (rows, problem.data_format) {
+                    (true, _) => {
+                        let (at_once, of_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
+                        let calls = block_rows.div_ceil(at_once).saturating_mul(of_row * panels * phases / x.out_step);
+                        calls.saturating_mul(cost::run_of_tiles(isa))
+                    }
+                    (false, DataFormat::Ncx) => {
+                        block_rows.saturating_mul(problem.group_out * phases * cost::BUFFERED_ROW)
+                    }
+                    _ => 0,
+                };
+                let stored = stored.saturating_add(rows_stored);
+                let moved = copied.saturating_add(read).saturating_add(stored);
+                let block = multiplied.saturating_mul(depth).saturating_add(moved);
+                let block = block.saturating_add(cost::BLOCK) as u64;
+                let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
+                let cost = match (problem.group_in, problem.group_out) {
+                    (1, 2..=8) if x.out_step > 1 => cost::of_multiplied_channels(cost),
+                    _ => cost,
+                };
+                let cost = cost.saturating_add(waits);
+                if best.as_ref().is_none_or(|b| cost < b.cost) {
+                    best = Some(PhasesPlan {
+                        mr,
+                        tail_mr,
+                        bundle,
+                        nv,
+                        apart,
+                        direct: in_place,
+                        ahead: fetches && bytes > machine.l2,
+                        rows,
+                        chunk_tiles,
+                        tile_major,
+                        block_rows,
+                        block_columns,
+                        cost,
+                        axes: axes.clone(),
+                        taps: Listed::new(),
+                    });
+                }
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = if self.direct {
+            0
+        } else {
+            let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+            sheets.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
+        };
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Phases { mr: self.mr, tail_mr: self.tail_mr }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            // a block keeps a few tiles' worth of positions
+            least: 4 * self.nv * kernels.lanes,
+            panel: self.mr,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let copied = !self.direct;
+            let filling = copied.then(|| task.filling(&prepared.taps.sheets, &prepared.strides.2)).transpose()?;
+            let groups = task.groups.clone();
+            groups.clone().step_by(self.bundle).try_for_each(|g| {
+                let bundle = g..groups.end.min(g + self.bundle);
+                prepared.run_groups(task, bundle, filling.as_ref(), scratch)
+            })
+        })
+    }
+}
+
+/// As many tiles as have their results in L1 together.
+fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
+    (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
+}
+
+/// Rows whose tiles are run together, and runs of a row where there is just one: of `chunk` positions, or up to twice as many.
+fn row_runs(chunk: usize, columns: usize, lanes: usize) -> (usize, usize) {
+    match chunk / columns.next_multiple_of(lanes) {
+        0 | 1 => (1, (columns / chunk).max(1)),
+        rows => (rows, 1),
+    }
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a PhasesPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    taps: &'a TapTable,
+    /// Phases of an output row.
+    columns: usize,
+    /// Phases of an outer cell.
+    per_outer: usize,
+    /// Height and first element of each panel of a group.
+    panels: Vec<Panel<E::Compute>>,
+    weights: &'a [E::Compute],
+    group_weights: usize,
+    /// Padded to panel heights, per group.
+    bias: Vec<E::Compute>,
+    input: &'a [E],
+    tail: Tail<'a, E>,
+    /// Cells of an output channel.
+    plane: usize,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+/// Scratch memory, without the block.
+struct Buffers<'a, T> {
+    tile: &'a mut Aligned<T>,
+    ragged: &'a mut Aligned<T>,
+    row: &'a mut Aligned<T>,
+}
+
+struct Panel<T: 'static> {
+    first_channel: usize,
+    height: usize,
+    weights: usize,
+    tiles: Vec<&'static PositionTile<T>>,
+    row_tiles: Vec<&'static RowTile<T>>,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a PhasesPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+        own: &'a mut Option<TapTable>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let list = || {
+            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+            TapTable::new(axes, sheets, plan.direct, 1, problem.group_in)
+        };
+        let taps = plan.taps.get(plan.cost, own, list)?;
+        let columns = axes[axes.len() - 1].out_step;
+        let per_outer = axes[axes.len() - 2].out_step * columns;
+        let mut at = 0;
+        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
+            .map(|(first_channel, height)| {
+                let weights = at;
+                at += height * taps.weights;
+                let find = |nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing");
+                let find_row = |nv| {
+                    let of_phases = kernels.row_tiles(columns).iter();
+                    of_phases
+                        .clone()
+                        .find(|t| (t.mr(), t.nv()) == (height, nv))
+                        .context("kernel: a tile of the plan is missing")
+                };
+                let (tiles, row_tiles) = match plan.rows {
+                    true => (vec![], (1..=plan.nv).map(find_row).collect::<TractResult<_>>()?),
+                    false => ((1..=plan.nv).map(find).collect::<TractResult<_>>()?, vec![]),
+                };
+                Ok(Panel { first_channel, height, weights, tiles, row_tiles })
+            })
+            .collect::<TractResult<_>>()?;
+        let padded: usize = panels.iter().map(|p| p.height).sum();
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            taps,
+            columns,
+            per_outer,
+            panels,
+            weights: filter.data::<E::Compute>()?,
+            group_weights: at,
+            bias: crate::layout::padded_bias(problem, operands.bias, padded),
+            input: operands.input,
+            tail: operands.tail,
+            plane: problem.axes.iter().map(|a| a.output).product(),
+            strides: crate::layout::input_strides(problem, axes.len()),
+        })
+    }
+
+    /// All output channels of some groups, a bundle or less.
+    fn run_groups(
+        &self,
+        task: &mut Task<E>,
+        groups: Range<usize>,
+        filling: Option<&Filling>,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (plan, problem) = (self.plan, self.problem);
+        let lanes = self.kernels.lanes;
+        let inputs = groups.len() * problem.group_in;
+        let first = task.n * self.strides.0 + groups.start * problem.group_in * self.strides.1;
+        let tile_positions = plan.nv * lanes;
+        let pitch;
+        let block = &mut scratch.block;
+        let mut source = if let Some(filling) = filling {
+            pitch = self.taps.sheets.pitch;
+            // squares that are transposed may run over a plane's last row
+            let stride =
+                self.taps.sheets.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
+            // tiles may run past the last position: what they read there is never stored, but must exist
+            let data = block.of(inputs * stride + tile_positions)?;
+            let source = &self.input[first..];
+            match problem.data_format {
+                DataFormat::Ncx => {
+                    for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
+                        let source = &source[channel * self.strides.1..];
+                        self.taps.sheets.fill(self.kernels, filling, source, plane, &mut scratch.ragged)?;
+                    }
+                }
+                DataFormat::Nxc => {
+                    let to = (&mut data[..inputs * stride], stride);
+                    self.taps.sheets.fill_planes(self.kernels, filling, source, inputs, to, &mut scratch.ragged)?;
+                }
+            }
+            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], ahead: false }
+        } else {
+            let flat = E::as_compute(self.input).context("element: computed in another type")?;
+            pitch = plan.axes[plan.axes.len() - 1].grid;
+            let base = first + task.offset(&self.strides.2);
+            Source {
+                data: flat,
+                base,
+                channel_stride: self.strides.1,
+                channels: problem.group_in,
+                taps: &[],
+                ahead: false,
+            }
+        };
+        let origin = source.base;
+        let flat = (task.rows.len() - 1) * pitch + task.columns.len();
+        let chunk = plan.chunk_tiles * tile_positions;
+        let (rows_at_once, per_row) = row_runs(chunk, task.columns.len(), lanes);
+        let visits = match plan.rows {
+            true => task.rows.len().div_ceil(rows_at_once) * per_row,
+            false => flat.div_ceil(chunk),
+        };
+        let panels: Vec<usize> =
+            (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
+        let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
+        let mut visit = |panel: usize, tile: usize| {
+            // one pass has the caches filled for those of the other panels
+            source.ahead = plan.ahead && panels.first() == Some(&panel);
+            let panel = &self.panels[panel];
+            if plan.rows {
+                let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
+                let rows = row..task.rows.len().min(row + rows_at_once);
+                // the last run has what is left, so that none is short
+                let is_last = tile % per_row + 1 == per_row;
+                let columns = column..if is_last { task.columns.len() } else { column + chunk };
+                source.base = origin + row * pitch + column;
+                self.run_row_tiles(task, groups.start, panel, &source, (rows, columns, pitch), &mut buffers)
+            } else {
+                let position = tile * chunk;
+                source.base = origin + position;
+                let place = (position, chunk.min(flat - position), pitch);
+                self.run_chunk(task, groups.clone(), panel, &source, place, &mut buffers)
+            }
+        };
+        if plan.tile_major {
+            (0..visits).try_for_each(|tile| panels.iter().try_for_each(|panel| visit(*panel, tile)))
+        } else {
+            panels.iter().try_for_each(|panel| (0..visits).try_for_each(|tile| visit(*panel, tile)))
+        }
+    }
+
+    /// Reading in place, the last tile may reach past the input's end: then it reads a copy.
+    fn readable<'s>(
+        &self,
+        source: &Source<'s, E::Compute>,
+        positions: usize,
+        count: usize,
+        ragged: &'s mut Aligned<E::Compute>,
+    ) -> TractResult<Source<'s, E::Compute>> {
+        let reach = source.base + (source.channels - 1) * source.channel_stride + positions;
+        if !self.plan.direct || reach <= source.data.len() {
+            return Ok(*source);
+        }
+        let copy = ragged.of(source.channels * positions)?;
+        for (ci, row) in copy.chunks_mut(positions).enumerate() {
+            let from = source.base + ci * source.channel_stride;
+            row[..count].copy_from_slice(&source.data[from..from + count]);
+            row[count..].fill(E::Compute::ZERO);
+        }
+        Ok(Source { data: copy, base: 0, channel_stride: positions, ..*source })
+    }
+
+    /// All phases of one panel over some columns of some grid rows, `pitch` positions apart, written straight to the output.
+    fn run_row_tiles(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        panel: &Panel<E::Compute>,
+        source: &Source<E::Compute>,
+        (rows, columns, pitch): (Range<usize>, Range<usize>, usize),
+        buffers: &mut Buffers<E::Compute>,
+    ) -> TractResult<()> {
+        let axes = &self.plan.axes;
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
+        let bias = &self.bias[bias_at..bias_at + panel.height];
+        let weights = &self.weights[g * self.group_weights + panel.weights..];
+        let channels = panel.height.min(task.channels.end - panel.first_channel);
+        let first_channel = task.channel(self.problem, g, panel.first_channel);
+        let from = task.columns.start + columns.start;
+        let cells = x.cells(&(from..from + columns.len()));
+        for o in 0..task.pieces.outer_phases.len() {
+            let first = task.pieces.outer_phases[o] * self.per_outer;
+            for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
+                let cell = |row: usize| (task.rows.start + row) * y.out_step + ry;
+                // rows that the output has
+                let count = rows.clone().take_while(|row| cell(*row) < task.pieces.rows.end).count();
+                if count == 0 {
+                    break;
+                }
+                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, in_halves: false }; 4];
+                for (operand, phase) in operands.iter_mut().zip(phases) {
+                    *operand = operand_of(panel, weights, phase, source.channels);
+                }
+                let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
+                let (first_cell, step) =
+                    (task.pieces.cell(cell(rows.start), cells.start), y.out_step * task.pieces.columns.len());
+                let at = task.pieces.index(first_channel, o, cell(rows.start), cells.start);
+                let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: CellRuns| {
+                    self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
+                    if !self.tail.is_empty() {
+                        let first = g * self.problem.group_out + panel.first_channel;
+                        for (m, slice) in slices.iter_mut().enumerate() {
+                            for run in 0..runs.count {
+                                let at = at + m * self.plane + run * step;
+                                self.tail.of(first + m).apply(at, 1, &mut slice[run * runs.step..][..cells.len()]);
+                            }
+                        }
+                    }
+                    TractResult::Ok(())
+                };
+                let slots = first_channel..first_channel + channels;
+                let runs = CellRuns { cells: 0..cells.len(), count, step, pitch };
+                let all = first_cell..first_cell + (count - 1) * step + cells.len();
+                let mut in_place = SmallVec::new();
+                if task.pieces.channel_cells(slots, o, all, &mut in_place) {
+                    finish(&mut in_place, runs)?;
+                    continue;
+                }
+                drop(in_place);
+                let of_channel = count * cells.len();
+                let by_way = buffers.tile.of(channels * of_channel)?;
+                let mut slices = by_way.chunks_exact_mut(of_channel.max(1)).collect();
+                finish(&mut slices, CellRuns { step: cells.len(), ..runs })?;
+                for (m, slice) in slices.iter().enumerate() {
+                    for (run, cells_of_run) in slice.chunks(cells.len().max(1)).enumerate() {
+                        let row = cell(rows.start + run);
+                        task.pieces.put(first_channel + m, o, row, cells.start, cells_of_run);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sums of all runs: whole tiles of each, then what is left of all.
+    fn run_tiles(
+        &self,
+        RowTiles { panel, operands, bias }: &RowTiles<E::Compute>,
+        source: &Source<E::Compute>,
+        slices: &mut [&mut [E::Compute]],
+        runs: &CellRuns,
+        ragged: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let lanes = self.kernels.lanes;
+        let positions = runs.cells.len().div_ceil(self.columns);
+        let whole = positions / (self.plan.nv * lanes) * self.plan.nv * lanes;
+        let cells = runs.cells.len().min(whole * self.columns);
+        if whole > 0 {
+            let runs = CellRuns { cells: 0..cells, ..*runs };
+            panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
+        }
+        if whole == positions {
+            return Ok(());
+        }
+        let tile = panel.row_tiles[(positions - whole).div_ceil(lanes) - 1];
+        // the last tile ends where the positions do, on some that were made already, if there are as many
+        let first = positions.checked_sub(tile.positions()).unwrap_or(whole);
+        let cells = first * self.columns;
+        let source = Source { base: source.base + first, ..*source };
+        // Reading in place, the last runs may reach past the input's end
+        let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions();
+        let inside = match self.plan.direct {
+            true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
+            false => runs.count,
+        };
+        let left = CellRuns { cells: cells..runs.cells.len(), count: inside, ..*runs };
+        tile.run(operands, &source, bias, slices, &left);
+        for run in inside..runs.count {
+            let source = Source { base: source.base + run * runs.pitch, ..source };
+            let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
+            let at = run * runs.step;
+            let left = CellRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
+            tile.run(operands, &source, bias, slices, &left);
+        }
+        Ok(())
+    }
+
+    /// All phases of one panel of each group over `count` flat positions from `position`, stored through a buffer.
+    fn run_chunk(
+        &self,
+        task: &mut Task<E>,
+        groups: Range<usize>,
+        panel: &Panel<E::Compute>,
+        source: &Source<E::Compute>,
+        (position, count, pitch): (usize, usize, usize),
+        buffers: &mut Buffers<E::Compute>,
+    ) -> TractResult<()> {
+        let (problem, plan) = (self.problem, self.plan);
+        let axes = &plan.axes;
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let stride = count.next_multiple_of(self.kernels.lanes);
+        let of_group = panel.height * stride;
+        let of_phase = groups.len() * of_group;
+        // squares that are transposed may run over the last row
+        let out = buffers.tile.of(self.columns * of_phase + self.kernels.lanes)?;
+        let channels = panel.height.min(task.channels.end - panel.first_channel);
+        let tile_positions = plan.nv * self.kernels.lanes;
+        let last = (stride - 1) / tile_positions * tile_positions;
+        let of_last = Source { base: source.base + last, ..*source };
+        let of_last = self.readable(&of_last, stride - last, count - last, buffers.ragged)?;
+        // groups follow each other in the output, but in the buffer, panels are padded
+        let row = |at: usize| at / channels * of_group + at % channels * stride;
+        let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
+        let squares = rows.len() >= FEWEST_IN_SQUARES || self.makes_whole_cells(rows.len());
+
+        for o in 0..task.pieces.outer_phases.len() {
+            let first = task.pieces.outer_phases[o] * self.per_outer;
+            for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
+                for (g, at) in groups.clone().cartesian_product((0..stride).step_by(tile_positions)) {
+                    let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
+                    let bias = g * (self.bias.len() / problem.group) + panel.first_channel;
+                    let bias = &self.bias[bias..bias + panel.height];
+                    let weights = &self.weights[g * self.group_weights + panel.weights..];
+                    let of_input = (g - groups.start) * problem.group_in * source.channel_stride;
+                    let source = match at == last {
+                        true => Source { base: of_last.base + of_input, ..of_last },
+                        false => Source { base: source.base + of_input + at, ..*source },
+                    };
+                    for (phase, out) in phases.iter().zip(out.chunks_mut(of_phase)) {
+                        let weights = &weights[phase.weights * panel.height..];
+                        let out = &mut out[(g - groups.start) * of_group + at..];
+                        run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
+                    }
+                }
+                if problem.data_format == DataFormat::Nxc && squares {
+                    let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
+                    let (everywhere, placed) = self.tail.split();
+                    everywhere.apply(out);
+                    let tail = (placed, &mut *buffers.row);
+                    self.store_cells(task, place, &rows, (position, count, pitch), (out, of_phase), tail)?;
+                    continue;
+                }
+                let mut rows: TVec<&[E::Compute]> = tvec!();
+                for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
+                    let cell = (task.rows.start + run.row) * y.out_step + ry;
+                    if cell >= task.pieces.rows.end {
+                        break;
+                    }
+                    let first = (task.columns.start + run.column) * x.out_step;
+                    for (g, m) in groups.clone().cartesian_product(0..channels) {
+                        rows.clear();
+                        for rx in 0..self.columns {
+                            let at = rx * of_phase + (g - groups.start) * of_group + m * stride + run.at;
+                            rows.push(&out[at..at + run.len]);
+                        }
+                        let channel = task.channel(problem, g, panel.first_channel + m);
+                        let tail = self.tail.of(g * problem.group_out + panel.first_channel + m);
+                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, tail, buffers.row)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the phases of a row make runs without gaps in channels-last data, which one interleaving of so many channels of each stores.
+    fn makes_whole_cells(&self, channels: usize) -> bool {
+        channels == self.problem.group * self.problem.group_out && (2..=16).contains(&(channels * self.columns))
+    }
+
+    /// Stores rows of positions, which begin at `rows` in `out`, as cells, channels side by side: by transposed squares.
+    fn store_cells(
+        &self,
+        task: &mut Task<E>,
+        (channel, outer, phase_row): (usize, usize, usize),
+        rows: &[usize],
+        (position, count, pitch): (usize, usize, usize),
+        (out, phase_stride): (&[E::Compute], usize),
+        (tail, buffer): (Tail<E>, &mut Aligned<E::Compute>),
+    ) -> TractResult<()> {
+        let axes = &self.plan.axes;
+        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let whole = self.makes_whole_cells(rows.len());
+        for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
+            let row = (task.rows.start + run.row) * y.out_step + phase_row;
+            if row >= task.pieces.rows.end {
+                break;
+            }
+            let first = (task.columns.start + run.column) * x.out_step;
+            if whole {
+                let of_phase = |rx: usize| rows.iter().map(move |at| rx * phase_stride + at + run.at);
+                // an array: lists that grow take as long as a twentieth of the sums
+                let mut interleaved: [&[E::Compute]; 16] = [&[]; 16];
+                for (to, at) in interleaved.iter_mut().zip((0..self.columns).flat_map(of_phase)) {
+                    *to = &out[at..at + run.len];
+                }
+                let interleaved = &interleaved[..rows.len() * self.columns];
+                task.pieces.write_whole_cells(self.kernels, (outer, row, first), interleaved, tail, buffer)?;
+                continue;
+            }
+            for rx in 0..self.columns {
+                let place = (outer, row, first + rx);
+                let from = (&out[rx * phase_stride + run.at..], rows, run.len);
+                task.pieces.write_rows(self.kernels, place, x.out_step, channel, from, tail, buffer)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What all tiles of a panel multiply, and where its sums begin.
+struct RowTiles<'a, T: 'static> {
+    panel: &'a Panel<T>,
+    operands: &'a [PhaseOperand<'a, T>],
+    bias: &'a [T],
+}
+
+/// A phase's weights in a panel, and how its sum is made: in the same chains wherever a row is cut.
+fn operand_of<'a, T: Compute>(
+    panel: &Panel<T>,
+    weights: &'a [T],
+    phase: &'a Phase,
+    channels: usize,
+) -> PhaseOperand<'a, T> {
+    let taps = &phase.taps[..];
+    let chain = channels_of_chain(channels, taps.len());
+    let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves())
+        && chain >= channels
+        && channels * taps.len() >= FEWEST_IN_HALVES;
+    PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, in_halves }
+}
+
+/// Input channels whose products make one chain of a sum of so many channels and taps.
+fn channels_of_chain(channels: usize, taps: usize) -> usize {
+    (part_of_chain(channels * taps, taps) / taps.max(1)).max(1)
+}
+
+/// One phase of a tile, its sum made in chains of bounded length.
+fn run_chains<T: Compute>(
+    tile: &PositionTile<T>,
+    weights: &[T],
+    source: &Source<T>,
+    taps: &[usize],
+    bias: &[T],
+    out: &mut [T],
+    stride: usize,
+) {
+    let per_chain = channels_of_chain(source.channels, taps.len());
+    let mut start = Start::Bias(bias);
+    for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
+        let part = Source {
+            base: source.base + from * source.channel_stride,
+            channels: per_chain.min(source.channels - from),
+            taps,
+            ..*source
+        };
+        tile.run(&weights[from * taps.len() * tile.mr()..], &part, start, out, stride);
+        start = Start::Add;
+    }
+}

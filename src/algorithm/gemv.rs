@@ -1,0 +1,272 @@
+//! One input position: a product that streams the weights once, in the order they are stored.
+//!
+//! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
+
+use crate::algorithm::Operands;
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::strides_of;
+use crate::memory::zeros;
+use crate::parallel::parallel;
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Direction, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
+
+/// Vectors of columns of a register tile.
+const VECTORS: usize = 4;
+
+/// Longest single accumulation chain: short, as weights come from memory, and finishing a sum meanwhile costs nothing.
+const CHAIN: usize = 32;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatVecPlan {
+    /// Columns of a panel.
+    pub width: usize,
+    /// Whether the weights do not fit in L2.
+    pub streamed: bool,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+}
+
+impl MatVecPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<MatVecPlan, String> {
+        let pointwise = problem.axes.iter().all(|a| (a.kernel, a.output) == (1, 1));
+        if problem.direction == Direction::Forward && !pointwise {
+            return Err("a forward convolution of more than one position or tap".to_string());
+        }
+        if problem.axes.iter().any(|a| a.input != 1) {
+            return Err("more than one input position".to_string());
+        }
+        let width = VECTORS * crate::kernel::KernelSizes::new(datum_type, isa).lanes;
+        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
+            return Err(format!("the filter is packed for {layout:?}"));
+        }
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
+        let bytes = weights.saturating_mul(problem.group * width / VECTORS * crate::element::compute_bytes(datum_type));
+        let streamed = bytes > machine.l2;
+        let load = if streamed { cost::STREAMED } else { 1 };
+        let group = weights.saturating_mul(problem.batch.max(load)).saturating_add(cost::PRODUCT);
+        Ok(MatVecPlan { width, streamed, cost: (group as u64).saturating_mul(problem.group as u64) })
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let sums = (problem.group_out * taps).next_multiple_of(self.width).saturating_mul(problem.group);
+        let input = problem.group * problem.group_in;
+        let cells = taps.saturating_mul(size_of::<Option<usize>>());
+        let stored = taps.saturating_mul(2 * problem.group_out + self.width);
+        let elements = sums.saturating_add(input).saturating_mul(problem.batch).saturating_add(stored);
+        elements.saturating_mul(element).saturating_add(cells)
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Vectors { width: self.width }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let weights = filter.data::<E::Compute>()?;
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let columns = problem.group_out * taps;
+        let (width, channels, batch) = (self.width, problem.group_in, problem.batch);
+        let panels = columns.div_ceil(width);
+        let mut input = zeros("working memory", operands.input.len())?;
+        E::widen_slice(operands.input, &mut input);
+        // [group][panel][image][column]
+        let mut sums = zeros("working memory", problem.group * panels * batch * width)?;
+        let per_image = problem.group * channels;
+        let mut tasks: Vec<(usize, &mut [E::Compute])> = sums.chunks_mut((batch * width).max(1)).enumerate().collect();
+        let waited = if self.streamed { cost::WAITED } else { 1 };
+        parallel(&mut tasks, self.cost.saturating_mul(waited), |(index, sums)| {
+            let g = *index / panels;
+            let panel = &weights[*index * channels * width..(*index + 1) * channels * width];
+            let mut n = 0;
+            while n < batch {
+                let tile = kernels
+                    .channel_tiles
+                    .iter()
+                    .filter(|t| t.nv() == VECTORS && t.positions() <= batch - n)
+                    .max_by_key(|t| t.positions())
+                    .context("kernel: a tile of the plan is missing")?;
+                for from in (0..channels).step_by(CHAIN) {
+                    let source = Source {
+                        data: &input,
+                        base: n * per_image + g * channels + from,
+                        channel_stride: 1,
+                        channels: CHAIN.min(channels - from),
+                        taps: &[0],
+                        ahead: false,
+                    };
+                    tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
+                }
+                n += tile.positions();
+            }
+            Ok(())
+        })?;
+        self.scatter(problem, kernels, operands, &sums, taps, output)
+    }
+
+    /// The sums of a range of a group's columns for an image, in parts as long as panels allow.
+    fn columns<'s, T>(
+        &self,
+        problem: &Problem,
+        sums: &'s [T],
+        (n, g): (usize, usize),
+        range: Range<usize>,
+    ) -> impl Iterator<Item = &'s [T]> {
+        let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
+        let panels = (problem.group_out * taps).div_ceil(self.width);
+        let (width, batch) = (self.width, problem.batch);
+        (range.start / width..range.end.div_ceil(width)).map(move |panel| {
+            let from = ((g * panels + panel) * batch + n) * width;
+            let part =
+                range.start.max(panel * width) - panel * width..range.end.min((panel + 1) * width) - panel * width;
+            &sums[from + part.start..from + part.end]
+        })
+    }
+
+    /// Where kernel positions and cells are one to one, in the same order (channels first) or in any (channels last): all columns of a group together.
+    fn store<E: Element>(
+        &self,
+        problem: &Problem,
+        kernels: &Kernels<E::Compute>,
+        operands: &Operands<E>,
+        sums: &[E::Compute],
+        cells: &[Option<usize>],
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let (taps, channels) = (cells.len(), problem.group_out);
+        let (everywhere, placed) = operands.tail.split();
+        let width = channels.next_multiple_of(kernels.lanes);
+        let mut by_channel = zeros("working memory", channels * taps)?;
+        let last = problem.data_format == DataFormat::Nxc;
+        let mut by_cell = zeros("working memory", if last { taps * width } else { 0 })?;
+        let per_image = output.len() / problem.batch;
+        for (n, g) in (0..problem.batch).cartesian_product(0..problem.group) {
+            let (first, at) = (g * channels, n * per_image);
+            let mut rest = &mut by_channel[..];
+            for part in self.columns(problem, sums, (n, g), 0..channels * taps) {
+                let (to, behind) = rest.split_at_mut(part.len());
+                to.copy_from_slice(part);
+                rest = behind;
+            }
+            if let Some(bias) = operands.bias {
+                for (row, bias) in by_channel.chunks_mut(taps).zip(&bias[first..]) {
+                    let bias = bias.widen();
+                    row.iter_mut().for_each(|value| *value = value.plus(bias));
+                }
+            }
+            everywhere.apply(&mut by_channel);
+            if last {
+                crate::layout::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_cell, width);
+                for (cell, values) in cells.iter().zip(by_cell.chunks_mut(width)) {
+                    let Some(cell) = cell else { continue };
+                    let (at, values) = (at + cell + first, &mut values[..channels]);
+                    placed.apply_cell(first, at, values);
+                    E::narrow_slice(values, &mut output[at..at + channels]);
+                }
+            } else {
+                let at = at + first * taps;
+                if !placed.is_empty() {
+                    for (channel, row) in by_channel.chunks_mut(taps).enumerate() {
+                        placed.of(first + channel).apply(at + channel * taps, 1, row);
+                    }
+                }
+                E::narrow_slice(&by_channel, &mut output[at..at + channels * taps]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts every column where its kernel position lands; cells that none reaches hold the bias.
+    fn scatter<E: Element>(
+        &self,
+        problem: &Problem,
+        kernels: &Kernels<E::Compute>,
+        operands: &Operands<E>,
+        sums: &[E::Compute],
+        taps: usize,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let strides = strides_of(&problem.output_shape());
+        let (c, x) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
+        // for each kernel position, the offset of its cell in a channel's plane
+        let cells: Vec<Option<usize>> = problem
+            .axes
+            .iter()
+            .map(|a| 0..a.kernel)
+            .multi_cartesian_product()
+            .map(|kernel| {
+                kernel.iter().zip(&problem.axes).zip(&strides[x..]).try_fold(0, |offset, ((k, axis), stride)| {
+                    let cell = *k as i64 * axis.dilation as i64 - axis.pad_begin;
+                    (0..axis.output as i64).contains(&cell).then(|| offset + cell as usize * stride)
+                })
+            })
+            .collect();
+        let plane: usize = problem.axes.iter().map(|a| a.output).product();
+        let (everywhere, placed) = operands.tail.split();
+        let cell_stride = strides[x + problem.axes.len() - 1];
+        let mut values: Vec<E::Compute> = vec![];
+        let filled = cells.iter().flatten().count() == plane;
+        let in_order = filled && cells.iter().enumerate().all(|(k, cell)| *cell == Some(k));
+        if in_order || (filled && problem.data_format == DataFormat::Nxc) {
+            return self.store(problem, kernels, operands, sums, &cells, output);
+        }
+        for n in 0..problem.batch {
+            for channel in 0..problem.group * problem.group_out {
+                let (g, co) = (channel / problem.group_out, channel % problem.group_out);
+                let bias = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
+                let first = n * strides[0] + channel * strides[c];
+                let output = &mut output[first..];
+                let tail = placed.of(channel);
+                let result = |cell: usize, value: E::Compute| {
+                    let mut value = [value];
+                    tail.apply(first + cell, 1, &mut value);
+                    E::narrow(value[0])
+                };
+                // the results of one channel in kernel order, then one cell more for where none lands
+                values.clear();
+                for part in self.columns(problem, sums, (n, g), co * taps..(co + 1) * taps) {
+                    values.extend_from_slice(part);
+                }
+                values.iter_mut().for_each(|value| *value = value.plus(bias));
+                values.push(bias);
+                everywhere.apply(&mut values);
+                if !filled {
+                    let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
+                    empty.for_each(|(cell, to)| *to = result(cell, values[taps]));
+                }
+                for (cell, value) in cells.iter().zip(&values) {
+                    if let Some(cell) = cell {
+                        output[*cell] = result(*cell, *value);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

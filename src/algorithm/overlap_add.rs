@@ -1,0 +1,267 @@
+//! Few output channels and long kernels on one axis: every input position's products, all taps side by side, are added to the output
+//! where they overlap.
+//!
+//! Lanes are (output channel, tap) pairs, so a short signal fills them as a long one does. An output cell gets its products in the order of
+//! the input, however the output is cut.
+
+use crate::algorithm::Operands;
+use crate::algorithm::direct_channels::MOST_POSITIONS;
+use crate::algorithm::direct_positions::part_of_chain;
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
+use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::taps::{axes_of, too_many_phases};
+use crate::memory::Scratch;
+use crate::output::partition::{Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::simd::isa::Isa;
+use crate::spec::{Axis, Direction, Problem, ceil_div};
+use std::ops::Range;
+use tract_core::internal::*;
+
+/// Vectors of columns of a register tile, at most.
+const VECTORS: usize = 4;
+
+/// The share of L2 that a block's products take.
+const SHARE_OF_PRODUCTS: usize = 4;
+
+/// How much of L2 the products of the smallest block that pays may take: a few times as much.
+const MOST_OF_L2: usize = 4;
+
+/// How many times the positions that reach into a block from outside a block has, at least: it makes their products again.
+const LEAST_OF_HALOS: usize = 8;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverlapPlan {
+    /// Columns, which are (output channel, tap) pairs, of a panel.
+    pub width: usize,
+    /// Grid positions of a block.
+    pub block: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Vec<AxisPhases>,
+}
+
+impl OverlapPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<OverlapPlan, String> {
+        if problem.direction == Direction::Forward {
+            return Err("a forward convolution has nothing to add up".to_string());
+        }
+        let [axis] = &*problem.axes else { return Err(format!("{} spatial axes, not one", problem.axes.len())) };
+        if axis.dilation != 1 {
+            return Err("taps apart".to_string());
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let KernelSizes { lanes, channel_tiles, .. } = KernelSizes::new(datum_type, isa);
+        let columns = problem.group_out.saturating_mul(axis.kernel);
+        let vectors = columns.div_ceil(lanes).min(VECTORS);
+        let width = vectors * lanes;
+        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
+            return Err(format!("the filter is packed for {layout:?}"));
+        }
+        let columns = columns.next_multiple_of(width);
+        let axes = axes_of(problem);
+        let grid = axes[1].grid;
+        let halo = axis.kernel.div_ceil(axis.stride);
+        let fits = machine.l2 / SHARE_OF_PRODUCTS / crate::element::compute_bytes(datum_type) / columns;
+        let block = fits.max(LEAST_OF_HALOS * halo);
+        // of the filter alone, so that a filter packed for one shape serves every other
+        if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / crate::element::compute_bytes(datum_type) {
+            return Err(format!("blocks of {block} positions and {columns} products each outgrow L2"));
+        }
+        let block = block.clamp(1, grid.max(1));
+        let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
+        let tile = channel_tiles.into_iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
+        let tile = tile.ok_or("no kernel has tiles of so many columns")?;
+        let multiplied = positions.div_ceil(tile).saturating_mul(columns / width).saturating_mul(problem.group_in);
+        let multiplied = multiplied.saturating_mul(cost::tile(tile, vectors, 0, true));
+        let added = cost::RUN.saturating_add(axis.kernel.div_ceil(lanes).saturating_mul(cost::ADDED));
+        let added = positions.saturating_mul(problem.group_out).saturating_mul(added);
+        let group = multiplied.saturating_add(added).saturating_add(cost::CHANNEL) as u64;
+        let cost = group.saturating_mul((problem.group * problem.batch) as u64);
+        Ok(OverlapPlan { width, block, cost, axes })
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let axis = &problem.axes[0];
+        let columns = problem.group_out.saturating_mul(axis.kernel).next_multiple_of(self.width);
+        let positions = self.block.saturating_add(axis.kernel.div_ceil(axis.stride) + 1);
+        let row = self.block.saturating_mul(axis.stride);
+        let elements = positions.saturating_mul(columns.saturating_add(problem.group_in)).saturating_add(row);
+        let blocks = self.axes[1].grid.div_ceil(self.block);
+        elements.saturating_mul(element).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Vectors { width: self.width }
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let axis = &problem.axes[0];
+        let halo = axis.kernel.div_ceil(axis.stride);
+        let block = Block {
+            rows: 1,
+            columns: self.block,
+            least: LEAST_OF_HALOS * halo,
+            panel: problem.group_out,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        let prepared = Prepared {
+            plan: self,
+            problem,
+            axis,
+            kernels,
+            weights: filter.data::<E::Compute>()?,
+            operands,
+            strides: crate::layout::input_strides(problem, self.axes.len()),
+            zeros: vec![E::Compute::ZERO; self.width],
+        };
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
+        })
+    }
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a OverlapPlan,
+    problem: &'a Problem,
+    axis: &'a Axis,
+    kernels: &'static Kernels<E::Compute>,
+    weights: &'a [E::Compute],
+    operands: &'a Operands<'a, E>,
+    /// Strides of the input: image, channel, spatial axes.
+    strides: (usize, usize, Vec<usize>),
+    zeros: Vec<E::Compute>,
+}
+
+impl<E: Element> Prepared<'_, E> {
+    fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+        let (problem, axis) = (self.problem, self.axis);
+        let cells = task.pieces.columns.clone();
+        let positions = self.positions(&cells);
+        let taps = axis.kernel;
+        let pitch = (problem.group_out * taps).next_multiple_of(self.plan.width);
+        let sums = scratch.tile.of(positions.len() * pitch)?;
+        self.multiply(task.n, g, positions.clone(), sums, &mut scratch.block)?;
+        for co in 0..problem.group_out {
+            let channel = g * problem.group_out + co;
+            let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
+            let row = scratch.row.of(cells.len())?;
+            row.fill(bias);
+            for (position, products) in positions.clone().zip(sums.chunks(pitch)) {
+                // where the first tap lands, seen from the first cell
+                let at = (position * axis.stride) as i64 - axis.pad_begin - cells.start as i64;
+                let begin = (-at).clamp(0, taps as i64);
+                let end = (cells.len() as i64 - at).clamp(begin, taps as i64);
+                let products = &products[co * taps..][begin as usize..end as usize];
+                if !products.is_empty() {
+                    self.kernels.add(products, &mut row[(at + begin) as usize..][..products.len()]);
+                }
+            }
+            let slot = task.channel(problem, g, co);
+            let first = task.pieces.index(slot, 0, 0, cells.start);
+            self.operands.tail.of(channel).apply(first, task.pieces.stride(), row);
+            task.pieces.write_row(slot, 0, 0, row);
+        }
+        Ok(())
+    }
+
+    /// The input positions that reach output cells.
+    fn positions(&self, cells: &Range<usize>) -> Range<usize> {
+        let Axis { input, stride, kernel, pad_begin, .. } = *self.axis;
+        let (stride, size) = (stride as i64, input as i64);
+        // position·stride - pad_begin + kernel > the first cell, and position·stride - pad_begin <= the last
+        let begin = ceil_div(cells.start as i64 + pad_begin - kernel as i64 + 1, stride).clamp(0, size);
+        let end = ceil_div(cells.end as i64 + pad_begin, stride).clamp(begin, size);
+        begin as usize..end as usize
+    }
+
+    /// The products of some positions, `[position][column]`.
+    fn multiply(
+        &self,
+        n: usize,
+        g: usize,
+        positions: Range<usize>,
+        sums: &mut [E::Compute],
+        copies: &mut crate::memory::Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let (width, channels) = (self.plan.width, self.problem.group_in);
+        let [.., step] = *self.strides.2 else { return Ok(()) };
+        let first = n * self.strides.0 + g * channels * self.strides.1 + positions.start * step;
+        let input = &self.operands.input[first..];
+        let (data, channel_stride, step) = match E::as_compute(input) {
+            Some(data) => (data, self.strides.1, step),
+            None => {
+                let count = positions.len();
+                let data = copies.of(count * channels)?;
+                for (c, to) in data.chunks_mut(count.max(1)).enumerate() {
+                    if step == 1 {
+                        E::widen_slice(&input[c * self.strides.1..][..count], to);
+                    } else {
+                        let from = input[c * self.strides.1..].iter().step_by(step);
+                        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen());
+                    }
+                }
+                (&*data, count, 1)
+            }
+        };
+        let pitch = (self.problem.group_out * self.axis.kernel).next_multiple_of(width);
+        let panels = pitch / width;
+        let tiles: Vec<_> = {
+            let vectors = width / self.kernels.lanes;
+            let fit =
+                self.kernels.channel_tiles.iter().filter(|t| t.nv() == vectors && t.positions() <= MOST_POSITIONS);
+            fit.rev().collect()
+        };
+        ensure!(tiles.last().is_some_and(|t| t.positions() == 1), "kernel: a tile of the plan is missing");
+        for panel in 0..panels {
+            let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
+            let mut start = Start::Bias(&self.zeros);
+            let longest = part_of_chain(channels, 1);
+            for from in (0..channels).step_by(longest) {
+                let part = longest.min(channels - from);
+                let mut at = 0;
+                for tile in &tiles {
+                    while at + tile.positions() <= positions.len() {
+                        let base = at * step + from * channel_stride;
+                        let source = Source { data, base, channel_stride, channels: part, taps: &[0], ahead: false };
+                        let to = &mut sums[at * pitch + panel * width..];
+                        tile.run(&weights[from * width..], &source, step, start, to, pitch);
+                        at += tile.positions();
+                    }
+                }
+                start = Start::Add;
+            }
+        }
+        Ok(())
+    }
+}

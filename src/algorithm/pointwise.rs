@@ -1,0 +1,126 @@
+//! Passes over a tensor between layers: element-wise steps, and the largest values of windows. Planes are shared by threads as layers' work is.
+
+use crate::element::{Compute, Element};
+use crate::kernel::{Kernels, PoolAxis};
+use crate::memory::zeros;
+use crate::output::epilogue::{Bound, Tail};
+use crate::parallel::parallel;
+use crate::spec::DataFormat;
+use tract_core::internal::*;
+
+/// Elements that are copied and changed while they are in L1.
+const AT_ONCE: usize = 2048;
+
+/// Estimated cost, in vector multiply-adds, of two elements that are read and written.
+const TWO_ELEMENTS: u64 = 5;
+
+/// Tasks for each thread.
+const TASKS: usize = 4;
+
+/// Element-wise steps on a tensor: one image after the other, each of so many channels.
+pub(crate) struct ElementWise<'a, E: Element> {
+    pub kernels: &'static Kernels<E::Compute>,
+    pub data_format: DataFormat,
+    pub channels: usize,
+    /// Positions of an image.
+    pub positions: usize,
+    /// Of each image.
+    pub steps: Vec<Vec<Bound<'a, E>>>,
+    /// What is changed, where that is not `to` itself.
+    pub from: Option<&'a [E]>,
+}
+
+impl<E: Element> ElementWise<'_, E> {
+    /// Writes all of `to`.
+    pub fn run(&self, to: &mut [E]) -> TractResult<()> {
+        // runs that stay together: of one channel, or whole cells
+        let unit = match self.data_format {
+            DataFormat::Ncx => self.positions,
+            DataFormat::Nxc => self.channels,
+        };
+        if to.is_empty() {
+            return Ok(());
+        }
+        let cost = to.len() as u64 / 2 * TWO_ELEMENTS;
+        let of_image = self.channels * self.positions;
+        let mut tasks: Vec<(usize, &mut [E])> = vec![];
+        for (n, image) in to.chunks_mut(of_image).enumerate() {
+            let units = (of_image / unit).div_ceil(TASKS * crate::parallel::threads(cost)) * unit;
+            tasks.extend(image.chunks_mut(units).enumerate().map(|(i, part)| (n * of_image + i * units, part)));
+        }
+        parallel(&mut tasks, cost, |(first, part)| {
+            let steps = &self.steps[*first / of_image];
+            let tail = Tail { steps, kernels: self.kernels };
+            match self.data_format {
+                DataFormat::Ncx => {
+                    for (i, plane) in part.chunks_mut(unit).enumerate() {
+                        let at = *first + i * unit;
+                        let tail = tail.of(at / unit % self.channels);
+                        self.change(at, AT_ONCE, plane, |at, run| tail.apply(at, 1, run));
+                    }
+                }
+                DataFormat::Nxc => {
+                    let (everywhere, placed) = tail.split();
+                    let cells = (AT_ONCE / unit).max(1) * unit;
+                    self.change(*first, cells, part, |at, run| {
+                        everywhere.apply(run);
+                        if !placed.is_empty() {
+                            for (i, cell) in run.chunks_mut(unit).enumerate() {
+                                placed.apply_cell(0, at + i * unit, cell);
+                            }
+                        }
+                    });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes a run by pieces; `at` is the index of its first element.
+    fn change(&self, at: usize, piece: usize, to: &mut [E], each: impl Fn(usize, &mut [E::Compute])) {
+        let mut wide = vec![];
+        for (i, to) in to.chunks_mut(piece).enumerate() {
+            let at = at + i * piece;
+            if let Some(from) = self.from {
+                to.copy_from_slice(&from[at..at + to.len()]);
+            }
+            match E::as_compute_mut(to) {
+                Some(run) => each(at, run),
+                None => {
+                    wide.resize(to.len(), E::Compute::ZERO);
+                    E::widen_slice(to, &mut wide);
+                    each(at, &mut wide);
+                    E::narrow_slice(&wide, to);
+                }
+            }
+        }
+    }
+}
+
+/// The largest values of windows of each plane, channels first. `axes` are those of a plane, outermost first.
+pub(crate) fn max_pool<T: Compute>(
+    kernels: &'static Kernels<T>,
+    axes: &[PoolAxis],
+    from: &[T],
+    to: &mut [T],
+) -> TractResult<()> {
+    let [read, written]: [usize; 2] = [axes.iter().map(|a| a.input).product(), axes.iter().map(|a| a.output).product()];
+    if to.is_empty() {
+        return Ok(());
+    }
+    let planes = to.len() / written.max(1);
+    ensure!(to.len() == planes * written, "output: length={}, whole planes of {written} are needed", to.len());
+    ensure!(planes * read <= from.len(), "input: length={}, {} are needed", from.len(), planes * read);
+    let cost = (from.len() as u64 / 2).saturating_mul(TWO_ELEMENTS);
+    let of_task = planes.div_ceil(TASKS * crate::parallel::threads(cost));
+    let mut tasks: Vec<_> = to.chunks_mut(of_task * written).enumerate().collect();
+    parallel(&mut tasks, cost, |(task, part)| {
+        let inner = |ax: usize| axes[ax + 1..].iter().map(|axis| axis.input).product();
+        let mut rows = (0..axes.len() - 1).map(|ax| zeros("pooled row", inner(ax))).collect::<TractResult<Vec<_>>>()?;
+        let mut rows: Vec<&mut [T]> = rows.iter_mut().map(|row| &mut row[..]).collect();
+        for (i, to) in part.chunks_mut(written).enumerate() {
+            kernels.pool(axes, &from[(*task * of_task + i) * read..][..read], to, &mut rows);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,662 @@
+//! Each phase as a small dense convolution over the shared grid, of fewer products than it has (tap, position) pairs: neighbouring taps and positions are
+//! multiplied in transformed tiles (Winograd's minimal filtering, `src/kernel/winograd.rs`).
+//!
+//! Per strip of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
+//! multiplied point by point as [`channels`](crate::algorithm::direct_channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
+//! split into twos and threes. Sums that are not finite are made again tap by tap: in transformed tiles an infinity is not told from what is not a number.
+
+mod tiles;
+
+use crate::algorithm::Operands;
+use crate::algorithm::direct_channels::{even_part, run_cost};
+use crate::element::{Compute, Element};
+use crate::estimate::cost;
+use crate::estimate::machine::Machine;
+use crate::geometry::AxisPhases;
+use crate::kernel::KernelSizes;
+use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
+use crate::layout::panels::{PanelShape, Panels};
+use crate::layout::taps::{Listed, TapTable, axes_of, too_many_phases};
+use crate::memory::{Aligned, Scratch};
+use crate::output::blocks::{PhaseOfStrip, StripShape, StripTable, Strips};
+use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tiles::{Lattice, Term, Work, terms_of};
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
+use tract_core::internal::*;
+
+/// Input channels from which on what cancels out in a tile is lost among the rounding errors of the sum (one channel: up to twice the largest error of a sum tap by
+/// tap; and there would be little to gain).
+const FEWEST_CHANNELS: usize = 16;
+
+/// (Input channel, piece) pairs whose products are summed in one chain, at most: results have the errors of several sums. Chains of 192 had up to 2.7 times onnxruntime's
+/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 64 1.6 times and of 48 1.4 times, each for some 3 % more time (Zen 4).
+const LONGEST_CHAIN: usize = 48;
+
+/// Chains whose weights are transformed at once: their sums are added while they are in L1 (of one, up to 16 % more time), and the weights of a point stay
+/// there from tile to tile (four took 3 % more where there are few tiles).
+const CHAINS_OF_PASS: usize = 2;
+
+/// Tiles of a strip, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, a strip has more (256 to 256 channels on 32×32
+/// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
+const FEWEST_TILES: usize = 128;
+
+/// What the transformed tiles of a strip take, at most, in sizes of L2: layers of many taps have fewer tiles.
+const MOST_OF_L2: usize = 4;
+
+/// Positions of a strip, at most: of few channels, more would gain nothing.
+const MOST_POSITIONS: usize = 4096;
+
+/// Positions after which tiles repeat themselves, at most: a strip has all of them, and dilated taps are far apart.
+const LONGEST_PERIOD: usize = 1024;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WinogradPlan {
+    /// Output channels of a panel.
+    pub width: usize,
+    /// Output channels of the last panel.
+    pub tail_width: usize,
+    /// Tiles whose products are summed at once.
+    pub tiles: usize,
+    /// Input channels of a chunk of the filter.
+    pub chunk: usize,
+    /// Rows and columns of positions whose sums are made and stored together.
+    pub window: (usize, usize),
+    /// Grid rows of a block.
+    pub block_rows: usize,
+    /// Grid columns of a block.
+    pub block_columns: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    /// How tiles lie on rows and columns.
+    lattices: [Lattice; 2],
+    axes: Vec<AxisPhases>,
+    table: Listed<Table>,
+}
+
+/// What is listed of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Table {
+    strips: StripTable,
+    /// For each phase.
+    terms: Vec<Vec<Term>>,
+}
+
+impl Table {
+    fn new(plan: &WinogradPlan, problem: &Problem, shape: &StripShape, lanes: usize) -> TractResult<Table> {
+        let axes = &plan.axes;
+        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
+        let taps = TapTable::new(axes, sheets, false, 1, problem.group_in)?;
+        let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
+        let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
+        Ok(Table { strips: StripTable::new(problem, axes, shape, lanes, taps)?, terms })
+    }
+}
+
+/// How a grid is cut.
+struct Cutting {
+    block: (usize, usize),
+    /// Rows and columns of a strip.
+    window: (usize, usize),
+}
+
+impl Cutting {
+    fn of(
+        axes: &[AxisPhases],
+        lattices: [Lattice; 2],
+        work: &[Work],
+        channel_bytes: usize,
+        machine: &Machine,
+    ) -> Cutting {
+        let [.., y, x] = axes else { unreachable!("axes end in rows and columns") };
+        let [of_rows, of_columns] = lattices.map(Lattice::period);
+        let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
+        let even = |grid: usize, size: usize, period: usize| {
+            let parts = grid.div_ceil(size.next_multiple_of(period));
+            grid.div_ceil(parts).next_multiple_of(period).min(grid)
+        };
+        let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
+        let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
+        let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
+        let fewest = (FEWEST_TILES * MOST_RESULTS * MOST_RESULTS).min(within(MOST_OF_L2 * machine.l2));
+        let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
+        let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
+        Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
+    }
+}
+
+/// Elements of the channels of a transformed cell: an odd number of vectors.
+fn channels_of(problem: &Problem, lanes: usize) -> usize {
+    (problem.group_in.div_ceil(lanes) | 1) * lanes
+}
+
+impl WinogradPlan {
+    /// Decides, or says why not.
+    pub(crate) fn propose(
+        problem: &Problem,
+        datum_type: DatumType,
+        isa: Isa,
+        layout: Option<&FilterLayout>,
+        machine: &Machine,
+    ) -> Result<WinogradPlan, String> {
+        if !datum_type.is_float() {
+            return Err("integers can't be halved".to_string());
+        }
+        if matches!(datum_type, DatumType::F32 | DatumType::F16) && isa == Isa::Amx {
+            return Err(format!("tile registers of {isa} multiply as much, and more exactly"));
+        }
+        if let Some(reason) = too_many_phases(problem) {
+            return Err(reason);
+        }
+        let forced = match layout {
+            None => None,
+            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
+            Some(other) => return Err(format!("the filter is packed for {other:?}")),
+        };
+        let KernelSizes { lanes, channel_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
+        if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
+            let (inputs, outputs) = (problem.group_in, problem.group_out);
+            return Err(format!("{inputs} to {outputs} channels a group are too few"));
+        }
+        let axes = axes_of(problem);
+        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+        let lattices = [Lattice::of(y), Lattice::of(x)];
+        if lattices == [Lattice(None); 2] {
+            return Err("no axis has several positions, and taps next to each other".to_string());
+        }
+        let period = lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
+        if period > LONGEST_PERIOD {
+            return Err(format!("its taps are too far apart: tiles repeat after {period} positions"));
+        }
+        let element = crate::element::compute_bytes(datum_type);
+        let work = Work::of(&axes, lattices);
+        let Cutting { block, window } =
+            Cutting::of(&axes, lattices, &work, channels_of(problem, lanes) * element, machine);
+        let blocks = GridBlocks::even(&axes, block, false, false);
+
+        let outer: usize = outer.iter().map(|axis| axis.grid).product();
+        let strips = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
+        let phases: usize = axes.iter().map(|axis| axis.out_step).product();
+        let vectors_in = problem.group_in.div_ceil(lanes);
+        let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
+        let store = cost::from_lanes(problem, datum_type, isa);
+        let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
+        let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
+        let mut best: Option<WinogradPlan> = None;
+        for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
+            let width = nv * lanes;
+            let tail_width = (problem.group_out % width).next_multiple_of(lanes);
+            let tail_width = if tail_width == 0 { width } else { tail_width };
+            if forced.is_some_and(|f| (f.0, f.1) != (width, tail_width)) {
+                continue;
+            }
+            let panels = problem.group_out.div_ceil(width);
+            let vectors_out = (panels - 1) * nv + tail_width / lanes;
+            let of_run = |tiles_of_run: usize| {
+                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, &tiles, lanes * element);
+                (panels - 1).saturating_mul(of(nv)).saturating_add(of(tail_width / lanes))
+            };
+            let of_strip = |(tiles, of): &(usize, &Work)| {
+                let multiplied = of_run(*tiles).saturating_mul(problem.group_in);
+                let weights = (problem.group_in * vectors_out).saturating_mul(cost::TRANSFORMED_WEIGHTS);
+                let data = (tiles * vectors_in).saturating_mul(cost::TRANSFORMED);
+                let sums = of.points * cost::FROM_PRODUCTS
+                    + (of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN).saturating_mul(cost::SUMMED);
+                let results = (tiles * vectors_out).saturating_mul(sums);
+                multiplied
+                    .saturating_add(weights)
+                    .saturating_add(data)
+                    .saturating_mul(of.products)
+                    .saturating_add(results)
+            };
+            let multiplied = windows.iter().map(of_strip).fold(0, usize::saturating_add).saturating_mul(strips);
+            let stored = (y.grid * x.grid).saturating_mul(vectors_out * phases * store);
+            let image = multiplied.saturating_add(stored).saturating_mul(outer);
+            let image = image.saturating_add(copied.saturating_mul(blocks.count)) as u64;
+            let cost = image.saturating_mul((problem.group * problem.batch) as u64).saturating_add(beyond);
+            if best.as_ref().is_none_or(|b| cost < b.cost) {
+                let chunk = forced.map_or(problem.group_in, |f| f.2);
+                best = Some(WinogradPlan {
+                    width,
+                    tail_width,
+                    tiles: positions,
+                    chunk,
+                    window,
+                    block_rows: block.0,
+                    block_columns: block.1,
+                    cost,
+                    lattices,
+                    axes: axes.clone(),
+                    table: Listed::new(),
+                });
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    /// Bytes that a run takes on one thread, besides operands and output.
+    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let [.., y, x] = &self.axes[..] else { unreachable!("axes end in rows and columns") };
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
+        // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
+        let channels = problem.group_in.saturating_add(4 * self.width);
+        let block = sheets
+            .working_bytes(channels, element)
+            .saturating_add(self.slack(&sheets).saturating_mul(channels * element));
+        let work = Work::of(&self.axes, self.lattices);
+        let tiles = |of: &Work| self.most_tiles(of.taps);
+        let phases: usize = self.axes[..self.axes.len() - 2].iter().map(|axis| axis.out_step).product();
+        let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
+        let data = data.saturating_mul(phases).saturating_mul(channels);
+        let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
+        // see [`Self::passes`]
+        let weights = work.iter().map(|of| of.products.max(of.points * LONGEST_CHAIN)).max().unwrap_or(0);
+        let weights = weights.saturating_mul(CHAINS_OF_PASS);
+        let sums = (self.shape().most + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        data.saturating_add(points.saturating_add(weights).saturating_mul(self.width))
+            .saturating_mul(element)
+            .saturating_add(block)
+            .saturating_add(sums.saturating_add(BYTES_BY_WAY))
+            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+    }
+
+    /// The layout of the filter.
+    pub fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
+    }
+
+    fn shape(&self) -> StripShape {
+        let columns = &self.axes[self.axes.len() - 1];
+        StripShape {
+            width: self.width,
+            positions: self.tiles,
+            most: if self.window.0 == 1 { self.window.1 } else { self.window.0 * columns.grid },
+            by_row: true,
+            window: Some(self.window),
+            panels_first: true,
+        }
+    }
+
+    /// Cells behind the sheets of a block: the last tiles may have results that are not the block's.
+    fn slack(&self, sheets: &Sheets) -> usize {
+        let [rows, columns] = self.lattices.map(|lattice| lattice.0.unwrap_or(0));
+        rows.saturating_mul(sheets.pitch).saturating_add(columns)
+    }
+
+    /// Tiles of a strip, at most, of a phase of so many taps along rows and columns.
+    fn most_tiles(&self, taps: (usize, usize)) -> usize {
+        self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
+    }
+
+    /// Input channels whose products with so many pieces are summed in one chain, and those whose weights are transformed at once.
+    fn passes(&self, problem: &Problem, pieces: usize) -> (usize, usize) {
+        let chain = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
+        let pass = chain * CHAINS_OF_PASS;
+        // weights of a chunk are next to each other
+        (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
+    }
+
+    /// Writes the whole output.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: FEWEST_TILES,
+            panel: self.width,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let filling = task.filling(&prepared.table.strips.taps.sheets, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        })
+    }
+}
+
+/// Everything that tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a WinogradPlan,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    table: &'a Table,
+    panels: Panels<'a, E>,
+    /// As many as a panel is wide.
+    zeros: Vec<E::Compute>,
+    input: &'a [E],
+    strips: Strips<'a, E>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+}
+
+/// A block's input: cells of channels.
+#[derive(Clone, Copy)]
+struct Cells<'a, T> {
+    data: &'a [T],
+    /// Elements of a cell.
+    size: usize,
+    /// Cells of a row.
+    pitch: usize,
+}
+
+/// Where the tiles of a phase of a strip are.
+#[derive(Default)]
+struct Tiles {
+    /// The index of what each reads first, among a block's cells.
+    starts: Vec<usize>,
+    /// The index of each result among the strip's sums; those that a tile has and the strip has not are behind them.
+    places: Vec<[usize; 4]>,
+    /// For each term, where its transformed data begin.
+    data: Vec<usize>,
+}
+
+impl<'a, E: Element> Prepared<'a, E> {
+    fn new(
+        plan: &'a WinogradPlan,
+        problem: &'a Problem,
+        kernels: &'static Kernels<E::Compute>,
+        filter: &'a PackedFilter,
+        operands: &Operands<'a, E>,
+        own: &'a mut Option<Table>,
+    ) -> TractResult<Self> {
+        let axes = &plan.axes;
+        let shape = plan.shape();
+        let table = plan.table.get(plan.cost, own, || Table::new(plan, problem, &shape, kernels.lanes))?;
+        let panels = PanelShape {
+            widths: (plan.width, plan.tail_width),
+            positions: plan.tiles,
+            weights: table.strips.taps.weights,
+        };
+        Ok(Prepared {
+            plan,
+            problem,
+            kernels,
+            table,
+            panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
+            zeros: vec![E::Compute::ZERO; plan.width],
+            input: operands.input,
+            strips: Strips::new(problem, axes, kernels, shape, &table.strips, operands.tail),
+            strides: crate::layout::input_strides(problem, axes.len()),
+        })
+    }
+
+    fn run_group(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        filling: &Filling,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (plan, lanes) = (self.plan, self.kernels.lanes);
+        let sheets = &self.table.strips.taps.sheets;
+        let Scratch { block, tile, ragged, transformed: [data, weights, products], .. } = scratch;
+        let size = match self.problem.data_format {
+            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            DataFormat::Ncx => self.channels(),
+            DataFormat::Nxc => self.problem.group_in,
+        };
+        let inside = size * sheets.channel_stride;
+        let cells = block.of(inside + size * plan.slack(sheets) + lanes)?;
+        let input = &self.input[task.n * self.strides.0 + g * self.problem.group_in * self.strides.1..];
+        let source = (input, self.strides.1, self.problem.group_in);
+        let to = (&mut cells[..inside], size);
+        sheets.fill_deep(self.kernels, filling, self.problem.data_format, source, to, (ragged, tile))?;
+        let cells = Cells { data: cells, size, pitch: sheets.pitch };
+        let (rows, columns) = (task.rows.clone(), task.columns.clone());
+        let pitch = columns.len();
+        let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
+        let mut of_phases: Vec<Option<Tiles>> = vec![];
+        of_phases.resize_with(self.table.terms.len(), || None);
+        // of all phases, at once: what is there stays as long as nothing grows
+        let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
+            let tiles = plan.most_tiles(self.taps_of(phase));
+            terms.iter().map(|term| term.points() * tiles * self.tile_stride(term)).sum::<usize>()
+        };
+        let all: usize = self.table.terms.iter().enumerate().map(of_phase).sum();
+        let data = data.of(all)?;
+        let mut used = 0;
+        let panels = self.panels.within(task.channels.clone());
+        self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+            if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
+                // another strip
+                of_phases.fill_with(|| None);
+                used = 0;
+            }
+            let tiles = match &mut of_phases[of.phase] {
+                Some(tiles) => tiles,
+                none => {
+                    let mut tiles = self.tiles(&of, &rows, &columns, cells);
+                    for term in &self.table.terms[of.phase] {
+                        tiles.data.push(used);
+                        used += term.points() * tiles.starts.len() * self.tile_stride(term);
+                    }
+                    self.transform(of.phase, &tiles, cells, data);
+                    none.insert(tiles)
+                }
+            };
+            if !self.multiply(g, &of, tiles, data, (weights, products), sums)? {
+                self.repair(g, &of, pitch, cells, sums);
+            }
+            Ok(())
+        })
+    }
+
+    /// See [`channels_of`].
+    fn channels(&self) -> usize {
+        channels_of(self.problem, self.kernels.lanes)
+    }
+
+    /// Elements between the transformed tiles of a term.
+    fn tile_stride(&self, term: &Term) -> usize {
+        let lanes = self.kernels.lanes;
+        ((term.pieces.len() * self.channels() / lanes) | 1) * lanes
+    }
+
+    /// Taps of a phase along rows and columns.
+    fn taps_of(&self, phase: usize) -> (usize, usize) {
+        let [.., y, x] = &self.plan.axes[..] else { unreachable!("axes end in rows and columns") };
+        let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
+        (y.phases[row].taps.len(), x.phases[column].taps.len())
+    }
+
+    /// Where the tiles of a phase of a strip are, in a block that begins at `rows` and `columns` of the grid.
+    fn tiles(&self, of: &PhaseOfStrip, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
+        let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
+        let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Tiles::default() };
+        // the strip's positions, as the grid counts them
+        let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
+        let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
+        let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
+        let outside = plan.shape().most * plan.width;
+        let result = |row: Option<usize>, column: Option<usize>| match (row, column) {
+            (Some(row), Some(column)) if row < end.0 && column < end.1 => {
+                ((row - first.0) * pitch + column - first.1) * plan.width
+            }
+            _ => outside,
+        };
+        let mut tiles = Tiles::default();
+        for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
+            for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
+                let at = (row - rows.start) * cells.pitch + column - columns.start;
+                tiles.starts.push(at * cells.size);
+                let (y, x) = ((Some(row), gaps.0.map(|gap| row + gap)), (Some(column), gaps.1.map(|gap| column + gap)));
+                tiles.places.push([result(y.0, x.0), result(y.0, x.1), result(y.1, x.0), result(y.1, x.1)]);
+            }
+        }
+        tiles
+    }
+
+    /// Transforms the data of a strip's tiles, for each term of a phase.
+    fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
+        let lanes = self.kernels.lanes;
+        let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * cells.size);
+        let steps = (steps[0] * cells.pitch, steps[1]);
+        for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
+            let tile = self.tile_stride(term);
+            let strides = PointStrides { point: tile, tile: term.points() * tile };
+            for (piece, at) in term.pieces.iter().zip((*begin..).step_by(self.channels())) {
+                let data = TileData {
+                    cells: &cells.data[piece.offset * cells.size..],
+                    starts: &tiles.starts,
+                    steps,
+                    channels: self.problem.group_in.next_multiple_of(lanes),
+                };
+                self.kernels.tile_transforms(term.taps.0, term.taps.1).data(&data, &mut to[at..], strides);
+            }
+        }
+    }
+
+    /// The sums of a phase over a strip; whether all of them are finite.
+    fn multiply(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        tiles: &Tiles,
+        data: &[E::Compute],
+        (weights, products): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+        sums: &mut [E::Compute],
+    ) -> TractResult<bool> {
+        let (plan, problem) = (self.plan, self.problem);
+        let (width, count) = (of.panel.width, tiles.starts.len());
+        let bias = self.panels.bias(g, of.panel);
+        let terms = &self.table.terms[of.phase];
+        if terms.is_empty() {
+            for run in of.runs {
+                let cells = sums[run.at..].chunks_mut(plan.width).take(run.positions.len());
+                cells.for_each(|sums| sums[..width].copy_from_slice(bias));
+            }
+            return Ok(true);
+        }
+        let mut finite = true;
+        let mut start = Start::Bias(bias);
+        for (term, begin) in terms.iter().zip(&tiles.data) {
+            let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
+            let points = term.points();
+            let tile_stride = self.tile_stride(term);
+            let pieces: TVec<usize> = (0..term.pieces.len()).map(|piece| piece * self.channels()).collect();
+            let of_tile = points * width + self.kernels.lanes;
+            let products = products.of(count * of_tile)?;
+            let (of_chain, of_pass) = plan.passes(problem, pieces.len());
+            for from in (0..problem.group_in).step_by(of_pass) {
+                let pass = from..(from + of_pass).min(problem.group_in);
+                // one vector more: points a power of two apart would fight for the same cache sets
+                let of_point = pieces.len() * pass.len() * width + self.kernels.lanes;
+                let weights = weights.of(points * of_point)?;
+                let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
+                    .map(|chain| (pieces.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
+                    .collect();
+                for (at, chain) in &chains {
+                    self.transform_weights(g, of, term, chain.clone(), (&mut weights[*at..], of_point));
+                }
+                for point in 0..points {
+                    let weights = &weights[point * of_point..][..of_point];
+                    let mut at = 0;
+                    for tile in self.panels.tiles(of.panel) {
+                        while at + tile.positions() <= count {
+                            let to = &mut products[at * of_tile + point * width..];
+                            for (weight, chain) in &chains {
+                                let base = begin + (at * points + point) * tile_stride + chain.start;
+                                let channels = chain.len();
+                                let source =
+                                    Source { data, base, channel_stride: 1, channels, taps: &pieces, ahead: false };
+                                let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
+                                tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
+                            }
+                            at += tile.positions();
+                        }
+                    }
+                }
+            }
+            let strides = PointStrides { point: width, tile: of_tile };
+            finite &= transforms.products(products, strides, start, width, &tiles.places, sums);
+            start = Start::Add;
+        }
+        Ok(finite)
+    }
+
+    /// Transforms the weights of a term for some input channels: `[point][piece][input channel][output channel]`.
+    fn transform_weights(
+        &self,
+        g: usize,
+        of: &PhaseOfStrip,
+        term: &Term,
+        pass: Range<usize>,
+        (to, of_point): (&mut [E::Compute], usize),
+    ) {
+        let width = of.panel.width;
+        let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
+        let mut from = pass.start;
+        while from < pass.end {
+            let (chunk, weights) = self.chunk(g, of, from);
+            let end = pass.end.min(chunk.end);
+            for (piece, at) in term.pieces.iter().zip((from - pass.start..).step_by(pass.len())) {
+                let tap = |tap: &usize| {
+                    let first = tap * chunk.len() + from - chunk.start;
+                    &weights[first * width..(first + end - from) * width]
+                };
+                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = piece.taps.iter().map(tap).collect();
+                transforms.filter(&taps, &mut to[at * width..], of_point);
+            }
+            from = end;
+        }
+    }
+
+    /// The chunk of an input channel, and its weights in a phase of a panel: `[tap][input channel][output channel]`.
+    fn chunk(&self, g: usize, of: &PhaseOfStrip, channel: usize) -> (Range<usize>, &[E::Compute]) {
+        let (phase, width) = (&self.table.strips.taps.phases[of.phase], of.panel.width);
+        let first = channel / self.plan.chunk * self.plan.chunk;
+        let weights = self.panels.weights(g, of.panel, phase.weights);
+        let chunk = first..(first + self.plan.chunk).min(self.problem.group_in);
+        (chunk, &weights[first * phase.taps.len() * width..])
+    }
+
+    /// Makes sums that are not finite again, tap by tap; positions of the strip's rows are `pitch` apart.
+    fn repair(&self, g: usize, of: &PhaseOfStrip, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
+        let (plan, width) = (self.plan, of.panel.width);
+        let phase = &self.table.strips.taps.phases[of.phase];
+        let Some(tile) = self.panels.tiles(of.panel).last() else { return };
+        let zero = E::Compute::ZERO;
+        for (run, i) in of.runs.iter().flat_map(|run| (0..run.positions.len()).map(move |i| (run, i))) {
+            let sums = &mut sums[run.at + i * plan.width..][..width];
+            if sums.iter().all(|sum| zero.mul_add(*sum, zero) == zero) {
+                continue;
+            }
+            let at = run.positions.start + i;
+            let position = (at / pitch * cells.pitch + at % pitch) * cells.size;
+            sums.copy_from_slice(self.panels.bias(g, of.panel));
+            for from in (0..self.problem.group_in).step_by(plan.chunk) {
+                let (chunk, weights) = self.chunk(g, of, from);
+                let of_tap = chunk.len() * width;
+                for (tap, weights) in phase.taps.iter().zip(weights.chunks(of_tap)) {
+                    let base = position + tap * cells.size + from;
+                    let source = Source {
+                        data: cells.data,
+                        base,
+                        channel_stride: 1,
+                        channels: chunk.len(),
+                        taps: &[0],
+                        ahead: false,
+                    };
+                    tile.run(weights, &source, cells.size, Start::Add, sums, width);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! How the positions and the taps of a phase are parted into tiles.
+
+use crate::geometry::{AxisPhases, Phase};
+use crate::kernel::{MOST_RESULTS, MOST_TAPS, points_of};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+
+/// How tiles lie on an axis: their results are so far apart; none where each position is a tile of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lattice(pub(crate) Option<usize>);
+
+impl Lattice {
+    /// Results as far apart as taps are, if all of them are equally far from the next and a tile has room for two.
+    pub(crate) fn of(axis: &AxisPhases) -> Lattice {
+        let gaps = axis.phases.iter().flat_map(|phase| {
+            let pairs = phase.taps.windows(2);
+            pairs.map(|pair| pair[0].shift.abs_diff(pair[1].shift) as usize)
+        });
+        let gap = gaps.dedup().exactly_one().ok();
+        Lattice(gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)))
+    }
+
+    /// Positions after which the lattice repeats itself.
+    pub(crate) fn period(self) -> usize {
+        self.0.map_or(1, |gap| MOST_RESULTS * gap)
+    }
+
+    /// Whether a phase of so many taps has tiles of several results.
+    pub(crate) fn pairs(self, taps: usize) -> Option<usize> {
+        self.0.filter(|_| taps > 1)
+    }
+
+    /// The first positions of the tiles of a phase of so many taps, `positions` beginning with a period. Which position belongs to which tile is the same however
+    /// an axis is cut.
+    pub(crate) fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
+        let gap = self.pairs(taps);
+        positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(MOST_RESULTS)))
+    }
+
+    /// How many there are among the first `len` positions.
+    pub(crate) fn count(self, taps: usize, len: usize) -> usize {
+        self.pairs(taps).map_or(len, |gap| len / (MOST_RESULTS * gap) * gap + (len % (MOST_RESULTS * gap)).min(gap))
+    }
+
+    /// The taps of a phase, by ascending shift, in runs for tiles of one, two or three: the taps of a tile, and where its runs begin.
+    pub(crate) fn runs(self, taps: usize) -> Vec<(usize, Vec<usize>)> {
+        if self.pairs(taps).is_none() {
+            return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
+        }
+        let twos = [0, 2, 1][taps % MOST_TAPS];
+        let begin = taps - 2 * twos;
+        let threes = (0..begin).step_by(MOST_TAPS).collect::<Vec<_>>();
+        let twos = (begin..taps).step_by(2).collect::<Vec<_>>();
+        [(MOST_TAPS, threes), (2, twos)].into_iter().filter(|(_, runs)| !runs.is_empty()).collect()
+    }
+}
+
+/// The taps of a phase that tiles of one size read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Term {
+    /// Taps of a tile along rows and columns.
+    pub(crate) taps: (usize, usize),
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Term {
+    /// Products of a tile for each piece and pair of channels.
+    pub(crate) fn points(&self) -> usize {
+        points_of(self.taps.0) * points_of(self.taps.1)
+    }
+}
+
+/// The taps of one tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The offset of its first tap in a channel's sheets.
+    pub(crate) offset: usize,
+    /// Their places among the phase's, row by row.
+    pub(crate) taps: Vec<usize>,
+}
+
+/// The terms of a phase, with pieces as far as `offsets` tells of taps.
+pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usize]) -> Vec<Term> {
+    let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
+    let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
+    // shifts rise or fall with the kernel index
+    let place = |phase: &Phase, at: usize| {
+        let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
+        if falls { phase.taps.len() - 1 - at } else { at }
+    };
+    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + place(y, ky)) * x.taps.len() + place(x, kx);
+    let (rows, columns) = (lattices[0].runs(y.taps.len()), lattices[1].runs(x.taps.len()));
+    rows.iter()
+        .cartesian_product(&columns)
+        .map(|((rows, of_rows), (columns, of_columns))| {
+            let piece = |((o, ky), kx): ((usize, &usize), &usize)| Piece {
+                offset: offsets[flat(o, *ky, *kx)],
+                taps: (*ky..ky + rows).cartesian_product(*kx..kx + columns).map(|(ky, kx)| flat(o, ky, kx)).collect(),
+            };
+            let places = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
+            Term { taps: (*rows, *columns), pieces: places.map(piece).collect() }
+        })
+        .filter(|term| !term.pieces.is_empty())
+        .collect()
+}
+
+/// What a tile of a phase takes.
+pub(crate) struct Work {
+    /// Taps along rows and columns.
+    pub(crate) taps: (usize, usize),
+    /// Products for each pair of channels.
+    pub(crate) products: usize,
+    /// Points whose sums make results.
+    pub(crate) points: usize,
+    /// Positions that it has results for.
+    pub(crate) results: usize,
+}
+
+impl Work {
+    /// Of each phase of rows and columns, all taps of outer axes together.
+    pub(crate) fn of(axes: &[AxisPhases], lattices: [Lattice; 2]) -> Vec<Work> {
+        let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
+        let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        // products and points along an axis
+        let along = |lattice: Lattice, taps: usize| {
+            let runs =
+                lattice.runs(taps).into_iter().map(|(taps, runs)| (points_of(taps) * runs.len(), points_of(taps)));
+            runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
+        };
+        let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { MOST_RESULTS } else { 1 };
+        let counts = |axis: &AxisPhases| axis.phases.iter().map(|phase| phase.taps.len()).collect::<Vec<_>>();
+        let of_phase = |(rows, columns): (usize, usize)| {
+            let (y, x) = (along(lattices[0], rows), along(lattices[1], columns));
+            Work {
+                taps: (rows, columns),
+                products: outer * y.0 * x.0,
+                points: y.1 * x.1,
+                results: results(lattices[0], rows) * results(lattices[1], columns),
+            }
+        };
+        counts(y).into_iter().cartesian_product(counts(x)).map(of_phase).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Axis, Direction};
+
+    fn axis(kernel: usize, stride: usize, dilation: usize, direction: Direction) -> AxisPhases {
+        let axis = Axis { input: 20, output: 18, kernel, stride, dilation, pad_begin: 1 };
+        AxisPhases::new(&axis, direction)
+    }
+
+    #[test]
+    fn runs_have_each_tap_once() {
+        for taps in 0..20 {
+            for lattice in [Lattice(None), Lattice(Some(1)), Lattice(Some(3))] {
+                let runs = lattice.runs(taps);
+                let all =
+                    runs.iter().flat_map(|(len, begins)| begins.iter().flat_map(move |begin| *begin..begin + len));
+                assert_eq!(all.collect::<Vec<_>>(), (0..taps).collect::<Vec<_>>());
+                let alone = lattice.pairs(taps).is_none();
+                assert!(runs.iter().all(|(len, _)| (*len == 1) == alone && *len <= MOST_TAPS));
+            }
+        }
+    }
+
+    #[test]
+    fn each_position_is_a_result_of_one_tile() {
+        for (gap, len) in (1..5).cartesian_product(1..25) {
+            let lattice = Lattice(Some(gap));
+            let results = lattice.origins(2, 0..len).flat_map(|at| [at, at + gap]).filter(|at| *at < len);
+            assert_eq!(results.sorted().collect::<Vec<_>>(), (0..len).collect::<Vec<_>>(), "{gap} apart");
+            assert_eq!(lattice.count(2, len), lattice.origins(2, 0..len).count());
+        }
+    }
+
+    #[test]
+    fn results_are_as_far_apart_as_taps() {
+        use Direction::{Forward, Transposed};
+        let lattice = |kernel, stride, dilation, direction| Lattice::of(&axis(kernel, stride, dilation, direction)).0;
+        assert_eq!(lattice(3, 1, 1, Forward), Some(1));
+        assert_eq!(lattice(3, 1, 4, Forward), Some(4));
+        assert_eq!(lattice(3, 2, 1, Forward), None);
+        assert_eq!(lattice(4, 2, 1, Transposed), Some(1));
+        assert_eq!(lattice(5, 2, 3, Transposed), Some(3));
+        assert_eq!(lattice(3, 1, 1, Transposed), Some(1));
+        // one tap a phase, and none next to another on a grid of 18
+        assert_eq!(lattice(2, 2, 1, Transposed), None);
+        assert_eq!(lattice(2, 1, 18, Transposed), None);
+    }
+
+    #[test]
+    fn terms_have_each_tap_of_a_phase_once() {
+        let directions = [Direction::Transposed, Direction::Forward];
+        for (direction, kernel) in directions.into_iter().cartesian_product(2..9) {
+            let axes = [axis(2, 1, 1, direction), axis(kernel, 1, 2, direction), axis(9 - kernel, 1, 1, direction)];
+            let phases: Vec<&Phase> = axes.iter().map(|axis| &axis.phases[0]).collect();
+            let lattices = [&axes[1], &axes[2]].map(Lattice::of);
+            let count = phases.iter().map(|phase| phase.taps.len()).product::<usize>();
+            // far apart, so that an offset tells its tap
+            let shift = |at: usize, phase: usize| phases[phase].taps[at].shift;
+            let (rows, columns) = (phases[1].taps.len(), phases[2].taps.len());
+            let offset = |tap: usize| {
+                let (outer, row, column) = (tap / (rows * columns), tap / columns % rows, tap % columns);
+                (outer * 10_000) as i64 + 100 * (shift(row, 1) + 40) + shift(column, 2) + 40
+            };
+            let offsets: Vec<usize> = (0..count).map(|tap| offset(tap) as usize).collect();
+            let terms = terms_of(&phases, lattices, &offsets);
+            let taps = terms.iter().flat_map(|term| &term.pieces).flat_map(|piece| piece.taps.iter().copied());
+            assert_eq!(taps.sorted().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+            for term in &terms {
+                let gap = |axis: usize| lattices[axis].0.unwrap_or(0);
+                for piece in &term.pieces {
+                    assert_eq!(piece.taps.len(), term.taps.0 * term.taps.1);
+                    for (i, tap) in piece.taps.iter().enumerate() {
+                        let (row, column) = (i / term.taps.1, i % term.taps.1);
+                        assert_eq!(offsets[*tap], piece.offset + 100 * row * gap(0) + column * gap(1));
+                    }
+                }
+            }
+        }
+    }
+}

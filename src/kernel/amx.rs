@@ -1,0 +1,814 @@
+//! Products of matrices in tile registers (AMX), for f32.
+//!
+//! The unit multiplies numbers of 8 significant bits (bf16) and adds in f32. An f32 has 24: it is, exactly, the sum of three of them, a high, a
+//! middle and a low part. Of the nine products of two numbers' parts, six are made. The other three are at most `2^-24` of the whole product together, as much
+//! as rounding it to f32 changes, and mostly far less. Small products are summed before the large ones, so sums are no worse than those of f32 (errors were a fifth of a chain
+//! of multiply-adds').
+//!
+//! What does not hold here is what f32 does at the ends of its range: the unit takes subnormal numbers for zero, and parts of infinity are not numbers. [`is_regular`] tells
+//! for which numbers that makes no difference; others are not to be multiplied here.
+
+use crate::element::Compute;
+use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::gemm_tile::Start;
+
+/// Positions, and output channels, of a tile register.
+pub(crate) const SIDE: usize = 16;
+
+/// Input channels that are multiplied at once.
+pub(crate) const DEPTH: usize = 32;
+
+/// Parts of a number.
+pub(crate) const PARTS: usize = 3;
+
+/// Elements of a part of a step's weights for [`SIDE`] output channels: `[pair of input channels][output channel][channel of the pair]`.
+pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
+
+/// The parts of a [regular](is_regular) number, high to low, each the nearest to what is left; the last one is cut off. Their sum is the number, but for what is
+/// smaller than `2^-133`.
+#[cfg(test)]
+fn parts_of(number: f32) -> [u16; PARTS] {
+    let mut rest = number;
+    std::array::from_fn(|i| {
+        let bits = rest.to_bits();
+        // ties away from zero
+        let part = ((bits + if i < PARTS - 1 { 0x8000 } else { 0 }) >> 16) as u16;
+        rest -= from_part(part);
+        part
+    })
+}
+
+/// The number that a part stands for.
+#[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
+fn from_part(part: u16) -> f32 {
+    f32::from_bits((part as u32) << 16)
+}
+
+/// Whether products of numbers up to a magnitude are right to within f32's rounding of the largest: neither they nor their sums reach infinity, and what is lost as
+/// subnormal is less than `2^-40` of them. `bits` are those of the largest magnitude; zero is regular.
+pub(crate) fn is_regular(bits: u32) -> bool {
+    const LEAST: u32 = (127 - 40) << 23;
+    const MOST: u32 = (127 + 50) << 23;
+    bits == 0 || (LEAST..=MOST).contains(&bits)
+}
+
+/// One product: [`DEPTH`] channels under a tap.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MatrixStep {
+    /// What to add to a position's index in the source.
+    pub offset: usize,
+    /// Where its weights are: `[part][side][WEIGHTS_OF_SIDE]`.
+    pub weights: usize,
+}
+
+/// The side that is read in place: parts of cells of [`DEPTH`] channels.
+#[derive(Clone, Copy)]
+pub(crate) struct PartSource<'a> {
+    /// The parts of many cells: all high parts of some channels, all middle ones, all low ones.
+    pub data: &'a [u16],
+    /// Index of the first position's high part under offset zero.
+    pub base: usize,
+    /// Elements between positions.
+    pub step: usize,
+    /// Elements between the parts of a cell.
+    pub part: usize,
+    /// What is summed.
+    pub steps: &'a [MatrixStep],
+}
+
+impl PartSource<'_> {
+    /// One past the largest index that so many positions reach.
+    fn reach(&self, positions: usize) -> usize {
+        let furthest = self.steps.iter().map(|step| step.offset).max().unwrap_or(0);
+        reach([(self.base, 1), (furthest, 1), (positions.max(1) - 1, self.step), (PARTS - 1, self.part), (DEPTH, 1)])
+    }
+}
+
+/// The most positions that are multiplied at once: the source must have so many, from each of a run's positions on.
+pub(crate) const POSITIONS_AT_ONCE: usize = 2 * SIDE;
+
+type Split<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], part: usize) -> u32;
+type Join<T> = fn(weights: &[u16], sides: usize, to: &mut [T]);
+type SplitWeights<T> = unsafe fn(from: &[T], sides: usize, to: &mut [u16]);
+type Multiply<T> = unsafe fn(
+    weights: &[u16],
+    sides: usize,
+    source: &PartSource,
+    count: usize,
+    start: Start<T>,
+    out: &mut [T],
+    out_stride: usize,
+);
+
+/// The kernels that have tile registers.
+///
+/// Holding one is proof that the CPU has them and that this process may use them.
+pub(crate) struct MatrixKernels<T: 'static> {
+    split: Split<T>,
+    split_weights: SplitWeights<T>,
+    join: Join<T>,
+    multiply: Multiply<T>,
+}
+
+impl<T: Compute> MatrixKernels<T> {
+    /// The parts of `count` cells of up to [`DEPTH`] channels, `from_step` apart: `part` elements from the high ones to the middle ones and to the low ones, [`DEPTH`]
+    /// from cell to cell. Missing channels are zero. Returns the bits of the largest magnitude.
+    ///
+    /// # Panics
+    /// When a slice is too short.
+    pub fn split(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (count, channels): (usize, usize),
+        to: &mut [u16],
+        part: usize,
+    ) -> u32 {
+        let Some(last) = count.checked_sub(1) else { return 0 };
+        assert!((1..=DEPTH).contains(&channels) && reach([(last, from_step), (channels, 1)]) <= from.len());
+        assert!(product([count, DEPTH]) <= part && reach([(PARTS - 1, part), (count, DEPTH)]) <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.split)(from, from_step, (count, channels), to, part) }
+    }
+
+    /// The parts of the weights of a step, `[input channel][output channel]` for up to [`DEPTH`] input channels, as `[part][side][WEIGHTS_OF_SIDE]`. Missing
+    /// channels are zero.
+    ///
+    /// # Panics
+    /// When a slice is too short, or there are more channels.
+    pub fn split_weights(&self, from: &[T], sides: usize, to: &mut [u16]) {
+        assert!((1..=2).contains(&sides) && from.len().is_multiple_of(sides * SIDE));
+        assert!(from.len() <= DEPTH * sides * SIDE && PARTS * sides * WEIGHTS_OF_SIDE <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.split_weights)(from, sides, to) }
+    }
+
+    /// The weights of a tap, `[input channel][output channel]`, from their parts, `[block of input channels][part][side][WEIGHTS_OF_SIDE]`.
+    ///
+    /// # Panics
+    /// When there are fewer weights than elements in `to`.
+    pub fn join(&self, weights: &[u16], sides: usize, to: &mut [T]) {
+        (self.join)(weights, sides, to)
+    }
+
+    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and `sides · SIDE` output channels, over steps `s` and their
+    /// channels `c`; there are one or two sides. The source has whole tiles of positions, [`POSITIONS_AT_ONCE`].
+    ///
+    /// # Panics
+    /// When a slice is shorter than what is read or written.
+    pub fn multiply(
+        &self,
+        (weights, sides): (&[u16], usize),
+        source: &PartSource,
+        count: usize,
+        start: Start<T>,
+        out: &mut [T],
+        out_stride: usize,
+    ) {
+        let Some(last) = count.checked_sub(1) else { return };
+        assert!((1..=2).contains(&sides));
+        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (of_step, 1)]) <= weights.len()));
+        assert!(source.reach(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
+        assert!(reach([(last, out_stride), (sides, SIDE)]) <= out.len());
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= sides * SIDE);
+        }
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.multiply)(weights, sides, source, count, start, out, out_stride) }
+    }
+}
+
+/// Whether the CPU has tile registers for bf16, and the system hands them out. Nothing is asked for.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use amx::is_available;
+
+/// Whether this process may use tile registers. The first call asks for them, where there are any: see [`Isa::of_plan`](crate::simd::isa::Isa::of_plan).
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use amx::is_permitted;
+
+/// The kernels for f32, where there are any. Whoever wants them asks for tile registers.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
+    static KERNELS: MatrixKernels<f32> =
+        MatrixKernels { split: amx::split, split_weights: amx::split_weights, join, multiply: amx::multiply };
+    is_permitted().then_some(&KERNELS)
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn join(weights: &[u16], sides: usize, to: &mut [f32]) {
+    let (width, part) = (sides * SIDE, sides * WEIGHTS_OF_SIDE);
+    for (block, to) in weights.chunks(PARTS * part).zip(to.chunks_mut(DEPTH * width)) {
+        for (c, row) in to.chunks_mut(width).enumerate() {
+            for (m, to) in row.iter_mut().enumerate() {
+                let at = m / SIDE * WEIGHTS_OF_SIDE + (c / 2 * SIDE + m % SIDE) * 2 + c % 2;
+                // the small ones first: the sum is exact
+                *to = (0..PARTS).rev().map(|p| from_part(block[p * part + at])).sum::<f32>();
+            }
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
+    None
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(crate) fn is_available() -> bool {
+    false
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(crate) fn is_permitted() -> bool {
+    false
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use super::*;
+    use std::arch::asm;
+    use std::arch::x86_64::*;
+    use std::marker::PhantomData;
+    use std::mem::MaybeUninit;
+    use std::sync::OnceLock;
+
+    /// The component of a thread's state that holds tile registers, as Linux counts them.
+    const XFEATURE_XTILE_DATA: libc::c_long = 18;
+
+    pub fn is_available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| {
+            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_tiles() && is_supported()
+        })
+    }
+
+    /// CPUID's leaf 7: bf16 products are bit 22 of EDX, tiles bit 24.
+    fn has_tiles() -> bool {
+        let (most, _) = __get_cpuid_max(0);
+        most >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == (1 << 22 | 1 << 24)
+    }
+
+    /// Whether Linux can keep tile registers for a process that asks: a question that changes nothing.
+    fn is_supported() -> bool {
+        const ARCH_GET_XCOMP_SUPP: libc::c_long = 0x1021;
+        let mut supported = 0u64;
+        // SAFETY: the request writes 64 bits to where the pointer points; systems that don't know it return an error.
+        let known = unsafe {
+            libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, std::ptr::from_mut(&mut supported)) == 0
+        };
+        known && supported >> XFEATURE_XTILE_DATA & 1 == 1
+    }
+
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+
+    pub fn is_permitted() -> bool {
+        is_available() && *PERMITTED.get_or_init(ask)
+    }
+
+    /// Asks Linux, which keeps tile registers only for processes that did (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)`). Threads inherit the
+    /// permission; those that there are already get it, too.
+    fn ask() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        // SAFETY: a request that takes two numbers and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
+    }
+
+    /// Whether this process asked already.
+    #[cfg(test)]
+    pub fn has_asked() -> bool {
+        PERMITTED.get().is_some()
+    }
+
+    /// The shapes of the eight tile registers, as `ldtilecfg` reads them: rows of 64 bytes.
+    #[repr(C, align(64))]
+    struct Shapes {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        row_bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+
+    impl Shapes {
+        /// Tiles of sums and positions have so many rows.
+        fn new(positions: usize) -> Shapes {
+            let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+            row_bytes[..8].fill(64);
+            rows[..6].fill(positions as u8);
+            rows[6..8].fill(SIDE as u8);
+            Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+        }
+    }
+
+    /// Tile registers that have shapes, until it is dropped. Released ones make it cheap to switch threads.
+    ///
+    /// It stays on its thread, whose registers they are.
+    struct Configured(PhantomData<*const ()>);
+
+    impl Configured {
+        /// Gives the tile registers their shapes, and zeros.
+        ///
+        /// # Safety
+        /// The CPU has tile registers, and the process may use them. There is no other one on this thread.
+        #[inline(always)]
+        unsafe fn new(shapes: &Shapes) -> Configured {
+            // SAFETY: legal shapes, which are read where they are. The compiler puts nothing in tile registers, and their shapes are no register that it knows of:
+            // both stay as they are between this and the release, whatever is compiled there.
+            unsafe {
+                asm!(
+                    "ldtilecfg [{}]", in(reg) shapes,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            }
+            Configured(PhantomData)
+        }
+    }
+
+    impl Drop for Configured {
+        #[inline(always)]
+        fn drop(&mut self) {
+            // SAFETY: the CPU has tile registers, as `new` was called; nobody wants what is in them any more.
+            unsafe {
+                asm!(
+                    "tilerelease",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, nomem, preserves_flags),
+                );
+            }
+        }
+    }
+
+    /// Elements from a cell that is split to one that is fetched, which may be past the last: about a page, where the CPU's own prefetching of cells that come from memory ends.
+    const AHEAD: usize = 1024;
+
+    /// # Safety
+    /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with words.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn split(
+        from: &[f32],
+        from_step: usize,
+        (count, channels): (usize, usize),
+        to: &mut [u16],
+        part: usize,
+    ) -> u32 {
+        let some = |lanes: usize| if lanes >= SIDE { u16::MAX } else { (1u16 << lanes) - 1 };
+        let masks = [some(channels), some(channels.saturating_sub(SIDE))];
+        let magnitude = _mm512_set1_epi32(i32::MAX);
+        let odd: [u16; DEPTH] = std::array::from_fn(|i| 2 * i as u16 + 1);
+        // SAFETY: a vector of numbers.
+        let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
+        let mut most = _mm512_setzero_si512();
+        let ahead = from_step.max(AHEAD / from_step.max(1) * from_step);
+        for i in 0..count {
+            let from = from.as_ptr().wrapping_add(i * from_step);
+            let mut to = to.as_mut_ptr().wrapping_add(i * DEPTH);
+            for side in [0, SIDE] {
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).wrapping_add(side).cast());
+            }
+            // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`.
+            unsafe {
+                let rest =
+                    [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
+                for x in rest {
+                    most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
+                }
+                for [low, high] in halves_of(rest) {
+                    // the upper half of every lane, of one vector and then of the other
+                    _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
+                    to = to.wrapping_add(part);
+                }
+            }
+        }
+        _mm512_reduce_max_epu32(most)
+    }
+
+    /// # Safety
+    /// As [`MatrixKernels::split_weights`] asserts; the CPU has AVX-512 with words.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn split_weights(from: &[f32], sides: usize, to: &mut [u16]) {
+        let (width, channels) = (sides * SIDE, from.len() / (sides * SIDE));
+        let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
+        let load = |c: usize, m: usize| match c < channels {
+            // SAFETY: a vector of a channel that is there.
+            true => unsafe { _mm512_loadu_ps(from.as_ptr().add(c * width + m)) },
+            false => _mm512_setzero_ps(),
+        };
+        for pair in 0..DEPTH / 2 {
+            for side in 0..sides {
+                let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
+                for (part, [low, high]) in halves_of(rest).into_iter().enumerate() {
+                    // the lower half of what is left of a number below 2^-110 is not zero, and the place of the pair's other channel
+                    let high = _mm512_and_si512(high, upper);
+                    let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
+                    let at = (part * sides + side) * WEIGHTS_OF_SIDE + pair * 2 * SIDE;
+                    // SAFETY: a pair of channels of one part and side, which `to` holds.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), both) };
+                }
+            }
+        }
+    }
+
+    /// The parts of two vectors of numbers, in the upper half of each lane.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn halves_of(numbers: [__m512; 2]) -> [[__m512i; 2]; PARTS] {
+        let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32 as i32));
+        // no closures: not every compilation inlines those, and a layer took 1.12 times as long
+        let mut parts = [[_mm512_setzero_si512(); 2]; PARTS];
+        for (i, number) in numbers.into_iter().enumerate() {
+            let mut rest = number;
+            for part in parts.iter_mut().take(PARTS - 1) {
+                part[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
+                rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(part[i]));
+            }
+            // no more bits than a part has, but for what is smaller than 2^-133
+            parts[PARTS - 1][i] = _mm512_castps_si512(rest);
+        }
+        parts
+    }
+
+    /// Four tiles of sums: `[position side][channel side][position][channel]`. Of one side of channels there are two sums, to be added.
+    #[repr(C, align(64))]
+    struct Sums(MaybeUninit<[f32; 4 * SIDE * SIDE]>);
+
+    /// # Safety
+    /// As [`MatrixKernels::multiply`] asserts; the CPU has tile registers, and the process may use them.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn multiply(
+        weights: &[u16],
+        sides: usize,
+        source: &PartSource,
+        count: usize,
+        start: Start<f32>,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        // SAFETY: this function's contract.
+        unsafe {
+            match sides {
+                2 => multiply_sides::<2>(weights, source, count, start, out, out_stride),
+                _ => multiply_sides::<1>(weights, source, count, start, out, out_stride),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`multiply`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn multiply_sides<const SIDES: usize>(
+        weights: &[u16],
+        source: &PartSource,
+        count: usize,
+        start: Start<f32>,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        // Tiles with as many positions as each other: the fewer rows they have, the less time they take.
+        let rows = count.div_ceil(2 * count.div_ceil(POSITIONS_AT_ONCE));
+        let shapes = Shapes::new(rows);
+        // Sums are finished while the next ones are made: vectors don't wait for tile registers then.
+        let mut sums = [const { Sums(MaybeUninit::uninit()) }; 2];
+        let mut made = None;
+        // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract. Sums
+        // are written before they are read.
+        unsafe {
+            let configured = Configured::new(&shapes);
+            for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
+                let from = source.data.as_ptr().add(source.base + first * source.step);
+                match SIDES {
+                    2 => four_tiles(from, rows, source, weights, &mut sums[turn % 2]),
+                    _ => two_tiles(from, rows, source, weights, &mut sums[turn % 2]),
+                }
+                if let Some((turn, first)) = made.replace((turn, first)) {
+                    let to = out.as_mut_ptr().add(first * out_stride);
+                    finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, start, to, out_stride);
+                }
+            }
+            drop(configured);
+            if let Some((turn, first)) = made {
+                let to = out.as_mut_ptr().add(first * out_stride);
+                finish::<SIDES>(&sums[turn % 2], rows, count - first, start, to, out_stride);
+            }
+        }
+    }
+
+    /// Adds sums to the bias or to what is there.
+    ///
+    /// # Safety
+    /// `sums` are those of tiles of so many rows, all written; from `to` on, `positions` of them can be written, `stride` apart, `SIDES · SIDE` elements each.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn finish<const SIDES: usize>(
+        sums: &Sums,
+        rows: usize,
+        positions: usize,
+        start: Start<f32>,
+        to: *mut f32,
+        stride: usize,
+    ) {
+        let sums = sums.0.as_ptr().cast::<f32>();
+        // SAFETY: this function's contract; a bias has as many values.
+        unsafe {
+            let mut values = [_mm512_setzero_ps(); SIDES];
+            if let Start::Bias(bias) = start {
+                for (side, value) in values.iter_mut().enumerate() {
+                    *value = _mm512_loadu_ps(bias.as_ptr().add(side * SIDE));
+                }
+            }
+            for half in 0..2 {
+                let first = half * rows;
+                for p in first..positions.min(first + rows) {
+                    for (side, value) in values.iter().enumerate() {
+                        // two sides have a tile each, one has two
+                        let tile = half * 2 + if SIDES == 2 { side } else { 0 };
+                        let mut sum = _mm512_load_ps(sums.add((tile * SIDE + p - first) * SIDE));
+                        if SIDES == 1 {
+                            sum = _mm512_add_ps(sum, _mm512_load_ps(sums.add(((tile + 1) * SIDE + p - first) * SIDE)));
+                        }
+                        let to = to.add(p * stride + side * SIDE);
+                        let before = if let Start::Add = start { _mm512_loadu_ps(to) } else { *value };
+                        _mm512_storeu_ps(to, _mm512_add_ps(before, sum));
+                    }
+                }
+            }
+        }
+    }
+
+    // Registers: sums are in tmm0 to tmm3, positions in tmm4 and tmm5, weights in tmm6 and tmm7. `{x}` and `{y}` point to the two sides of positions.
+
+    macro_rules! load_positions {
+        () => {
+            "tileloadd tmm4, [{x} + {row}]\n tileloadd tmm5, [{y} + {row}]\n"
+        };
+    }
+
+    macro_rules! load_weights {
+        (2, $part:tt) => {
+            concat!(
+                "tileloadd tmm6, [{w} + {line} + 2048*",
+                $part,
+                "]\n tileloadd tmm7, [{w} + {line} + 2048*",
+                $part,
+                " + 1024]\n"
+            )
+        };
+        (1, $part:tt) => {
+            concat!("tileloadd tmm6, [{w} + {line} + 1024*", $part, "]\n")
+        };
+    }
+
+    /// Positions times weights. Two sums a product would wait for each other, so every other product has sums of its own.
+    macro_rules! products {
+        (2, $turn:tt) => {
+            "tdpbf16ps tmm0, tmm4, tmm6\n tdpbf16ps tmm1, tmm4, tmm7\n tdpbf16ps tmm2, tmm5, tmm6\n tdpbf16ps tmm3, tmm5, tmm7\n"
+        };
+        (1, even) => {
+            "tdpbf16ps tmm0, tmm4, tmm6\n tdpbf16ps tmm2, tmm5, tmm6\n"
+        };
+        (1, odd) => {
+            "tdpbf16ps tmm1, tmm4, tmm6\n tdpbf16ps tmm3, tmm5, tmm6\n"
+        };
+    }
+
+    /// The sums of two tile registers of positions by two of channels, or one, over all steps of a source: first the small products, of parts that are
+    /// not both high, then the large ones.
+    macro_rules! tiles {
+        ($(#[$doc:meta])* $name:ident, $sides:tt) => {
+            $(#[$doc])*
+            #[inline(always)]
+            unsafe fn $name(from: *const u16, rows: usize, source: &PartSource, weights: &[u16], sums: &mut Sums) {
+                if source.steps.is_empty() {
+                    sums.0.write([0.0; 4 * SIDE * SIDE]);
+                    return;
+                }
+                let steps = source.steps.as_ptr_range();
+                // SAFETY: this function's contract: tiles are loaded from the source's cells and the weights, and stored in `sums`.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                        "mov {at}, {begin}",
+                        "2:",
+                        "mov {x}, [{at}]",
+                        "mov {w}, [{at} + 8]",
+                        "lea {w}, [{weights} + 2*{w}]",
+                        "lea {x}, [{from} + 2*{x}]",
+                        "lea {y}, [{x} + {side}]",
+                        "lea {x}, [{x} + 2*{part}]", "lea {y}, [{y} + 2*{part}]",
+                        load_positions!(), load_weights!($sides, 0), products!($sides, even),
+                        "sub {x}, {part}", "sub {y}, {part}",
+                        load_positions!(), products!($sides, odd),
+                        load_weights!($sides, 1), products!($sides, even),
+                        "sub {x}, {part}", "sub {y}, {part}",
+                        load_positions!(), products!($sides, odd),
+                        load_weights!($sides, 2), products!($sides, even),
+                        "add {at}, 16",
+                        "cmp {at}, {end}",
+                        "jne 2b",
+                        "mov {at}, {begin}",
+                        "3:",
+                        "mov {x}, [{at}]",
+                        "mov {w}, [{at} + 8]",
+                        "lea {w}, [{weights} + 2*{w}]",
+                        "lea {x}, [{from} + 2*{x}]",
+                        "lea {y}, [{x} + {side}]",
+                        load_positions!(),
+                        load_weights!($sides, 0), products!($sides, odd),
+                        "add {at}, 16",
+                        "cmp {at}, {end}",
+                        "jne 3b",
+                        "tilestored [{sums} + {line}], tmm0",
+                        "tilestored [{sums} + {line} + 1024], tmm1",
+                        "tilestored [{sums} + {line} + 2048], tmm2",
+                        "tilestored [{sums} + {line} + 3072], tmm3",
+                        at = out(reg) _, x = out(reg) _, y = out(reg) _, w = out(reg) _,
+                        weights = in(reg) weights.as_ptr(),
+                        begin = in(reg) steps.start, end = in(reg) steps.end,
+                        from = in(reg) from,
+                        side = in(reg) source.step * (2 * rows),
+                        row = in(reg) source.step * 2,
+                        part = in(reg) source.part * 2,
+                        line = in(reg) 64usize,
+                        sums = in(reg) sums.0.as_mut_ptr(),
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+            }
+        };
+    }
+
+    tiles! {
+        /// # Safety
+        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows`; from `from` on, the source has twice so many positions; `weights` has two sides for each step.
+        four_tiles, 2
+    }
+    tiles! {
+        /// # Safety
+        /// As [`four_tiles`], for one side of channels.
+        two_tiles, 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn parts_add_up_to_the_number() {
+        let mut bits = 0x1234_5678u32;
+        for _ in 0..100_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // magnitudes of which the low part is no smaller than a part can be
+            let number = f32::from_bits(bits & 0x807f_ffff | (((bits >> 9) & 0x7f) + 64) << 23);
+            let parts = parts_of(number).map(from_part);
+            assert_eq!(parts[2] + parts[1] + parts[0], number);
+            assert!(parts[1].abs() <= parts[0].abs() / 256.0 && parts[2].abs() <= parts[1].abs() / 256.0);
+        }
+        assert_eq!(parts_of(0.0), [0; PARTS]);
+        assert_eq!(parts_of(-1.0).map(from_part), [-1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn regular_numbers_are_far_from_both_ends() {
+        let magnitudes = [0.0, 1e-10, 1.0, 1e15, 1e-30, f32::MIN_POSITIVE / 2.0, 1e30, f32::INFINITY, f32::NAN];
+        let regular = magnitudes.map(|x| is_regular(x.to_bits()));
+        assert_eq!(regular, [true, true, true, true, false, false, false, false, false]);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn numbers(len: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        // tiny ones, of which parts can not hold every bit, among the others
+        (0..len).map(|i| if i % 7 == 3 { next() * 2f32.powi(-100 - (i % 47) as i32) } else { next() }).collect()
+    }
+
+    /// `[step][channel][output channel]` as the kernels read them.
+    #[cfg(target_os = "linux")]
+    fn packed(weights: &[f32], sides: usize) -> Vec<u16> {
+        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let mut packed = vec![0; weights.len() / (DEPTH * sides * SIDE) * of_step];
+        for (i, w) in weights.iter().enumerate() {
+            let (m, c, step) = (i % (sides * SIDE), i / (sides * SIDE) % DEPTH, i / (sides * SIDE * DEPTH));
+            for (p, part) in parts_of(*w).into_iter().enumerate() {
+                let side = step * of_step + (p * sides + m / SIDE) * WEIGHTS_OF_SIDE;
+                packed[side + (c / 2 * SIDE + m % SIDE) * 2 + c % 2] = part;
+            }
+        }
+        packed
+    }
+
+    /// As far as a test can show it: nothing in this process may have asked where there are no tile registers, or where nobody wants them.
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn nobody_asks_for_tile_registers_in_vain() {
+        use crate::kernel::Dispatch;
+        use crate::simd::isa::Isa;
+        let before = amx::has_asked();
+        let isa = Isa::best();
+        assert!(Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx).all(|isa| f32::matrix_kernels(isa).is_none()));
+        for vectors in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
+            assert_eq!(Isa::of_plan(Some(vectors)).ok(), Some(vectors));
+        }
+        if isa != Isa::Amx {
+            // not even whoever does want them
+            assert!(kernels().is_none() && Isa::of_plan(Some(Isa::Amx)).is_err());
+            assert_eq!(Isa::of_plan(None).ok(), Some(isa));
+            assert!(!amx::has_asked());
+        } else if !before {
+            let _ = writeln!(std::io::stderr(), "tile registers: asked for: {}", amx::has_asked());
+        }
+    }
+
+    /// Operands end, or begin, where memory may not be touched; results are compared with sums in f64, and their errors with those of a chain of
+    /// multiply-adds in f32.
+    #[test]
+    #[ignore = "needs tile registers: .ci/run runs it where there are some"]
+    #[cfg(target_os = "linux")]
+    fn products_are_right_and_stay_inside() {
+        use crate::kernel::guard_page_tests::{Guarded, Side};
+        let kernels = kernels().expect("a cpu with tile registers");
+        let counts = [1, SIDE - 1, SIDE, SIDE + 1, 2 * SIDE - 1, 2 * SIDE, 2 * SIDE + 1, 5 * SIDE + 3];
+        let mut errors = [0f64; 2];
+        for (i, count) in counts.into_iter().enumerate() {
+            for (side, sides, steps) in
+                [Side::Before, Side::After].into_iter().flat_map(|s| [(s, 1, 0), (s, 1, 3), (s, 2, 1), (s, 2, 9)])
+            {
+                // taps are a position apart; so many cells that the last tile's are all there
+                let cells = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
+                let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
+                let x = Guarded::new(side, &numbers(cells * channels, i as u32 + 1));
+                let part = cells * DEPTH;
+                let mut parts = Guarded::new(side, &vec![0xffffu16; PARTS * part]);
+                let most = kernels.split(&x, channels, (cells, channels), &mut parts, part);
+                assert_eq!(f32::from_bits(most), x.iter().fold(0f32, |most, x| most.max(x.abs())));
+                for (cell, from) in x.chunks(channels).enumerate() {
+                    for c in 0..DEPTH {
+                        let expected = parts_of(from.get(c).copied().unwrap_or(0.0));
+                        let got: [u16; PARTS] = std::array::from_fn(|p| parts[p * part + cell * DEPTH + c]);
+                        assert_eq!(got, expected, "cell {cell}, channel {c}");
+                    }
+                }
+                let width = sides * SIDE;
+                let w = numbers(steps * DEPTH * width, 77);
+                let expected = packed(&w, sides);
+                let mut weights = Guarded::new(side, &vec![0xffffu16; expected.len()]);
+                for (s, to) in weights.chunks_mut(PARTS * sides * WEIGHTS_OF_SIDE).enumerate() {
+                    // the source's missing channels have no products
+                    let from = &w[s * DEPTH * width..(s * DEPTH + channels) * width];
+                    kernels.split_weights(&Guarded::new(side, from), sides, to);
+                    let whole: Vec<f32> =
+                        from.iter().copied().chain(std::iter::repeat(0.0)).take(DEPTH * width).collect();
+                    assert_eq!(to, packed(&whole, sides));
+                    let mut joined = vec![0.0; whole.len()];
+                    kernels.join(to, sides, &mut joined);
+                    assert!(joined.iter().zip(&whole).all(|(joined, w)| (joined - w).abs() < 2f32.powi(-133)));
+                }
+                let bias = Guarded::new(side, &numbers(width, 5));
+                let step_of = |s: usize| MatrixStep { offset: s * DEPTH, weights: s * PARTS * sides * WEIGHTS_OF_SIDE };
+                let list: Vec<MatrixStep> = (0..steps).map(step_of).collect();
+                let source = PartSource { data: &parts, base: 0, step: DEPTH, part, steps: &list };
+                for (stride, add) in [(width, false), (width + 5, true)] {
+                    let before = numbers((count - 1) * stride + width, 6);
+                    let mut out = Guarded::new(side, &before);
+                    let start = if add { Start::Add } else { Start::Bias(&bias) };
+                    kernels.multiply((&weights, sides), &source, count, start, &mut out, stride);
+                    for (at, got) in out.iter().enumerate() {
+                        let (p, m) = (at / stride, at % stride);
+                        if m >= width {
+                            assert_eq!(*got, before[at], "between rows");
+                            continue;
+                        }
+                        let begin = if add { before[at] } else { bias[m] };
+                        let (mut sum, mut all, mut chain) = (begin as f64, begin.abs() as f64, begin);
+                        for (s, c) in (0..steps).flat_map(|s| (0..channels).map(move |c| (s, c))) {
+                            let (a, b) = (x[(p + s) * channels + c], w[(s * DEPTH + c) * width + m]);
+                            sum += a as f64 * b as f64;
+                            all += (a as f64 * b as f64).abs();
+                            chain = a.mul_add(b, chain);
+                        }
+                        // of tiny numbers only, less than what a sum of others would round
+                        let all = all.max(1e-20);
+                        let error = (*got as f64 - sum).abs() / all;
+                        assert!(error < 1.5e-7, "{got} for {sum}, {count} positions, {sides} sides, {steps} steps");
+                        errors[0] = errors[0].max(error);
+                        errors[1] = errors[1].max((chain as f64 - sum).abs() / all);
+                    }
+                }
+            }
+        }
+        assert!(errors[0] < errors[1], "errors of {errors:?}: parts are to be no worse than f32");
+        let _ = writeln!(std::io::stderr(), "products of matrices: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
+    }
+}

@@ -1,0 +1,131 @@
+//! Sums of shifted planes whose rows are as wide as the results': the inner loop of depthwise convolutions of small pictures.
+//!
+//! A result and what a tap reads for it are then the same distance apart for all of a plane, in which vectors run over row ends. Masks leave out the
+//! lanes whose row or column a tap's shift moves out of the plane.
+
+use crate::kernel::extent::product;
+use crate::simd::vector::Vector;
+
+/// What each tap reads of a plane.
+#[derive(Clone, Debug)]
+pub(crate) struct PlaneTaps {
+    /// Elements of the source.
+    elements: usize,
+    /// How many results there are.
+    results: usize,
+    /// Elements of a vector.
+    lanes: usize,
+    /// What to add to the index of a result.
+    offsets: Vec<isize>,
+    /// For each vector of results, for each tap, the lanes for which there is something to read.
+    masks: Vec<u16>,
+}
+
+impl PlaneTaps {
+    /// Taps, each by how many rows and columns behind a result it reads, of a plane of `rows` rows; results have `results` rows, and both `width` columns.
+    pub fn new(lanes: usize, rows: usize, results: usize, width: usize, taps: &[(i64, i64)]) -> PlaneTaps {
+        let (elements, len) = (product([rows, width]), product([results, width]));
+        let vectors = len.div_ceil(lanes);
+        let mut masks = vec![0; product([vectors, taps.len()])];
+        for (t, (down, along)) in taps.iter().enumerate() {
+            let inside = |shift: i64, input: usize, count: usize| {
+                let begin = (-shift).clamp(0, count as i64);
+                begin as usize..(input as i64 - shift).clamp(begin, count as i64) as usize
+            };
+            let columns = inside(*along, width, width);
+            for row in inside(*down, rows, results) {
+                let (mut at, end) = (row * width + columns.start, row * width + columns.end);
+                while at < end {
+                    let first = at % lanes;
+                    let count = (lanes - first).min(end - at);
+                    masks[at / lanes * taps.len() + t] |= (((1u32 << count) - 1) << first) as u16;
+                    at += count;
+                }
+            }
+        }
+        PlaneTaps {
+            elements,
+            results: len,
+            lanes,
+            // may wrap where a shift is so far that all masks are empty
+            offsets: taps.iter().map(|(y, x)| y.wrapping_mul(width as i64).wrapping_add(*x) as isize).collect(),
+            masks,
+        }
+    }
+
+    /// Whether slices are as long as these taps want them.
+    pub(crate) fn fit<T>(&self, lanes: usize, source: &[T], weights: &[T], to: &[T]) -> bool {
+        let Self { elements, results, .. } = *self;
+        lanes == self.lanes && (source.len(), weights.len(), to.len()) == (elements, self.offsets.len(), results)
+    }
+}
+
+/// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read something for it.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set, and the taps fit: see [`PlaneTaps::fit`].
+#[inline(always)]
+pub(crate) unsafe fn sum_of_plane<V: Vector>(
+    taps: &PlaneTaps,
+    source: &[V::Lane],
+    weights: &[V::Lane],
+    bias: V::Lane,
+    to: &mut [V::Lane],
+) {
+    let vectors = to.len().div_ceil(V::LANES);
+    let mut at = 0;
+    while at < vectors {
+        // strips of the same number of vectors, as far as that goes
+        let strip = (vectors - at).div_ceil((vectors - at).div_ceil(8));
+        // SAFETY: this function's contract.
+        unsafe {
+            match strip {
+                1 => sums::<V, 1>(taps, source, weights, bias, at, to),
+                2 => sums::<V, 2>(taps, source, weights, bias, at, to),
+                3 => sums::<V, 3>(taps, source, weights, bias, at, to),
+                4 => sums::<V, 4>(taps, source, weights, bias, at, to),
+                5 => sums::<V, 5>(taps, source, weights, bias, at, to),
+                6 => sums::<V, 6>(taps, source, weights, bias, at, to),
+                7 => sums::<V, 7>(taps, source, weights, bias, at, to),
+                _ => sums::<V, 8>(taps, source, weights, bias, at, to),
+            }
+        }
+        at += strip;
+    }
+}
+
+/// Vectors `at..at + U`.
+///
+/// # Safety
+/// As [`sum_of_plane`]; there are so many vectors.
+#[inline(always)]
+unsafe fn sums<V: Vector, const U: usize>(
+    taps: &PlaneTaps,
+    source: &[V::Lane],
+    weights: &[V::Lane],
+    bias: V::Lane,
+    at: usize,
+    to: &mut [V::Lane],
+) {
+    let count = taps.offsets.len();
+    // SAFETY: masks have their bits where a result's row and column, moved by the tap's shift, are in the plane, whose elements are the source by this
+    // function's contract. A whole vector is stored where the results have one left.
+    unsafe {
+        let masks = taps.masks.as_ptr().add(at * count);
+        let mut sums = [V::splat(bias); U];
+        for t in 0..count {
+            let weight = V::splat(*weights.get_unchecked(t));
+            let from = source.as_ptr().wrapping_offset(*taps.offsets.get_unchecked(t)).wrapping_add(at * V::LANES);
+            for (u, sums) in sums.iter_mut().enumerate() {
+                let x = V::load_some(from.wrapping_add(u * V::LANES), *masks.add(u * count + t));
+                *sums = sums.mul_add(weight, x);
+            }
+        }
+        for (u, sums) in sums.into_iter().enumerate() {
+            let begin = (at + u) * V::LANES;
+            let left = to.len() - begin;
+            let to = to.as_mut_ptr().add(begin);
+            if left < V::LANES { sums.store_first(left, to) } else { sums.store(to) }
+        }
+    }
+}

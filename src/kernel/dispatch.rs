@@ -1,0 +1,853 @@
+//! The kernels of one instruction set and compute type.
+
+use crate::element::Compute;
+use crate::kernel::amx;
+use crate::kernel::amx::MatrixKernels;
+use crate::kernel::col2im_row::{GatheredRun, gather};
+use crate::kernel::depthwise_pixels::{Cells, sum_of_cells};
+use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
+use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
+use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window, window};
+use crate::kernel::elementwise;
+use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::gemm_tile::{
+    CellRuns, ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, room_for_halves, row_tile,
+};
+use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
+use crate::kernel::pool::{PoolAxis, pool};
+use crate::kernel::sizes::KernelSizes;
+use crate::kernel::transpose;
+use crate::kernel::winograd::{
+    MOST_TAPS, PointStrides, TileData, TileTransforms, transform_data, transform_filter, transform_products,
+};
+use crate::memory::scratch::{self, Scratch};
+use crate::output::epilogue::Activation;
+use crate::simd::isa::Isa;
+use crate::simd::vector::*;
+
+type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]);
+type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
+type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
+type PlacedCells<T> =
+    unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
+type Pool<T> = unsafe fn(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]);
+type SumOfCells<T> = unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize);
+type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
+type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
+type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
+type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
+
+/// The numbers of rows of taps that there are kernels for which read a row of the source once.
+pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
+
+/// Every kernel of one instruction set for one compute type.
+///
+/// Holding one is proof that the CPU has the instruction set.
+pub(crate) struct Kernels<T: 'static> {
+    /// Elements of a vector.
+    pub lanes: usize,
+    /// Whether windows with edges are as fast as those without: there are masks.
+    pub masks: bool,
+    /// Whether lanes are picked by instructions of their own.
+    pub picks: bool,
+    /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
+    pub position_tiles: &'static [PositionTile<T>],
+    /// For one, two and four phases: by ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
+    pub row_tiles: [&'static [RowTile<T>]; 3],
+    /// By ascending number of positions, then `nv`.
+    pub channel_tiles: &'static [ChannelTile<T>],
+    /// By taps along rows, then along columns.
+    tile_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    cells_to_rows: CellsToRows<T>,
+    rows_to_cells: RowsToCells<T>,
+    placed_cells: PlacedCells<T>,
+    rows_to_placed_cells: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
+    /// For two, four, eight and sixteen rows.
+    interleave: [Interleave<T>; 4],
+    strided2: unsafe fn(&[T], &mut [T]),
+    padded_rows: unsafe fn(from: &[T], rows: &Rows, to: &mut [T], pitch: usize),
+    split_rows: unsafe fn(from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize),
+    /// For one, two, four and eight phases.
+    sum_of_taps: [SumOfTaps<T>; 4],
+    /// For the numbers of rows of taps of [`WINDOW_ROWS`].
+    sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
+    sum_of_plane: SumOfPlane<T>,
+    sum_of_cells: [SumOfCells<T>; 2],
+    add: unsafe fn(&[T], &mut [T]),
+    affine: unsafe fn(T, T, &mut [T]),
+    leak: unsafe fn(T, &mut [T]),
+    pool: Pool<T>,
+    gather: Gather<T>,
+    activate: unsafe fn(Activation, &mut [T]),
+}
+
+impl<T: Compute> Kernels<T> {
+    /// The position tile of exactly `mr` × `nv`.
+    pub fn position_tile(&self, mr: usize, nv: usize) -> Option<&'static PositionTile<T>> {
+        self.position_tiles.iter().find(|t| (t.mr(), t.nv()) == (mr, nv))
+    }
+
+    /// The row tiles for a number of phases; none where phases are not interleaved in registers.
+    pub fn row_tiles(&self, phases: usize) -> &'static [RowTile<T>] {
+        match phases {
+            1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
+            _ => &[],
+        }
+    }
+
+    /// The transforms of tiles of so many taps along rows and columns, one to three each.
+    pub fn tile_transforms(&self, rows: usize, columns: usize) -> &TileTransforms<T> {
+        &self.tile_transforms[rows - 1][columns - 1]
+    }
+
+    /// `to[j][first + i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows. With `streamed`, they are written past
+    /// the caches as far as vectors are aligned.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what is read or written.
+    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
+        assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
+        assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
+        assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.cells_to_rows)(from, starts, to, first, streamed) }
+    }
+
+    /// `to[r·to_step + c] = from[c·from_step + r]`. Columns behind the last, up to a whole vector, get anything.
+    ///
+    /// # Panics
+    /// When `from` has less than a vector for a column, or a slice is shorter than what is read or written.
+    pub fn rows_to_cells(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (rows, columns): (usize, usize),
+        to: &mut [T],
+        to_step: usize,
+    ) {
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(reach([(columns - 1, from_step), (rows.max(self.lanes), 1)]) <= from.len());
+        assert!(reach([(rows - 1, to_step), (rounded_up(columns, self.lanes), 1)]) <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
+    }
+
+    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements, which do not overlap. What is between cells stays. With
+    /// `streamed`, they are written past the caches where they are aligned vectors.
+    ///
+    /// # Panics
+    /// When a slice is too short, or a step shorter than a cell.
+    pub fn placed_cells(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (count, size): (usize, usize),
+        to: &mut [T],
+        to_step: usize,
+        streamed: bool,
+    ) {
+        let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return };
+        assert!(size <= from_step && size <= to_step);
+        let fits = |step: usize, len: usize| reach([(last, step), (size, 1)]) <= len;
+        assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step, streamed) }
+    }
+
+    /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts as there are lanes. What is between cells stays.
+    ///
+    /// # Panics
+    /// When `from` has fewer than `count` elements, rounded up to whole vectors, behind a start, or `to` is too short.
+    pub fn rows_to_placed_cells(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
+        let (Some(last), Some(furthest)) = (count.checked_sub(1), starts.iter().max()) else { return };
+        assert!(starts.len() <= self.lanes);
+        assert!(reach([(*furthest, 1), (rounded_up(count, self.lanes), 1)]) <= from.len());
+        assert!(reach([(last, step), (starts.len(), 1)]) <= to.len());
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.rows_to_placed_cells)(from, starts, count, to, step) }
+    }
+
+    /// `to[i·S + r] = from[r][i]` for any number `S` of rows.
+    ///
+    /// # Panics
+    /// When a row has fewer than `to.len() / S` elements, or `to` has no whole number of `S`.
+    pub fn interleave(&self, from: &[&[T]], to: &mut [T]) {
+        let step = from.len();
+        assert!(to.len().is_multiple_of(step) && from.iter().all(|row| to.len() / step <= row.len()));
+        match step {
+            1 => to.copy_from_slice(&from[0][..to.len()]),
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+            2..=16 => unsafe { self.interleave[step.next_power_of_two().ilog2() as usize - 1](from, to) },
+            _ => {
+                for (r, row) in from.iter().enumerate() {
+                    for (to, from) in to.iter_mut().skip(r).step_by(step).zip(*row) {
+                        *to = *from;
+                    }
+                }
+            }
+        }
+    }
+
+    /// `to[i] = from[i·step]`.
+    ///
+    /// # Panics
+    /// When `from` is too short.
+    pub fn strided(&self, from: &[T], step: usize, to: &mut [T]) {
+        match step {
+            1 => to.copy_from_slice(&from[..to.len()]),
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+            2 => unsafe { (self.strided2)(from, to) },
+            _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
+        }
+    }
+
+    /// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`, all else of `to`'s rows zero.
+    ///
+    /// # Panics
+    /// When `from` is shorter than its rows, `to` is not as long as its own, or a row shorter than what is written to it.
+    pub fn padded_rows(&self, from: &[T], rows: &Rows, to: &mut [T], pitch: usize) {
+        let Some(last) = rows.count.checked_sub(1) else { return };
+        assert!(reach([(last, rows.step), (rows.width, 1)]) <= from.len() && product([rows.count, pitch]) == to.len());
+        assert!(reach([(rows.before, 1), (rows.width, 1)]) <= pitch);
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.padded_rows)(from, rows, to, pitch) }
+    }
+
+    /// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` zero and one and each row `r`, all else of the rows of `to` zero.
+    ///
+    /// # Panics
+    /// When `from` is shorter than its rows, one of `to` is not as long as its own, or a row shorter than what is written to it.
+    pub fn split_rows(&self, from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize) {
+        let Some(last) = rows.count.checked_sub(1) else { return };
+        for (s, to) in to.iter().enumerate() {
+            assert!(reach([(rows.before[s], 1), (rows.widths[s], 1)]) <= pitch);
+            assert!(product([rows.count, pitch]) == to.len());
+        }
+        if rows.widths == [0, 0] {
+            // nothing is read, wherever it would be
+            return to.into_iter().for_each(|to| to.fill(T::ZERO));
+        }
+        for (s, width) in rows.widths.into_iter().enumerate() {
+            assert!(width == 0 || reach([(last, rows.step), (width - 1, 2), (s, 1)]) < from.len());
+        }
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { (self.split_rows)(from, rows, to, pitch) }
+    }
+
+    /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S` and any number `S` of phases.
+    ///
+    /// # Panics
+    /// When an offset plus the number of positions, rounded up to whole vectors, is past the source's end.
+    pub fn sum_of_taps(&self, source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]) {
+        let count = to.len() / phases.len();
+        assert!(to.len().is_multiple_of(phases.len()));
+        let furthest = phases.iter().flatten().map(|t| t.offset).max();
+        assert!(
+            furthest.is_none_or(|offset| { reach([(offset, 1), (rounded_up(count, self.lanes), 1)]) <= source.len() })
+        );
+        match phases.len() {
+            // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+            s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
+            s => {
+                // in pieces that fit the stack, a whole number of vectors each
+                let mut row = [bias; 256];
+                for (piece, to) in to.chunks_mut(s * row.len()).enumerate() {
+                    let row = &mut row[..to.len() / s];
+                    for (j, taps) in phases.iter().enumerate() {
+                        let source = source.get(piece * 256..).unwrap_or(&[]);
+                        // SAFETY: as above, with one phase; the source keeps what lies past a piece.
+                        unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };
+                        to.iter_mut().skip(j).step_by(s).zip(&*row).for_each(|(to, from)| *to = *from);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]` for each row `r` of results and each `i` in `0..width`, the
+    /// window's steps being `(down, every)`. What is between rows stays.
+    ///
+    /// # Panics
+    /// When the number of rows of taps is not one of [`WINDOW_ROWS`], or the steps are not for it; when the source does not hold, for each row and tap,
+    /// `every` elements for each result and at least for each lane of a vector, or `to` not all rows. With [`Edges`], when there is one row of taps or more
+    /// than [`MOST_COLUMNS`] columns of them, or the source does not hold what exists.
+    pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
+        let Some(last) = results.rows.checked_sub(1) else { return };
+        let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
+        let rows = taps.div_ceil(columns).max(1);
+        assert!(rows * window.columns.len() == taps && results.step >= results.width);
+        let (down, every) = window.steps;
+        assert!((1..=2).contains(&every) && down == if rows == 1 { 1 } else { every });
+        assert!(reach([(last, results.step), (results.width, 1)]) <= to.len());
+        let below = reach([(last, down), (rows, 1)]);
+        let furthest = window.columns.iter().max().map_or(0, |column| *column);
+        let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
+        if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
+            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
+            // places before the source are negative
+            assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
+            if begin < end {
+                let row =
+                    |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;
+                assert!(row(begin) >= 0 && row(end - 1).saturating_add(width as i128) <= window.source.len() as i128);
+            }
+        } else if !window.columns.is_empty() {
+            assert!(reach([(below - 1, window.pitch), (across, 1)]) <= window.source.len());
+        }
+        let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
+        let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { self.sum_of_window[kernel](window, results, to) }
+    }
+
+    /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read something for it.
+    ///
+    /// # Panics
+    /// When the taps were made for other lanes, or a slice is not as long as they say.
+    pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
+        assert!(taps.fit(self.lanes, source, weights, to));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+        unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
+    }
+
+    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`. With
+    /// [`Picks`](crate::kernel::Picks), over the input channels of the group of `c` too, for each of which a tap has a weight.
+    ///
+    /// # Panics
+    /// When weights, bias or what a position reads are not whole vectors, or `to` is too short; when picks were made for other lanes or channels.
+    pub fn sum_of_cells(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
+        if count == 0 || cells.channels == 0 {
+            return;
+        }
+        let (weights, of_cell) = cells.reach(self.lanes);
+        let read = reach([(count - 1, cells.step), (of_cell, 1)]);
+        assert!(cells.taps.fit(cells.source, read, cells.weights, weights));
+        assert!(cells.bias.len() >= rounded_up(cells.channels, self.lanes));
+        assert!(reach([(count - 1, to_step), (cells.channels, 1)]) <= to.len());
+        assert!(cells.picks.is_none_or(|picks| picks.fit(self.lanes, cells.channels)));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        unsafe { self.sum_of_cells[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
+    }
+
+    /// `to[i] += from[i]`.
+    pub fn add(&self, from: &[T], to: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.add)(from, to) }
+    }
+
+    /// `run[i] = factor·run[i] + term`.
+    pub fn affine(&self, factor: T, term: T, run: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.affine)(factor, term, run) }
+    }
+
+    /// `run[i]` where that is not negative, `slope·run[i]` elsewhere.
+    pub fn leak(&self, slope: T, run: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.leak)(slope, run) }
+    }
+
+    /// The largest values of the windows of a plane; `rows` is room for what is left of the inner axes of a position, for each axis but the last.
+    ///
+    /// # Panics
+    /// When a slice is too short.
+    pub fn pool(&self, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.pool)(axes, from, to, rows) }
+    }
+
+    /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over bases, and for each over the runs to whose range `i` belongs.
+    ///
+    /// # Panics
+    /// When a run ends outside of a slice.
+    pub fn gather(&self, from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]) {
+        let furthest = bases.iter().max().unwrap_or(&0);
+        let fits = |run: &GatheredRun| {
+            reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
+        };
+        assert!(runs.iter().all(fits));
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+        unsafe { (self.gather)(from, bases, runs, bias, to) }
+    }
+
+    /// Applies an element-wise function to a run.
+    pub fn activate(&self, activation: Activation, run: &mut [T]) {
+        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        unsafe { (self.activate)(activation, run) }
+    }
+}
+
+/// A static [`Kernels`] of a vector type; `$feature` is what its functions are compiled for.
+macro_rules! kernels {
+    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident) => {
+        mod $name {
+            use super::*;
+
+            $(#[$feature])*
+            unsafe fn position<const MR: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: entered through a tile only, see `PositionTile::run`.
+                unsafe { position_tile::<$vector, MR, NV>(panel, source, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn row<const S: usize, const MR: usize, const NV: usize>(
+                phases: &[PhaseOperand<$lane>],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                bias: &[$lane],
+                channels: &mut [&mut [$lane]],
+                runs: &CellRuns,
+            ) {
+                // SAFETY: entered through a tile only, see `RowTile::run`.
+                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs) }
+            }
+
+            $(#[$feature])*
+            unsafe fn channel<const P: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                position_stride: usize,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: entered through a tile only, see `ChannelTile::run`.
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn data<const RY: usize, const RX: usize>(
+                data: &TileData<$lane>,
+                to: &mut [$lane],
+                strides: PointStrides,
+            ) {
+                // SAFETY: entered through `TileTransforms::data` only, which checks.
+                unsafe { transform_data::<$vector, RY, RX>(data, to, strides) }
+            }
+
+            $(#[$feature])*
+            unsafe fn filter<const RY: usize, const RX: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
+                // SAFETY: entered through `TileTransforms::filter` only, which checks.
+                unsafe { transform_filter::<$vector, RY, RX>(taps, to, point) }
+            }
+
+            $(#[$feature])*
+            unsafe fn products<const RY: usize, const RX: usize>(
+                products: &[$lane],
+                strides: PointStrides,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                channels: usize,
+                places: &[[usize; 4]],
+                to: &mut [$lane],
+            ) -> bool {
+                // SAFETY: entered through `TileTransforms::products` only, which checks.
+                unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, places, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cells_to_rows(
+                from: &[$lane],
+                starts: &[usize],
+                to: &mut [&mut [$lane]],
+                first: usize,
+                streamed: bool,
+            ) {
+                // SAFETY: entered through `Kernels::cells_to_rows` only, which checks.
+                unsafe { transpose::cells_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
+            }
+
+            $(#[$feature])*
+            unsafe fn rows_to_cells(
+                from: &[$lane],
+                from_step: usize,
+                size: (usize, usize),
+                to: &mut [$lane],
+                to_step: usize,
+            ) {
+                // SAFETY: entered through `Kernels::rows_to_cells` only, which checks.
+                unsafe { transpose::rows_to_cells::<$vector, LANES>(from, from_step, size, to, to_step) }
+            }
+
+            $(#[$feature])*
+            unsafe fn placed_cells(
+                from: &[$lane],
+                from_step: usize,
+                size: (usize, usize),
+                to: &mut [$lane],
+                to_step: usize,
+                streamed: bool,
+            ) {
+                // SAFETY: entered through `Kernels::placed_cells` only, which checks.
+                unsafe { transpose::placed_cells::<$vector>(from, from_step, size, to, to_step, streamed) }
+            }
+
+            $(#[$feature])*
+            unsafe fn rows_to_placed_cells(
+                from: &[$lane],
+                starts: &[usize],
+                count: usize,
+                to: &mut [$lane],
+                step: usize,
+            ) {
+                // SAFETY: entered through `Kernels::rows_to_placed_cells` only, which checks.
+                unsafe { transpose::rows_to_placed_cells::<$vector, LANES>(from, starts, count, to, step) }
+            }
+
+            $(#[$feature])*
+            unsafe fn interleaved<const S: usize>(from: &[&[$lane]], to: &mut [$lane]) {
+                // SAFETY: entered through `Kernels::interleave` only, which checks.
+                unsafe { transpose::interleaved::<$vector, S>(from, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn strided2(from: &[$lane], to: &mut [$lane]) {
+                elementwise::strided::<$lane, 2>(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn padded(from: &[$lane], rows: &Rows, to: &mut [$lane], pitch: usize) {
+                // SAFETY: entered through `Kernels::padded_rows` only, which checks.
+                unsafe { padded_rows::<$vector>(from, rows, to, pitch) }
+            }
+
+            $(#[$feature])*
+            unsafe fn split(from: &[$lane], rows: &SplitRows, to: [&mut [$lane]; 2], pitch: usize) {
+                // SAFETY: entered through `Kernels::split_rows` only, which checks.
+                unsafe { split_rows::<$vector>(from, rows, to, pitch) }
+            }
+
+            $(#[$feature])*
+            unsafe fn taps<const S: usize, const U: usize>(
+                source: &[$lane],
+                phases: &[Vec<WeightedTap<$lane>>],
+                bias: $lane,
+                to: &mut [$lane],
+            ) {
+                // SAFETY: entered through `Kernels::sum_of_taps` only, which checks.
+                unsafe { sum_of_taps::<$vector, S, U>(source, phases, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn of_window<const K: usize, const U: usize>(
+                of: &Window<$lane>,
+                results: &Results,
+                to: &mut [$lane],
+            ) {
+                // SAFETY: entered through `Kernels::sum_of_window` only, which checks.
+                unsafe { window::<$vector, K, U>(of, results, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn plane(taps: &PlaneTaps, source: &[$lane], weights: &[$lane], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: entered through `Kernels::sum_of_plane` only, which checks.
+                unsafe { sum_of_plane::<$vector>(taps, source, weights, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cells<const PICKED: bool>(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+                // SAFETY: entered through `Kernels::sum_of_cells` only, which checks.
+                unsafe { sum_of_cells::<$vector, PICKED>(cells, to, to_step, count) }
+            }
+
+            $(#[$feature])*
+            unsafe fn add(from: &[$lane], to: &mut [$lane]) {
+                elementwise::add(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn affine(factor: $lane, term: $lane, run: &mut [$lane]) {
+                elementwise::affine(factor, term, run)
+            }
+
+            $(#[$feature])*
+            unsafe fn leak(slope: $lane, run: &mut [$lane]) {
+                elementwise::leak(slope, run)
+            }
+
+            $(#[$feature])*
+            unsafe fn pooled(axes: &[PoolAxis], from: &[$lane], to: &mut [$lane], rows: &mut [&mut [$lane]]) {
+                pool(axes, from, to, rows)
+            }
+
+            $(#[$feature])*
+            unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[GatheredRun], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: entered through `Kernels::gather` only, which checks.
+                unsafe { gather::<$vector>(from, bases, runs, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn activate(activation: Activation, run: &mut [$lane]) {
+                <$lane as Compute>::activate::<{ <$vector as Vector>::FUSES }>(activation, run)
+            }
+
+            const LANES: usize = <$vector as Vector>::LANES;
+            const _: () = assert!(LANES.is_power_of_two() && LANES <= MOST_LANES);
+
+            const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
+                // SAFETY: the entry is of this size, and the tile is found in `KERNELS` only, which there are where the CPU has the instruction set.
+                unsafe { PositionTile::new(MR, NV, NV * LANES, position::<MR, NV>) }
+            }
+
+            const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
+                let halves = room_for_halves::<$vector>(MR, NV);
+                // SAFETY: as in `position_of`.
+                unsafe { RowTile::new(S, (MR, NV), NV * LANES, halves, row::<S, MR, NV>) }
+            }
+
+            const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
+                // SAFETY: as in `position_of`.
+                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>) }
+            }
+
+            const fn transforms_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {
+                TileTransforms {
+                    rows: RY,
+                    columns: RX,
+                    lanes: LANES,
+                    data: data::<RY, RX>,
+                    filter: filter::<RY, RX>,
+                    products: products::<RY, RX>,
+                }
+            }
+
+            pub(crate) static KERNELS: Kernels<$lane> = Kernels {
+                lanes: LANES,
+                masks: <$vector>::MASKS,
+                picks: <$vector>::PICKS,
+                position_tiles: $tiles!(position_of),
+                row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
+                channel_tiles: $channel_tiles!(channel_of),
+                tile_transforms: [
+                    [transforms_of::<1, 1>(), transforms_of::<1, 2>(), transforms_of::<1, 3>()],
+                    [transforms_of::<2, 1>(), transforms_of::<2, 2>(), transforms_of::<2, 3>()],
+                    [transforms_of::<3, 1>(), transforms_of::<3, 2>(), transforms_of::<3, 3>()],
+                ],
+                cells_to_rows,
+                rows_to_cells,
+                placed_cells,
+                rows_to_placed_cells,
+                interleave: [interleaved::<2>, interleaved::<4>, interleaved::<8>, interleaved::<16>],
+                strided2,
+                padded_rows: padded,
+                split_rows: split,
+                sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
+                sum_of_window: [of_window::<1, 4>, of_window::<3, 4>, of_window::<5, 4>, of_window::<7, 3>],
+                sum_of_plane: plane,
+                sum_of_cells: [cells::<false>, cells::<true>],
+                add,
+                affine,
+                leak,
+                pool: pooled,
+                gather: gathered,
+                activate,
+            };
+        }
+    };
+}
+
+macro_rules! table {
+    ($of:ident, $phases:literal, $(($a:literal, $b:literal))*) => { &[$($of::<$phases, $a, $b>()),*] };
+    ($of:ident, $(($a:literal, $b:literal))*) => { &[$($of::<$a, $b>()),*] };
+}
+
+/// With 32 registers: at most 24 accumulators, the rest for a row of the other side.
+macro_rules! tiles_of_32_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(2, 5)(2, 6)(3, 1)(3, 2)(3, 3)(3, 4)(3, 5)(
+                3, 6
+            )(4, 1)(4, 2)(4, 3)(4, 4)(4, 5)(4, 6)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)(16, 1)(
+                24, 1
+            )
+        )
+    };
+}
+
+/// With 16 registers: at most 12 accumulators.
+macro_rules! tiles_of_16_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(4, 3)(6, 1)(
+                6, 2
+            )(8, 1)(12, 1)
+        )
+    };
+}
+
+macro_rules! row_tiles_of_32_registers {
+    ($of:ident, 1) => {
+        table!(
+            $of,
+            1,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(2, 5)(2, 6)(3, 1)(3, 2)(3, 3)(3, 4)(3, 5)(
+                3, 6
+            )(4, 1)(4, 2)(4, 3)(4, 4)(4, 5)(4, 6)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)
+        )
+    };
+    ($of:ident, 2) => {
+        table!(
+            $of,
+            2,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(3, 4)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2)(
+                8, 1
+            )(12, 1)
+        )
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(3, 1)(3, 2)(4, 1)(6, 1))
+    };
+}
+
+macro_rules! row_tiles_of_16_registers {
+    ($of:ident, 1) => {
+        table!(
+            $of,
+            1,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2)(8, 1)(
+                12, 1
+            )
+        )
+    };
+    ($of:ident, 2) => {
+        table!($of, 2, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(3, 1)(3, 2)(4, 1)(6, 1))
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(1, 3)(2, 1)(3, 1))
+    };
+}
+
+macro_rules! channel_tiles_of_32_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(4, 3)(4, 4)(6, 1)(6, 2)(6, 3)(6, 4)(7, 1)(
+                7, 2
+            )(7, 3)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)(14, 2)
+        )
+    };
+}
+
+macro_rules! channel_tiles_of_16_registers {
+    ($of:ident) => {
+        table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2))
+    };
+}
+
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+
+/// Scratch memory of one type, lent for the length of a task.
+macro_rules! scratch_of_type {
+    ($t:ty, $pool:ident) => {
+        fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<$t>) -> R) -> R {
+            scratch::$pool.lend(use_it)
+        }
+    };
+}
+
+/// Compute types that there are kernels for.
+pub(crate) trait Dispatch: Compute {
+    /// The kernels of an instruction set, if the CPU has it and they exist for this type; the portable ones always do.
+    fn kernels(isa: Isa) -> &'static Kernels<Self>;
+
+    /// The sizes of the kernels that this build has for an instruction set, whether or not the CPU has it; else those of the portable ones.
+    fn sizes(isa: Isa) -> KernelSizes;
+
+    /// Those of its kernels that have tile registers, if the CPU has them and they exist for this type.
+    fn matrix_kernels(_isa: Isa) -> Option<&'static MatrixKernels<Self>> {
+        None
+    }
+
+    /// Lends scratch memory.
+    fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
+}
+
+impl Dispatch for f32 {
+    scratch_of_type!(f32, F32);
+
+    fn kernels(isa: Isa) -> &'static Kernels<f32> {
+        if isa.is_available() { compiled_f32(isa) } else { &portable_f32::KERNELS }
+    }
+
+    fn sizes(isa: Isa) -> KernelSizes {
+        KernelSizes::of(compiled_f32(isa))
+    }
+
+    fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
+        if isa == Isa::Amx { amx::kernels() } else { None }
+    }
+}
+
+impl Dispatch for f64 {
+    scratch_of_type!(f64, F64);
+
+    fn kernels(isa: Isa) -> &'static Kernels<f64> {
+        if isa.is_available() { compiled_f64(isa) } else { &portable_f64::KERNELS }
+    }
+
+    fn sizes(isa: Isa) -> KernelSizes {
+        KernelSizes::of(compiled_f64(isa))
+    }
+}
+
+/// The kernels of an instruction set that the CPU may lack: to be looked at, not handed out, as to have them is proof that it has it.
+fn compiled_f32(isa: Isa) -> &'static Kernels<f32> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => &avx512_f32::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_f32::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_f32::KERNELS,
+        _ => &portable_f32::KERNELS,
+    }
+}
+
+/// See [`compiled_f32`].
+fn compiled_f64(isa: Isa) -> &'static Kernels<f64> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => &avx512_f64::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_f64::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_f64::KERNELS,
+        _ => &portable_f64::KERNELS,
+    }
+}
+
+impl Dispatch for i64 {
+    scratch_of_type!(i64, I64);
+
+    fn kernels(_isa: Isa) -> &'static Kernels<i64> {
+        &portable_i64::KERNELS
+    }
+
+    fn sizes(_isa: Isa) -> KernelSizes {
+        KernelSizes::of(&portable_i64::KERNELS)
+    }
+}

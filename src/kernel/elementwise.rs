@@ -1,0 +1,55 @@
+//! Row kernels: plain loops over slices, safe code that the compiler vectorises. They are instantiated once per instruction set.
+
+use crate::element::Compute;
+
+/// `to[i] = from[i·STEP]`; `from` holds what that reads, and may end there.
+#[inline(always)]
+pub(crate) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {
+    let Some((last, most)) = to.split_last_mut() else { return };
+    // the last element's cell may not be whole
+    *last = from[most.len() * STEP];
+    let (cells, _) = from.as_chunks::<STEP>();
+    for (to, cell) in most.iter_mut().zip(cells) {
+        *to = cell[0];
+    }
+}
+
+/// `run[i] = factor·run[i] + term`.
+#[inline(always)]
+pub(crate) fn affine<T: Compute>(factor: T, term: T, run: &mut [T]) {
+    run.iter_mut().for_each(|x| *x = term.mul_add(*x, factor));
+}
+
+/// `run[i]` where that is not negative, `slope·run[i]` elsewhere.
+#[inline(always)]
+pub(crate) fn leak<T: Compute>(slope: T, run: &mut [T]) {
+    run.iter_mut().for_each(|x| *x = x.leak(slope));
+}
+
+/// The larger of `to[i]` and `from[i·stride]`; what is not a number is not larger.
+#[inline(always)]
+pub(crate) fn larger<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
+    // constants for the usual strides, so that each has vectors
+    match stride {
+        1 => larger_by::<T, 1>(from, to),
+        2 => larger_by::<T, 2>(from, to),
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = to.larger(*from)),
+    }
+}
+
+#[inline(always)]
+fn larger_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T]) {
+    let Some((last, to)) = to.split_last_mut() else { return };
+    let (from, from_last) = from.split_at(to.len() * STRIDE);
+    // whole groups, which the compiler knows the size of; not by a comparison, of which it makes stores under a mask
+    to.iter_mut().zip(from.chunks_exact(STRIDE)).for_each(|(to, from)| *to = to.larger(from[0]));
+    *last = last.larger(from_last[0]);
+}
+
+/// `to[i] += from[i]`.
+#[inline(always)]
+pub(crate) fn add<T: Compute>(from: &[T], to: &mut [T]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = to.plus(*from);
+    }
+}

@@ -1,0 +1,615 @@
+//! Register tiles: the inner loops of every dense strategy.
+//!
+//! Both kinds compute `out[m][n] (+)= Σ_c Σ_t a(c, t, m) · b(c, t, n)` over channels `c` and taps `t`. One side is a packed panel read
+//! in order, the other is read in place through one offset per tap, which is how shifts cost nothing:
+//! - [`PositionTile`]: lanes are positions; the panel holds weights (scalars), the source is an activation plane.
+//! - [`ChannelTile`]: lanes are output channels; the panel holds weights (vectors), the source gives scalars.
+
+// index loops over constant ranges are what unrolls into registers
+#![expect(clippy::needless_range_loop)]
+
+use crate::element::Compute;
+use crate::kernel::extent::{product, reach, rounded_up};
+use crate::simd::vector::{Vector, interleave, prefetch, store_run};
+use std::ops::Range;
+
+/// What a tile starts from.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a, T> {
+    /// One value per output channel of the tile.
+    Bias(&'a [T]),
+    /// What `out` holds: the tile's own sum is made apart and added once, so that long sums are split.
+    Add,
+}
+
+/// One side that is read in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Index of the tile's first position in the first channel under offset zero.
+    pub base: usize,
+    /// Elements between channels.
+    pub channel_stride: usize,
+    /// Number of channels.
+    pub channels: usize,
+    /// For each tap, what to add to the index.
+    pub taps: &'a [usize],
+    /// Whether tiles of some rows fetch the next one's positions into the caches while they make a sum of one tap: such short runs of many planes are not
+    /// fetched by the CPU itself.
+    pub ahead: bool,
+}
+
+impl<T> Source<'_, T> {
+    /// One past the largest index that `width` elements from each (channel, tap) reach; zero when nothing is read.
+    fn reach(&self, width: usize) -> usize {
+        match (self.taps.iter().max(), self.channels) {
+            (Some(tap), 1..) => {
+                reach([(self.base, 1), (self.channels - 1, self.channel_stride), (*tap, 1), (width, 1)])
+            }
+            _ => 0,
+        }
+    }
+}
+
+type PositionEntry<T> = unsafe fn(panel: &[T], source: &Source<T>, start: Start<T>, out: &mut [T], out_stride: usize);
+
+/// A tile of `mr` output channels × `nv` vectors of positions.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct PositionTile<T: 'static> {
+    mr: usize,
+    nv: usize,
+    positions: usize,
+    entry: PositionEntry<T>,
+}
+
+impl<T> PositionTile<T> {
+    /// # Safety
+    /// `entry` is [`position_tile`] of `mr` × `nv` vectors, together `positions`, and is entered where the CPU has its instruction set only.
+    pub(crate) const unsafe fn new(mr: usize, nv: usize, positions: usize, entry: PositionEntry<T>) -> Self {
+        PositionTile { mr, nv, positions, entry }
+    }
+
+    /// Output channels.
+    pub fn mr(&self) -> usize {
+        self.mr
+    }
+
+    /// Vectors of positions.
+    pub fn nv(&self) -> usize {
+        self.nv
+    }
+
+    /// Positions in all: `nv` × lanes.
+    #[cfg(test)]
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+}
+
+impl<T: Compute> PositionTile<T> {
+    /// `panel` is `[channel][tap][mr]`; `out` gets `mr` rows of `positions`, `out_stride` apart.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what the tile reads or writes.
+    #[inline]
+    pub fn run(&self, panel: &[T], source: &Source<T>, start: Start<T>, out: &mut [T], out_stride: usize) {
+        assert!(panel.len() >= product([source.channels, source.taps.len(), self.mr]));
+        assert!(source.data.len() >= source.reach(self.positions));
+        assert!(out.len() >= reach([(self.mr - 1, out_stride), (self.positions, 1)]));
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= self.mr);
+        }
+        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        unsafe { (self.entry)(panel, source, start, out, out_stride) }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·MR` elements, `source` all it reaches with `NV·LANES`
+/// elements a tap, `out` `MR` rows of `NV·LANES`, a bias `MR` values.
+#[inline(always)]
+pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
+    panel: &[V::Lane],
+    source: &Source<V::Lane>,
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    // SAFETY: `a` walks `channels·taps·MR` elements of the panel; `b` stays within the source's reach; rows of `out` are
+    // within it: all by this function's contract.
+    unsafe {
+        let mut acc = match start {
+            Start::Bias(bias) => {
+                let mut acc = [[V::splat(V::Lane::ZERO); NV]; MR];
+                for m in 0..MR {
+                    let b = V::splat(*bias.get_unchecked(m));
+                    for v in 0..NV {
+                        acc[m][v] = b;
+                    }
+                }
+                acc
+            }
+            Start::Add => [[V::splat(V::Lane::ZERO); NV]; MR],
+        };
+        acc = accumulate(acc, panel.as_ptr(), source, (source.taps, false), (NV - 1) * V::LANES);
+        let out = out.as_mut_ptr();
+        for m in 0..MR {
+            for v in 0..NV {
+                let to = out.add(m * out_stride + v * V::LANES);
+                match start {
+                    Start::Bias(_) => acc[m][v].store(to),
+                    Start::Add => V::load(to).plus(acc[m][v]).store(to),
+                }
+            }
+        }
+    }
+}
+
+/// The accumulators with all (channel, tap) products of a source, under the given taps, added. They come and go by value: behind a reference they were
+/// kept in memory from channel to channel, which took as long as the products did. If `in_halves`, every other tap has accumulators of its own, as far as there
+/// are registers for them: chains are half as long. Vectors of positions follow each other, but for the last one, which begins at position `last`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `a` has `channels·taps·MR` readable elements, the source all it reaches with `NV·LANES` elements a tap;
+/// `last` is at most `(NV - 1)·LANES`.
+#[inline(always)]
+unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
+    mut acc: [[V; NV]; MR],
+    mut a: *const V::Lane,
+    source: &Source<V::Lane>,
+    (taps, in_halves): (&[usize], bool),
+    last: usize,
+) -> [[V; NV]; MR] {
+    let mut channel = source.data.as_ptr().wrapping_add(source.base);
+    // SAFETY: this function's contract.
+    unsafe {
+        if let [tap] = taps {
+            channel = channel.wrapping_add(*tap);
+            if MR >= FEWEST_TO_FETCH && source.ahead {
+                for _ in 0..source.channels {
+                    // a vector that straddles two cache lines has the first already
+                    for v in NV..2 * NV {
+                        prefetch(channel.wrapping_add((v + 1) * V::LANES - 1));
+                    }
+                    step::<V, MR, NV>(&mut acc, a, channel, last);
+                    a = a.wrapping_add(MR);
+                    channel = channel.wrapping_add(source.channel_stride);
+                }
+            } else {
+                for _ in 0..source.channels {
+                    step::<V, MR, NV>(&mut acc, a, channel, last);
+                    a = a.wrapping_add(MR);
+                    channel = channel.wrapping_add(source.channel_stride);
+                }
+            }
+        } else if in_halves && room_for_halves::<V>(MR, NV) {
+            let mut others = [[V::splat(V::Lane::ZERO); NV]; MR];
+            let (pairs, rest) = taps.as_chunks::<2>();
+            for _ in 0..source.channels {
+                for [tap, next] in pairs {
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap), last);
+                    step::<V, MR, NV>(&mut others, a.wrapping_add(MR), channel.wrapping_add(*next), last);
+                    a = a.wrapping_add(2 * MR);
+                }
+                if let [tap] = rest {
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap), last);
+                    a = a.wrapping_add(MR);
+                }
+                channel = channel.wrapping_add(source.channel_stride);
+            }
+            for m in 0..MR {
+                for v in 0..NV {
+                    acc[m][v] = acc[m][v].plus(others[m][v]);
+                }
+            }
+        } else {
+            for _ in 0..source.channels {
+                for tap in taps {
+                    step::<V, MR, NV>(&mut acc, a, channel.wrapping_add(*tap), last);
+                    a = a.wrapping_add(MR);
+                }
+                channel = channel.wrapping_add(source.channel_stride);
+            }
+        }
+    }
+    acc
+}
+
+/// Rows of a tile from which on there is time to fetch a vector of the next one (32 to 1 channels on 256×256 positions took 1.14 times as long, Zen 4).
+const FEWEST_TO_FETCH: usize = 6;
+
+/// Whether registers hold twice so many accumulators, and four operands.
+pub(crate) const fn room_for_halves<V: Vector>(mr: usize, nv: usize) -> bool {
+    2 * mr * nv + 4 <= V::REGISTERS
+}
+
+/// One (channel, tap): `NV` vectors of positions times `MR` scalars.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `a` has `MR` readable elements, `b` `NV·LANES`; `last` is at most `(NV - 1)·LANES`.
+#[inline(always)]
+unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
+    acc: &mut [[V; NV]; MR],
+    a: *const V::Lane,
+    b: *const V::Lane,
+    last: usize,
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        let b: [V; NV] = std::array::from_fn(|v| V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })));
+        for m in 0..MR {
+            let w = V::splat(*a.add(m));
+            for v in 0..NV {
+                acc[m][v] = acc[m][v].mul_add(w, b[v]);
+            }
+        }
+    }
+}
+
+/// The weights and taps of one of the phases that a [`RowTile`] interleaves.
+#[derive(Clone, Copy)]
+pub(crate) struct PhaseOperand<'a, T> {
+    /// `[channel][tap][mr]`.
+    pub panel: &'a [T],
+    /// What to add to the source's index for each tap.
+    pub taps: &'a [usize],
+    /// Input channels whose products are one chain of the sum, at most; longer sums are made in parts.
+    pub chain: usize,
+    /// Whether the sum is made in two chains, every other tap in each, if it is not made in parts. Only tiles with [`RowTile::halves`] do so.
+    pub in_halves: bool,
+}
+
+/// The cells that row tiles write of each output channel: runs of as many.
+#[derive(Clone, Debug)]
+pub(crate) struct CellRuns {
+    /// The first one's, in the channel's slice.
+    pub cells: Range<usize>,
+    /// How many there are.
+    pub count: usize,
+    /// Cells from one run's first to the next one's.
+    pub step: usize,
+    /// Positions between them in the source.
+    pub pitch: usize,
+}
+
+type RowEntry<T> =
+    unsafe fn(phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], channels: &mut [&mut [T]], runs: &CellRuns);
+
+/// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases, interleaved in registers and written straight to
+/// output rows.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct RowTile<T: 'static> {
+    phases: usize,
+    mr: usize,
+    nv: usize,
+    positions: usize,
+    halves: bool,
+    entry: RowEntry<T>,
+}
+
+impl<T> RowTile<T> {
+    /// # Safety
+    /// `entry` is [`row_tile`] of so many `phases` and `mr` × `nv` vectors, together `positions`, and is entered where the CPU has its instruction set only.
+    pub(crate) const unsafe fn new(
+        phases: usize,
+        (mr, nv): (usize, usize),
+        positions: usize,
+        halves: bool,
+        entry: RowEntry<T>,
+    ) -> Self {
+        RowTile { phases, mr, nv, positions, halves, entry }
+    }
+
+    /// Phases.
+    #[cfg(test)]
+    pub fn phases(&self) -> usize {
+        self.phases
+    }
+
+    /// Output channels.
+    pub fn mr(&self) -> usize {
+        self.mr
+    }
+
+    /// Vectors of positions.
+    pub fn nv(&self) -> usize {
+        self.nv
+    }
+
+    /// Positions in all: `nv` × lanes.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Whether it can make sums in two chains; if so, tiles of fewer vectors can.
+    pub fn halves(&self) -> bool {
+        self.halves
+    }
+}
+
+impl<T: Compute> RowTile<T> {
+    /// Writes some cells of `channels`, at most `mr` slices of equal length: of each run whole tiles, and one for those that are left, whose cells beyond are computed
+    /// and dropped. The source's base is the position of the first cell, and its own taps are not used.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what the tiles read, or cells don't fit.
+    #[inline]
+    pub fn run(
+        &self,
+        phases: &[PhaseOperand<T>],
+        source: &Source<T>,
+        bias: &[T],
+        channels: &mut [&mut [T]],
+        runs: &CellRuns,
+    ) {
+        if runs.count == 0 || runs.cells.is_empty() {
+            return;
+        }
+        assert!(phases.len() == self.phases && bias.len() >= self.mr && channels.len() <= self.mr);
+        let positions = rounded_up(runs.cells.len().div_ceil(self.phases), self.positions);
+        let furthest = reach([(runs.count - 1, runs.pitch), (positions, 1)]);
+        for phase in phases {
+            assert!(phase.chain > 0 && phase.panel.len() >= product([source.channels, phase.taps.len(), self.mr]));
+            let source = Source { taps: phase.taps, ..*source };
+            assert!(source.data.len() >= source.reach(furthest));
+        }
+        let end = reach([(runs.count - 1, runs.step), (runs.cells.end, 1)]);
+        assert!(channels.iter().all(|channel| end <= channel.len()));
+        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        unsafe { (self.entry)(phases, source, bias, channels, runs) }
+    }
+}
+
+/// The accumulators with the sum of a phase added, in as many chains as it asks for.
+///
+/// # Safety
+/// That of [`accumulate`], for the phase's panel and taps.
+#[inline(always)]
+unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
+    mut acc: [[V; NV]; MR],
+    phase: &PhaseOperand<V::Lane>,
+    source: &Source<V::Lane>,
+    last: usize,
+) -> [[V; NV]; MR] {
+    let panel = phase.panel.as_ptr();
+    // SAFETY: this function's contract, and parts of the source's channels have as many of the panel's weights.
+    unsafe {
+        if source.channels <= phase.chain {
+            return accumulate(acc, panel, source, (phase.taps, phase.in_halves), last);
+        }
+        for from in (0..source.channels).step_by(phase.chain) {
+            let base = source.base + from * source.channel_stride;
+            let part = Source { base, channels: phase.chain.min(source.channels - from), ..*source };
+            let panel = panel.wrapping_add(from * phase.taps.len() * MR);
+            let sum = accumulate([[V::splat(V::Lane::ZERO); NV]; MR], panel, &part, (phase.taps, false), last);
+            for m in 0..MR {
+                for v in 0..NV {
+                    acc[m][v] = acc[m][v].plus(sum[m][v]);
+                }
+            }
+        }
+    }
+    acc
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to four, whose panels hold `channels·taps·MR` elements; `source` holds all it reaches with
+/// as many positions a tap of any phase as whole tiles of `NV·LANES` have that cover each run; a bias `MR` values; there are at most `MR` channels, which have the
+/// cells of all runs.
+#[inline(always)]
+pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
+    phases: &[PhaseOperand<V::Lane>],
+    source: &Source<V::Lane>,
+    bias: &[V::Lane],
+    channels: &mut [&mut [V::Lane]],
+    runs: &CellRuns,
+) {
+    let whole = S * NV * V::LANES;
+    for i in 0..runs.count {
+        let cells = runs.cells.start + i * runs.step..runs.cells.end + i * runs.step;
+        let mut source = Source { base: source.base + i * runs.pitch, ..*source };
+        let mut at = cells.start;
+        while at < cells.end {
+            // The last vector ends where the cells do, on positions of the one before it where they are not whole vectors.
+            let left = cells.end - at;
+            let last = left.div_ceil(S).saturating_sub(V::LANES).min((NV - 1) * V::LANES);
+            // SAFETY: panels, source and bias by this function's contract; what is stored goes as far as the cells do.
+            unsafe {
+                let mut acc = [[[V::splat(V::Lane::ZERO); NV]; MR]; S];
+                for s in 0..S {
+                    for m in 0..MR {
+                        let bias = V::splat(*bias.get_unchecked(m));
+                        for v in 0..NV {
+                            acc[s][m][v] = bias;
+                        }
+                    }
+                }
+                for s in 0..S {
+                    acc[s] = add_phase(acc[s], phases.get_unchecked(s), &source, last);
+                }
+                if left >= whole {
+                    for m in 0..MR {
+                        if m < channels.len() {
+                            let to = channels.get_unchecked_mut(m).as_mut_ptr().add(at);
+                            for v in 0..NV {
+                                let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
+                                for s in 0..S {
+                                    run[s].store(to.add((v * S + s) * V::LANES));
+                                }
+                            }
+                        }
+                    }
+                } else {
+                    // in memory, from which channels are picked as they come
+                    let rest = acc;
+                    for (m, channel) in channels.iter_mut().enumerate().take(MR) {
+                        let to = &mut channel[at..cells.end];
+                        for v in 0..NV {
+                            let run: [V; S] = interleave(std::array::from_fn(|s| rest[s][m][v]));
+                            let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
+                            let at = at.min(to.len());
+                            store_run(run, &mut to[at..]);
+                        }
+                    }
+                }
+            }
+            at += whole;
+            source.base += NV * V::LANES;
+        }
+    }
+}
+
+type ChannelEntry<T> = unsafe fn(
+    panel: &[T],
+    source: &Source<T>,
+    position_stride: usize,
+    start: Start<T>,
+    out: &mut [T],
+    out_stride: usize,
+);
+
+/// A tile of `positions` × `nv` vectors of output channels.
+///
+/// Holding one is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelTile<T: 'static> {
+    positions: usize,
+    nv: usize,
+    channels: usize,
+    entry: ChannelEntry<T>,
+}
+
+impl<T> ChannelTile<T> {
+    /// # Safety
+    /// `entry` is [`channel_tile`] of so many `positions` and `nv` vectors, together `channels`, and is entered where the CPU has its instruction set only.
+    pub(crate) const unsafe fn new(positions: usize, nv: usize, channels: usize, entry: ChannelEntry<T>) -> Self {
+        ChannelTile { positions, nv, channels, entry }
+    }
+
+    /// Positions.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Vectors of output channels.
+    pub fn nv(&self) -> usize {
+        self.nv
+    }
+
+    /// Output channels in all: `nv` × lanes.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+}
+
+impl<T: Compute> ChannelTile<T> {
+    /// `panel` is `[tap][channel][nv·lanes]`; position `p` of the tile is read `p · position_stride` elements from the source's
+    /// base; `out` gets `positions` rows of `channels`, `out_stride` apart.
+    ///
+    /// # Panics
+    /// When a slice is shorter than what the tile reads or writes.
+    #[inline]
+    pub fn run(
+        &self,
+        panel: &[T],
+        source: &Source<T>,
+        position_stride: usize,
+        start: Start<T>,
+        out: &mut [T],
+        out_stride: usize,
+    ) {
+        assert!(panel.len() >= product([source.channels, source.taps.len(), self.channels]));
+        assert!(source.data.len() >= source.reach(reach([(self.positions - 1, position_stride), (1, 1)])));
+        assert!(out.len() >= reach([(self.positions - 1, out_stride), (self.channels, 1)]));
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= self.channels);
+        }
+        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements, `source` all it reaches with up to `P - 1`
+/// position strides added, `out` `P` rows of `NV·LANES`, a bias `NV·LANES` values.
+#[inline(always)]
+pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
+    panel: &[V::Lane],
+    source: &Source<V::Lane>,
+    position_stride: usize,
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    // SAFETY: `b` walks `channels·taps·NV·LANES` elements of the panel; every scalar read is within the source's reach; rows
+    // of `out` are within it: all by this function's contract.
+    unsafe {
+        let mut acc = match start {
+            Start::Bias(bias) => {
+                let bias: [V; NV] = std::array::from_fn(|v| V::load(bias.as_ptr().add(v * V::LANES)));
+                [bias; P]
+            }
+            Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
+        };
+        let mut b = panel.as_ptr();
+        let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * position_stride));
+        if source.channels == 1 {
+            // one loop over the taps: each has nothing of its own to set up
+            let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base));
+            for tap in source.taps {
+                acc = channel_step(acc, b, &rows, *tap);
+                b = b.wrapping_add(NV * V::LANES);
+            }
+        } else {
+            // taps outside: one index serves all positions in the inner loop, which leaves registers for their pointers
+            for tap in source.taps {
+                let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base + tap));
+                let mut at = 0;
+                for _ in 0..source.channels {
+                    acc = channel_step(acc, b, &rows, at);
+                    b = b.wrapping_add(NV * V::LANES);
+                    at += source.channel_stride;
+                }
+            }
+        }
+        let out = out.as_mut_ptr();
+        for p in 0..P {
+            for v in 0..NV {
+                let to = out.add(p * out_stride + v * V::LANES);
+                match start {
+                    Start::Bias(_) => acc[p][v].store(to),
+                    Start::Add => V::load(to).plus(acc[p][v]).store(to),
+                }
+            }
+        }
+    }
+}
+
+/// One (channel, tap): `NV` vectors of weights times a scalar of each of `P` positions.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `b` has `NV` readable vectors, each row an element at `at`.
+#[inline(always)]
+unsafe fn channel_step<V: Vector, const P: usize, const NV: usize>(
+    mut acc: [[V; NV]; P],
+    b: *const V::Lane,
+    rows: &[*const V::Lane; P],
+    at: usize,
+) -> [[V; NV]; P] {
+    // SAFETY: this function's contract.
+    unsafe {
+        let w: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
+        for p in 0..P {
+            let x = V::splat(*rows[p].wrapping_add(at));
+            for v in 0..NV {
+                acc[p][v] = acc[p][v].mul_add(x, w[v]);
+            }
+        }
+    }
+    acc
+}

@@ -1,0 +1,796 @@
+//! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
+//! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
+
+use crate::kernel::col2im_row::GatheredRun;
+use crate::kernel::depthwise_pixels::{CellTap, CellTaps, Cells, Picks};
+use crate::kernel::depthwise_plane::PlaneTaps;
+use crate::kernel::depthwise_taps::WeightedTap;
+use crate::kernel::depthwise_window::{Edges, Results, Window};
+use crate::kernel::gemm_tile::{PhaseOperand, Source, Start};
+use crate::kernel::pad_copy::{Rows, SplitRows};
+use crate::kernel::winograd::{PointStrides, TileData, points_of};
+use crate::kernel::{CellRuns, Dispatch, Kernels};
+use crate::simd::isa::Isa;
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
+use tract_core::internal::f16;
+use tract_core::internal::tract_itertools::Itertools;
+
+/// Where the forbidden page is that operands touch. There is one on the other side too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Side {
+    Before,
+    After,
+}
+
+/// Elements between two forbidden pages.
+pub(crate) struct Guarded<T> {
+    map: *mut libc::c_void,
+    bytes: usize,
+    first: *mut T,
+    len: usize,
+}
+
+fn page() -> usize {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+impl<T: Copy> Guarded<T> {
+    pub fn new(side: Side, values: &[T]) -> Guarded<T> {
+        let page = page();
+        let room = size_of_val(values).next_multiple_of(page).max(page);
+        let bytes = room + 2 * page;
+        // SAFETY: a new anonymous mapping, of which only the middle is made accessible; the elements are in the middle, at
+        // its begin or so that they end where it does, both aligned as pages and sizes are multiples of an element's.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let map = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            let middle = map.cast::<u8>().add(page);
+            assert_eq!(libc::mprotect(middle.cast(), room, libc::PROT_READ | libc::PROT_WRITE), 0);
+            let skip = if side == Side::Before { 0 } else { room - size_of_val(values) };
+            let first = middle.add(skip).cast::<T>();
+            std::ptr::copy_nonoverlapping(values.as_ptr(), first, values.len());
+            Guarded { map, bytes, first, len: values.len() }
+        }
+    }
+}
+
+impl<T> Deref for Guarded<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` put `len` elements there; they live as long as the mapping does.
+        unsafe { std::slice::from_raw_parts(self.first, self.len) }
+    }
+}
+
+impl<T> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the mapping is ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, no slice of which outlives it.
+        unsafe { libc::munmap(self.map, self.bytes) };
+    }
+}
+
+/// Compute types, with the few numbers that a test needs of them.
+trait Number: Dispatch {
+    const NAME: &'static str;
+    fn of(value: i64) -> Self;
+}
+
+macro_rules! numbers {
+    ($($t:ident),*) => {$(
+        impl Number for $t {
+            const NAME: &'static str = stringify!($t);
+
+            fn of(value: i64) -> $t {
+                value as $t
+            }
+        }
+    )*};
+}
+numbers!(f32, f64, i64);
+
+/// Small integers, so that sums are exact in any order.
+fn values<T: Number>(len: usize, seed: i64) -> Vec<T> {
+    (0..len as i64).map(|i| T::of((i * 7 + seed * 3) % 11 - 5)).collect()
+}
+
+/// Calls a test with the kernels of every instruction set and compute type that is here.
+macro_rules! for_each_kernel_set {
+    ($test:ident) => {
+        // what tile registers do is tested beside them; the other kernels there are those of 512-bit vectors
+        for isa in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx) {
+            if !isa.is_available() {
+                let _ =
+                    writeln!(std::io::stderr(), "guard pages: {}: {isa} skipped, this cpu lacks it", stringify!($test));
+                continue;
+            }
+            let mut calls =
+                vec![(f32::NAME, both(f32::kernels(isa), $test)), (f64::NAME, both(f64::kernels(isa), $test))];
+            if isa == Isa::Portable {
+                // integers have no other kernels
+                calls.push((i64::NAME, both(i64::kernels(isa), $test)));
+            }
+            for (of, calls) in calls {
+                assert!(calls > 0, "{} on {isa}: nothing was called", stringify!($test));
+                let line = format!("guard pages: {} on {isa} {of}: {calls} calls\n", stringify!($test));
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
+        }
+    };
+}
+
+fn both<T: Number>(kernels: &Kernels<T>, test: impl Fn(&Kernels<T>, Side) -> usize) -> usize {
+    [Side::Before, Side::After].into_iter().map(|side| test(kernels, side)).sum()
+}
+
+/// Channels, what lies between them beyond what a tile reads of one, and the taps.
+const SHAPES: [(usize, usize, &[usize]); 6] =
+    [(1, 0, &[0]), (3, 0, &[0]), (3, 5, &[2]), (2, 1, &[0, 3, 4]), (5, 0, &[7, 1]), (2, 0, &[])];
+
+/// What `width` positions read of a source with these channels and taps, and no element more.
+struct Shape<T> {
+    data: Guarded<T>,
+    channel_stride: usize,
+    channels: usize,
+    taps: &'static [usize],
+    /// Whether tiles fetch ahead, which must not fault past the end: where there are gaps.
+    ahead: bool,
+}
+
+impl<T: Number> Shape<T> {
+    fn new(side: Side, width: usize, (channels, gap, taps): (usize, usize, &'static [usize])) -> Shape<T> {
+        let span = taps.iter().max().map_or(0, |tap| tap + width);
+        let channel_stride = span + gap;
+        let len = if span == 0 { 0 } else { (channels - 1) * channel_stride + span };
+        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps, ahead: gap > 0 }
+    }
+
+    fn source(&self) -> Source<'_, T> {
+        let &Shape { channel_stride, channels, taps, ahead, .. } = self;
+        Source { data: &self.data, base: 0, channel_stride, channels, taps, ahead }
+    }
+
+    /// `Σ weight(c, t) · source[c, t + at]`.
+    fn sum(&self, at: usize, taps: &[usize], weight: impl Fn(usize, usize) -> T) -> T {
+        let mut sum = T::ZERO;
+        for c in 0..self.channels {
+            for (t, tap) in taps.iter().enumerate() {
+                sum = sum.mul_add(weight(c, t), self.data[c * self.channel_stride + tap + at]);
+            }
+        }
+        sum
+    }
+}
+
+fn position_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    for tile in kernels.position_tiles {
+        for shape in SHAPES {
+            let shape = Shape::new(side, tile.positions(), shape);
+            let taps = shape.taps.len();
+            let panel = Guarded::new(side, &values::<T>(shape.channels * taps * tile.mr(), 2));
+            let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));
+            for (stride, add) in
+                [(tile.positions(), false), (tile.positions() + 3, false), (tile.positions() + 1, true)]
+            {
+                let before = values::<T>((tile.mr() - 1) * stride + tile.positions(), 4);
+                let mut out = Guarded::new(side, &before);
+                let start = if add { Start::Add } else { Start::Bias(&bias) };
+                tile.run(&panel, &shape.source(), start, &mut out, stride);
+                let mut expected = before;
+                for m in 0..tile.mr() {
+                    for n in 0..tile.positions() {
+                        let to = &mut expected[m * stride + n];
+                        let begin = if add { *to } else { bias[m] };
+                        *to = begin.plus(shape.sum(n, shape.taps, |c, t| panel[(c * taps + t) * tile.mr() + m]));
+                    }
+                }
+                assert_eq!(*out, expected, "{}x{}", tile.mr(), tile.nv());
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    for tile in kernels.channel_tiles {
+        for (shape, position_stride) in SHAPES.into_iter().flat_map(|shape| [(shape, 1), (shape, 3)]) {
+            let shape = Shape::new(side, (tile.positions() - 1) * position_stride + 1, shape);
+            let panel = Guarded::new(side, &values::<T>(shape.channels * shape.taps.len() * tile.channels(), 2));
+            let bias = Guarded::new(side, &values::<T>(tile.channels(), 3));
+            for (stride, add) in [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)] {
+                let before = values::<T>((tile.positions() - 1) * stride + tile.channels(), 4);
+                let mut out = Guarded::new(side, &before);
+                let start = if add { Start::Add } else { Start::Bias(&bias) };
+                tile.run(&panel, &shape.source(), position_stride, start, &mut out, stride);
+                let mut expected = before;
+                for p in 0..tile.positions() {
+                    for j in 0..tile.channels() {
+                        let to = &mut expected[p * stride + j];
+                        let begin = if add { *to } else { bias[j] };
+                        let weight = |c, t| panel[(t * shape.channels + c) * tile.channels() + j];
+                        *to = begin.plus(shape.sum(p * position_stride, shape.taps, weight));
+                    }
+                }
+                assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let (mut calls, lanes) = (0, kernels.lanes);
+    for tile in [1, 2, 4].into_iter().flat_map(|phases| kernels.row_tiles(phases)) {
+        let ragged = [0, 1, lanes - 1, lanes, lanes + 1, tile.positions() - 1, tile.positions()];
+        let one_tile =
+            ragged.into_iter().filter(|n| *n <= tile.positions()).flat_map(|n| [(n, tile.mr(), 1), (n, 1, 1)]);
+        let several = [(2 * tile.positions(), 1, 1), (2 * tile.positions() + lanes + 1, tile.mr(), 1)];
+        let runs = [(1, tile.mr(), 2), (tile.positions(), 1, 3), (tile.positions() + 1, tile.mr(), 2), (1, 1, 0)];
+        let cases: Vec<_> = one_tile
+            .chain(several)
+            .chain(runs)
+            .flat_map(|case| [0, tile.phases() / 2].into_iter().unique().map(move |less| (case, less)))
+            .collect();
+        for (shape, ((positions, rows, count), less)) in
+            SHAPES.into_iter().flat_map(|shape| cases.iter().map(move |case| (shape, *case)))
+        {
+            let whole = positions.next_multiple_of(tile.positions());
+            // runs that overlap in the source, and have cells between them in the output
+            let pitch = positions.saturating_sub(1);
+            let shape = Shape::new(side, (count.max(1) - 1) * pitch + whole, shape);
+            // phases with different numbers of the taps, the first with all of them
+            let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
+            let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr(), 2 + s as i64);
+            let panels: Vec<Guarded<T>> = (0..tile.phases()).map(|s| Guarded::new(side, &panel_of(s))).collect();
+            let phase = |s: usize| PhaseOperand {
+                panel: &panels[s],
+                taps: taps_of(s),
+                chain: 2 + s % 2 + less,
+                in_halves: s == 0,
+            };
+            let phases: Vec<_> = (0..tile.phases()).map(phase).collect();
+            let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));
+            let len = (positions * tile.phases()).saturating_sub(less);
+            let step = len + 3;
+            let before = vec![T::of(99); if count == 0 { 0 } else { (count - 1) * step + len }];
+            let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
+            let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
+            let runs = CellRuns { cells: 0..len, count, step, pitch };
+            tile.run(&phases, &shape.source(), &bias, &mut slices, &runs);
+            for (m, row) in out.iter().enumerate() {
+                let mut expected = before.clone();
+                for (run, at) in (0..count).flat_map(|run| (0..len).map(move |at| (run, at))) {
+                    let (s, n) = (at % tile.phases(), at / tile.phases() + run * pitch);
+                    let taps = taps_of(s);
+                    let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr() + m]);
+                    expected[run * step + at] = bias[m].plus(sum);
+                }
+                assert_eq!(**row, expected, "{} phases, {}x{}", tile.phases(), tile.mr(), tile.nv());
+            }
+            calls += 1;
+        }
+    }
+    calls
+}
+
+fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    let counts = [1, lanes - 1, lanes, lanes + 1, 2 * lanes - 1, 2 * lanes, 3 * lanes + 1, 255, 256, 257, 600];
+    for phases in [1, 2, 3, 4, 5, 8] {
+        for count in counts {
+            for offsets in [&[0][..], &[0, 3, 9], &[6]] {
+                let furthest = offsets.iter().max().unwrap_or(&0);
+                let source = Guarded::new(side, &values::<T>(furthest + count.next_multiple_of(lanes), 1));
+                let taps: Vec<Vec<WeightedTap<T>>> = (0..phases)
+                    .map(|j| {
+                        let used = offsets.iter().skip(j % 3);
+                        used.enumerate()
+                            .map(|(t, o)| WeightedTap { offset: *o, weight: T::of((t + j) as i64) })
+                            .collect()
+                    })
+                    .collect();
+                let mut to = Guarded::new(side, &vec![T::of(99); count * phases]);
+                kernels.sum_of_taps(&source, &taps, T::of(5), &mut to);
+                for (at, got) in to.iter().enumerate() {
+                    let (j, i) = (at % phases, at / phases);
+                    let sum = taps[j].iter().fold(T::of(5), |sum, tap| sum.mul_add(tap.weight, source[i + tap.offset]));
+                    assert_eq!(*got, sum, "{phases} phases of {count}");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    // groups, and the channels that one has in and out
+    let one_to_one = [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1].map(|groups| (groups, 1, 1));
+    let narrow = [(1, 3), (2, 2), (lanes - 1, 1), (lanes - 1, 3), (2, lanes)];
+    let narrow = narrow.iter().flat_map(|(i, o)| [1, lanes + 1].map(|groups| (groups, *i, *o)));
+    for (groups, inputs, outputs) in one_to_one.into_iter().chain(narrow) {
+        let picked = (inputs, outputs) != (1, 1);
+        let picks = if picked { Picks::new(lanes, groups, inputs, outputs) } else { None };
+        if picked && picks.is_none() {
+            continue;
+        }
+        let (channels, cell) = (groups * outputs, groups * inputs);
+        let width = channels.next_multiple_of(lanes);
+        let needed = picks.as_ref().map_or(width, Picks::reach);
+        assert!(needed <= cell.max(lanes).max(if picked { 0 } else { width }), "reads stay in cells");
+        let counts = if picked { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
+        for (count, step, to_step) in counts.iter().flat_map(|n| [(*n, cell, channels), (*n, needed + 1, channels + 2)])
+        {
+            // one by one, and as far apart as positions are
+            for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
+                let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + needed);
+                let source = Guarded::new(side, &values::<T>(reach, 1));
+                let each = offsets.len() * inputs;
+                let weights = Guarded::new(side, &values::<T>(each * width, 2));
+                let bias = Guarded::new(side, &values::<T>(width, 3));
+                let tap = |(t, offset): (usize, &usize)| CellTap { offset: *offset, weights: t * inputs * lanes };
+                let mut list: Vec<CellTap> = offsets.iter().enumerate().map(tap).collect();
+                let taps = CellTaps::new(list.clone(), step);
+                let (source, weights) = (&source[..], &weights[..]);
+                let picks = picks.as_ref();
+                let cells = Cells { source, step, taps: &taps, weights, each, bias: &bias, channels, picks };
+                let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
+                kernels.sum_of_cells(&cells, &mut to, to_step, count);
+                list.sort_by_key(|tap| tap.offset);
+                for (at, got) in to.iter().enumerate() {
+                    let (p, c) = (at / to_step, at % to_step);
+                    if c >= channels {
+                        assert_eq!(*got, T::of(99), "what is between cells stays");
+                        continue;
+                    }
+                    // small whole numbers: sums are exact in any order
+                    let products = list.iter().flat_map(|tap| (0..inputs).map(move |input| (tap, input)));
+                    let want = products.fold(bias[c], |sum, (tap, input)| {
+                        let weight = weights[c / lanes * lanes * each + tap.weights + input * lanes + c % lanes];
+                        sum.mul_add(weight, source[p * step + tap.offset + c / outputs * inputs + input])
+                    });
+                    assert_eq!(*got, want, "{groups} groups of {inputs} to {outputs}, {count} positions");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for stride in [1, lanes, lanes + 1] {
+        for len in [lanes, lanes + 1, 2 * lanes - 1, 3 * lanes] {
+            for count in [1, lanes - 1, lanes] {
+                let starts: Vec<usize> = (0..len).map(|i| i * stride).collect();
+                let from = Guarded::new(side, &values::<T>((len - 1) * stride + lanes, 1));
+                for (first, streamed) in
+                    [0, 3].iter().flat_map(|first| [false, true].map(|streamed| (*first, streamed)))
+                {
+                    let row = || Guarded::new(side, &vec![T::of(99); first + len]);
+                    let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
+                    let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
+                    kernels.cells_to_rows(&from, &starts, &mut slices, first, streamed);
+                    for (j, row) in to.iter().enumerate() {
+                        assert!(row[..first].iter().all(|kept| *kept == T::of(99)));
+                        assert!((0..len).all(|i| row[first + i] == from[i * stride + j]));
+                    }
+                    calls += 1;
+                }
+            }
+        }
+    }
+    let sizes = [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1];
+    for (rows, columns) in sizes.iter().flat_map(|r| [1, lanes, lanes + 2].map(|c| (*r, c))) {
+        let width = columns.next_multiple_of(lanes);
+        for (from_step, to_step) in [(rows, width), (rows + 3, width + 1)] {
+            let from = Guarded::new(side, &values::<T>((columns - 1) * from_step + rows.max(lanes), 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * to_step + width]);
+            kernels.rows_to_cells(&from, from_step, (rows, columns), &mut to, to_step);
+            for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+                assert_eq!(to[r * to_step + c], from[c * from_step + r]);
+            }
+            calls += 1;
+        }
+    }
+    for (count, size) in [1, 2, 5].iter().flat_map(|n| [1, lanes - 1, lanes, lanes + 1, 3 * lanes].map(|s| (*n, s))) {
+        for (from_step, to_step, streamed) in
+            [(size, size + 2, false), (size + 3, size, false), (size, size, true), (size, 2 * size, true)]
+        {
+            let from = Guarded::new(side, &values::<T>((count - 1) * from_step + size, 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + size]);
+            kernels.placed_cells(&from, from_step, (count, size), &mut to, to_step, streamed);
+            for (at, got) in to.iter().enumerate() {
+                let (i, j) = (at / to_step, at % to_step);
+                assert_eq!(*got, if j < size { from[i * from_step + j] } else { T::of(99) });
+            }
+            calls += 1;
+        }
+    }
+    for (count, channels) in [1, lanes, 2 * lanes + 1].iter().flat_map(|n| [1, lanes - 1, lanes].map(|c| (*n, c))) {
+        let width = count.next_multiple_of(lanes);
+        for gap in [0, 3] {
+            let starts: Vec<usize> = (0..channels).map(|j| j * (width + gap)).collect();
+            let from = Guarded::new(side, &values::<T>(starts[channels - 1] + width, 1));
+            let step = channels + gap;
+            let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * step + channels]);
+            kernels.rows_to_placed_cells(&from, &starts, count, &mut to, step);
+            for (at, got) in to.iter().enumerate() {
+                let (i, j) = (at / step, at % step);
+                assert_eq!(*got, if j < channels { from[starts[j] + i] } else { T::of(99) });
+            }
+            calls += 1;
+        }
+    }
+    for len in [0, 1, lanes, 2 * lanes + 1] {
+        for step in [1, 2, 3] {
+            let from = Guarded::new(side, &values::<T>((len * step).saturating_sub(step - 1), 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); len]);
+            kernels.strided(&from, step, &mut to);
+            assert!((0..len).all(|i| to[i] == from[i * step]));
+            calls += 1;
+        }
+    }
+    for len in [0, 1, lanes - 1, lanes, lanes + 1, 3 * lanes + 2] {
+        for count in [1, 2, 3, 4, 6, 7, 8, 9, 15, 16, 17] {
+            let from: Vec<Guarded<T>> = (0..count).map(|r| Guarded::new(side, &values(len, r))).collect();
+            let mut to = Guarded::new(side, &vec![T::of(99); len * from.len()]);
+            let slices: Vec<&[T]> = from.iter().map(|row| &**row).collect();
+            kernels.interleave(&slices, &mut to);
+            for (at, got) in to.iter().enumerate() {
+                assert_eq!(*got, from[at % from.len()][at / from.len()]);
+            }
+            calls += 1;
+        }
+        let (from, before) = (Guarded::new(side, &values::<T>(len, 1)), values::<T>(len, 2));
+        let mut to = Guarded::new(side, &before);
+        kernels.add(&from, &mut to);
+        assert!(to.iter().zip(&before).zip(&*from).all(|((to, before), from)| *to == before.plus(*from)));
+        let mut to = Guarded::new(side, &before);
+        let half = len / 2;
+        let run = |from, to| GatheredRun { from, to };
+        let within = len / 3..len - len.div_ceil(3);
+        let runs = [run(half, 0..half), run(0, len - half..len), run(half / 2, within)];
+        let bases = [0, len % 2];
+        kernels.gather(&from, &bases, &runs, T::of(5), &mut to);
+        for (i, to) in to.iter().enumerate() {
+            let added = bases.iter().flat_map(|base| runs.iter().map(move |run| (base, run)));
+            let added = added.filter(|(_, run)| run.to.contains(&i));
+            let want = added.fold(T::of(5), |sum, (base, run)| sum.plus(from[base + run.from + i - run.to.start]));
+            assert_eq!(*to, want);
+        }
+        calls += 2;
+    }
+    calls
+}
+
+fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    let ragged = [lanes - 1, lanes, lanes + 1, 7 * lanes + 2];
+    let steps = |taps: usize| if taps == 1 { [(1, 1), (1, 2)] } else { [(1, 1), (2, 2)] };
+    for (taps, width) in [1, 3, 5, 7].into_iter().flat_map(|taps| ragged.map(|width| (taps, width))) {
+        for (rows, gap, steps) in [(1, 0), (6, 3), (7, 0)].iter().flat_map(|r| steps(taps).map(|s| (r.0, r.1, s))) {
+            for columns in [&[0][..], &[1, 2, 9, 0]] {
+                let (down, every) = steps;
+                let pitch = every * width + 5;
+                let reach = ((rows - 1) * down + taps - 1) * pitch
+                    + columns.iter().max().unwrap_or(&0)
+                    + every * width.max(lanes);
+                let source = Guarded::new(side, &values::<T>(reach, 1));
+                let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
+                let window =
+                    Window { source: &source, pitch, steps, columns, weights: &weights, bias: T::of(5), edges: None };
+                let results = Results { rows, width, step: width + gap };
+                let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * results.step + width]);
+                kernels.sum_of_window(&window, &results, &mut to);
+                for (at, got) in to.iter().enumerate() {
+                    let (r, i) = (at / results.step, at % results.step);
+                    let sum = (0..taps).flat_map(|k| (0..columns.len()).map(move |c| (k, c))).fold(
+                        T::of(5),
+                        |sum, (k, c)| {
+                            let read = || source[(r * down + k) * pitch + columns[c] + i * every];
+                            if i < width { sum.mul_add(weights[k * columns.len() + c], read()) } else { sum }
+                        },
+                    );
+                    let want = if i < width { sum } else { T::of(99) };
+                    assert_eq!(*got, want, "{taps} rows of taps at {columns:?}, {steps:?}, {rows} of {width}");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    let taps = &[(-1, -1), (0, 2), (1, 0), (0, 0), (-7, 3), (2, -40)][..];
+    for (width, rows) in
+        [1, 3, lanes - 1, lanes, 2 * lanes + 1].into_iter().flat_map(|w| [1, 4, 9usize].map(|r| (w, r)))
+    {
+        for (results, taps) in [(rows, taps), (rows + 2, taps), (rows.div_ceil(2), taps), (rows, &[])] {
+            let planes = PlaneTaps::new(lanes, rows, results, width, taps);
+            let source = Guarded::new(side, &values::<T>(rows * width, 1));
+            let weights = Guarded::new(side, &values::<T>(taps.len(), 2));
+            let mut to = Guarded::new(side, &vec![T::of(99); results * width]);
+            kernels.sum_of_plane(&planes, &source, &weights, T::of(5), &mut to);
+            for (at, got) in to.iter().enumerate() {
+                let want = taps.iter().zip(&*weights).fold(T::of(5), |sum, ((down, along), weight)| {
+                    let (row, column) = ((at / width) as i64 + down, (at % width) as i64 + along);
+                    let inside = (0..rows as i64).contains(&row) && (0..width as i64).contains(&column);
+                    if inside { sum.mul_add(*weight, source[row as usize * width + column as usize]) } else { sum }
+                });
+                assert_eq!(*got, want, "{results} rows of {rows} of {width}, result {at}");
+            }
+            calls += 1;
+        }
+    }
+    calls
+}
+
+fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for (taps, every) in [(3, 1), (5, 1), (7, 1), (3, 2), (5, 2), (7, 2)] {
+        for (width, before, after) in
+            [1, lanes, 2 * lanes + 1, 5 * lanes - 1].into_iter().flat_map(|w| [(w, 0, 0), (w, 1, 1), (w, 3, lanes + 3)])
+        {
+            for (height, above, below) in [(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)] {
+                let columns = &[0, 1, 4][..];
+                let results = |size: usize, taps: usize| (size >= taps).then(|| (size - taps) / every + 1);
+                let sizes = results(before + width + after, 5).zip(results(above + height + below, taps));
+                let Some((wide, rows)) = sizes else { continue };
+                let source = Guarded::new(side, &values::<T>(height * width, 1));
+                let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
+                let edges = Edges {
+                    first: -((above * width + before) as isize),
+                    rows: (above.min((rows - 1) * every + taps), (above + height).min((rows - 1) * every + taps)),
+                    column: -(before as isize),
+                    width,
+                };
+                let window = Window {
+                    source: &source,
+                    pitch: width,
+                    steps: (every, every),
+                    columns,
+                    weights: &weights,
+                    bias: T::of(5),
+                    edges: Some(edges),
+                };
+                let mut to = Guarded::new(side, &vec![T::of(99); rows * wide]);
+                kernels.sum_of_window(&window, &Results { rows, width: wide, step: wide }, &mut to);
+                for (at, got) in to.iter().enumerate() {
+                    let (r, i) = (at / wide, at % wide);
+                    let pairs = (0..taps).flat_map(|k| (0..columns.len()).map(move |c| (k, c)));
+                    let want = pairs.fold(T::of(5), |sum, (k, c)| {
+                        let row = (r * every + k).checked_sub(above).filter(|row| *row < height);
+                        let column = (i * every + columns[c]).checked_sub(before).filter(|column| *column < width);
+                        match row.zip(column) {
+                            Some((row, column)) => {
+                                sum.mul_add(weights[k * columns.len() + c], source[row * width + column])
+                            }
+                            None => sum,
+                        }
+                    });
+                    assert_eq!(*got, want, "{taps} rows of taps, {height}x{width} every {every}, {edges:?}");
+                }
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn copies<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    for (width, count) in
+        [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1].iter().flat_map(|w| [1, 2, 5].map(|n| (*w, n)))
+    {
+        for (before, after, gap) in [(0, 0, 0), (1, 1, 0), (2, 0, 3), (0, 3, 1), (4, lanes, 0)] {
+            let pitch = before + width + after;
+            let rows = Rows { count, width, step: width + gap, before };
+            let from = Guarded::new(side, &values::<T>((count - 1) * rows.step + width, 1));
+            let mut to = Guarded::new(side, &vec![T::of(99); count * pitch]);
+            kernels.padded_rows(&from, &rows, &mut to, pitch);
+            for (at, got) in to.iter().enumerate() {
+                let inside = (at % pitch).checked_sub(before).filter(|i| *i < width);
+                assert_eq!(*got, inside.map_or(T::ZERO, |i| from[at / pitch * rows.step + i]), "{rows:?}");
+            }
+            for widths in [[width, width], [width + 1, width], [width, width - 1]] {
+                let pitch = before + width + 1 + after;
+                let all = widths[0] + widths[1];
+                let rows = SplitRows { count, step: all + gap, widths, before: [before, before.min(1)] };
+                let from = Guarded::new(side, &values::<T>((count - 1) * rows.step + all, 1));
+                let mut to = [0, 1].map(|_| Guarded::new(side, &vec![T::of(99); count * pitch]));
+                let [even, odd] = &mut to;
+                kernels.split_rows(&from, &rows, [even, odd], pitch);
+                for (s, to) in to.iter().enumerate() {
+                    for (at, got) in to.iter().enumerate() {
+                        let inside = (at % pitch).checked_sub(rows.before[s]).filter(|i| *i < widths[s]);
+                        let want = inside.map_or(T::ZERO, |i| from[at / pitch * rows.step + 2 * i + s]);
+                        assert_eq!(*got, want, "{rows:?}");
+                    }
+                }
+                calls += 2;
+            }
+        }
+    }
+    calls
+}
+
+/// Data, weights and products of tiles, which together are their convolution.
+fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let lanes = kernels.lanes;
+    // integers have no halves
+    let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
+    let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
+    for ((rows, columns), tiles) in taps.flat_map(|taps| [1, 3].map(|tiles| (taps, tiles))) {
+        let transforms = kernels.tile_transforms(rows, columns);
+        let (height, width) = (points_of(rows), points_of(columns));
+        let channels = 2 * lanes;
+        let steps = (width * channels + 3, channels + 1);
+        let starts: Vec<usize> = (0..tiles).map(|tile| tile * 5).collect();
+        let reach = (height - 1) * steps.0 + (width - 1) * steps.1 + channels;
+        let cells = Guarded::new(side, &values::<T>(starts[tiles - 1] + reach, 1));
+        let of_taps: Vec<Guarded<T>> =
+            (0..rows * columns).map(|tap| Guarded::new(side, &values(channels, tap as i64))).collect();
+        let strides = PointStrides { point: channels + 1, tile: height * width * (channels + 1) + 2 };
+        let last = (height * width - 1) * strides.point;
+        let mut data = Guarded::new(side, &vec![T::of(99); last + (tiles - 1) * strides.tile + channels]);
+        transforms.data(&TileData { cells: &cells, starts: &starts, steps, channels }, &mut data, strides);
+        let mut weights = Guarded::new(side, &vec![T::of(99); last + channels]);
+        let slices: Vec<&[T]> = of_taps.iter().map(|tap| &**tap).collect();
+        transforms.filter(&slices, &mut weights, strides.point);
+        for tile in 0..tiles {
+            for point in 0..height * width {
+                for c in 0..channels {
+                    let product = &mut data[tile * strides.tile + point * strides.point + c];
+                    *product = T::ZERO.mul_add(*product, weights[point * strides.point + c]);
+                }
+            }
+        }
+        let bias = Guarded::new(side, &values::<T>(channels, 7));
+        let size = 4 * channels;
+        let place = |tile: usize, result: usize| tile * size + (3 - result) * channels;
+        let places: Vec<[usize; 4]> = (0..tiles).map(|tile| [0, 1, 2, 3].map(|result| place(tile, result))).collect();
+        let mut to = Guarded::new(side, &vec![T::of(99); tiles * size]);
+        for start in [Start::Bias(&bias), Start::Add] {
+            assert!(transforms.products(&data, strides, start, channels, &places, &mut to));
+        }
+        for (tile, result) in (0..tiles).flat_map(|tile| (0..4).map(move |result| (tile, result))) {
+            let (row, column) = (result / 2, result % 2);
+            let there = row + rows <= height && column + columns <= width;
+            for c in 0..channels {
+                if !there {
+                    assert_eq!(to[place(tile, result) + c], T::of(99));
+                    continue;
+                }
+                let of_tap = |sum: T, tap: usize| {
+                    let (row, column) = (row + tap / columns, column + tap % columns);
+                    sum.mul_add(of_taps[tap][c], cells[starts[tile] + row * steps.0 + column * steps.1 + c])
+                };
+                // once from the bias on, and once more
+                let sum = (0..2).fold(bias[c], |sum, _| (0..rows * columns).fold(sum, of_tap));
+                assert_eq!(to[place(tile, result) + c], sum, "{rows}x{columns} taps, result {result} of tile {tile}");
+            }
+        }
+        calls += 4;
+    }
+    calls
+}
+
+#[test]
+fn tile_transforms_stay_inside() {
+    for_each_kernel_set!(tile_transforms);
+}
+
+#[test]
+fn position_tiles_stay_inside() {
+    for_each_kernel_set!(position_tiles);
+}
+
+#[test]
+fn channel_tiles_stay_inside() {
+    for_each_kernel_set!(channel_tiles);
+}
+
+#[test]
+fn row_tiles_stay_inside() {
+    for_each_kernel_set!(row_tiles);
+}
+
+#[test]
+fn sums_of_taps_stay_inside() {
+    for_each_kernel_set!(sums_of_taps);
+}
+
+#[test]
+fn sums_of_cells_stay_inside() {
+    for_each_kernel_set!(sums_of_cells);
+}
+
+#[test]
+fn windows_stay_inside() {
+    for_each_kernel_set!(windows);
+}
+
+#[test]
+fn planes_stay_inside() {
+    for_each_kernel_set!(planes);
+}
+
+#[test]
+fn windows_with_edges_stay_inside() {
+    for_each_kernel_set!(windows_with_edges);
+}
+
+#[test]
+fn copies_stay_inside() {
+    for_each_kernel_set!(copies);
+}
+
+#[test]
+fn row_kernels_stay_inside() {
+    for_each_kernel_set!(rows);
+}
+
+#[test]
+fn conversions_of_halves_stay_inside() {
+    for side in [Side::Before, Side::After] {
+        for len in [0, 1, 15, 16, 17, 47, 600] {
+            let singles: Vec<f32> = (0..len).map(|i| i as f32 - 3.5).collect();
+            let singles = Guarded::new(side, &singles);
+            let mut halves = Guarded::new(side, &vec![f16::ZERO; len]);
+            crate::kernel::narrow(&singles, &mut halves);
+            let mut again = Guarded::new(side, &vec![99f32; len]);
+            crate::kernel::widen(&halves, &mut again);
+            assert_eq!(singles[..], again[..], "{len} on {side:?}");
+        }
+    }
+}
+
+/// Without this, the others would prove nothing.
+#[test]
+fn the_pages_are_guarded() {
+    for (side, offset) in [(Side::Before, -1), (Side::After, 5), (Side::Before, 0), (Side::After, 4)] {
+        let block = Guarded::new(side, &[1f32; 5]);
+        // SAFETY: the child only reads one element, which is inside or faults, and leaves at once.
+        let status = unsafe {
+            let child = libc::fork();
+            assert!(child >= 0, "no process can be made");
+            if child == 0 {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                std::hint::black_box(block.first.offset(offset).read_volatile());
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        let faulted = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV;
+        assert_eq!(faulted, !(0..5).contains(&offset), "{side:?}, element {offset}");
+    }
+}

@@ -1,0 +1,402 @@
+//! Transposition by squares of as many vectors as a vector has lanes, and the placing of cells.
+
+use crate::simd::vector::{MOST_LANES, Vector, covering, interleave};
+
+/// `to[j][first + i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped. With `streamed`, rows whose
+/// vectors are aligned alike are written past the caches.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are at least `LANES` starts, from each of which `from` holds `LANES` elements; each of the rows, at
+/// most `LANES`, holds `first` elements and one more for each start.
+#[inline(always)]
+pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    starts: &[usize],
+    to: &mut [&mut [V::Lane]],
+    first: usize,
+    streamed: bool,
+) {
+    let ahead = to.first().map_or(0, |row| before_aligned::<V>(&row[first..]));
+    let streamed = streamed && V::STREAMS && to.iter().all(|row| before_aligned::<V>(&row[first..]) == ahead);
+    let last = starts.len() - LANES;
+    // SAFETY: squares end where the starts do; streamed are those that begin whole vectors behind the first aligned element, and what else is stored
+    // over their memory is stored before them. The rest is this function's contract.
+    unsafe {
+        if !streamed {
+            covering(starts.len(), LANES).for_each(|at| square::<V, LANES, false>(from, starts, at, to, first));
+            return;
+        }
+        // the ends, where they are not among the aligned squares, and before those: what is streamed may not be touched before the fence
+        for at in [0, last] {
+            if at < ahead || !(at - ahead).is_multiple_of(LANES) {
+                square::<V, LANES, false>(from, starts, at, to, first);
+            }
+        }
+        (ahead..=last).step_by(LANES).for_each(|at| square::<V, LANES, true>(from, starts, at, to, first));
+        V::after_streams();
+    }
+}
+
+/// The square of `LANES` cells from cell `at` on.
+///
+/// # Safety
+/// As [`cells_to_rows`]; there are `LANES` starts from `at` on; if `STREAMED`, all rows are aligned there.
+#[inline(always)]
+unsafe fn square<V: Vector, const LANES: usize, const STREAMED: bool>(
+    from: &[V::Lane],
+    starts: &[usize],
+    at: usize,
+    to: &mut [&mut [V::Lane]],
+    first: usize,
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        // the interleaving of as many runs as a run is long is their transpose
+        let columns: [V; LANES] =
+            interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
+        store_square::<V, LANES, STREAMED>(columns, to, first + at);
+    }
+}
+
+/// Elements before the first one that is at a multiple of a vector's size.
+#[inline(always)]
+fn before_aligned<V: Vector>(row: &[V::Lane]) -> usize {
+    (row.as_ptr().addr() / size_of::<V::Lane>()).wrapping_neg() % V::LANES
+}
+
+/// Writes a vector to each of the rows that are there, from element `at` on.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; each row holds a vector from there on, and those that are streamed are aligned.
+#[inline(always)]
+unsafe fn store_square<V: Vector, const LANES: usize, const STREAMED: bool>(
+    columns: [V; LANES],
+    to: &mut [&mut [V::Lane]],
+    at: usize,
+) {
+    let store = |(row, column): (&mut &mut [V::Lane], V)| {
+        // SAFETY: this function's contract.
+        unsafe {
+            let to = row.as_mut_ptr().add(at);
+            if STREAMED { column.stream(to) } else { column.store(to) }
+        }
+    };
+    match <&mut [&mut [V::Lane]; LANES]>::try_from(&mut *to) {
+        // a number that the compiler knows: the columns stay in registers
+        Ok(to) => to.iter_mut().zip(columns).for_each(store),
+        Err(_) => to.iter_mut().zip(columns).for_each(store),
+    }
+}
+
+/// `to[r·to_step + c] = from[c·from_step + r]` for `rows` × `columns`. Columns behind the last, up to a whole vector, get what the last one has.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are a row and a column; `from` holds what is read, at least a vector for each column; `to` holds whole
+/// vectors of columns for each row.
+#[inline(always)]
+pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    from_step: usize,
+    (rows, columns): (usize, usize),
+    to: &mut [V::Lane],
+    to_step: usize,
+) {
+    for c in (0..columns).step_by(LANES) {
+        for at in covering(rows.max(LANES), LANES) {
+            // SAFETY: squares end where the rows do, or hold more than them, and columns are clamped to the last; the rest is this function's contract.
+            unsafe {
+                let from = from.as_ptr().add(c * from_step + at);
+                let square: [V; LANES] = if c + LANES <= columns {
+                    interleave(std::array::from_fn(|i| V::load(from.add(i * from_step))))
+                } else {
+                    interleave(std::array::from_fn(|i| V::load(from.add(i.min(columns - 1 - c) * from_step))))
+                };
+                let to = to.as_mut_ptr().add(at * to_step + c);
+                if (1..=LANES / 4).contains(&(at % LANES)) {
+                    // a last square of few rows that no other has: what only the others need is not computed
+                    let few = square.into_iter().enumerate().skip(LANES - LANES / 4);
+                    few.for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                } else if rows >= LANES {
+                    // a number that the compiler knows: the square stays in registers
+                    square.into_iter().enumerate().for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                } else {
+                    square.into_iter().enumerate().take(rows).for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                }
+            }
+        }
+    }
+}
+
+/// `to[i·n + r] = from[r][i]` for the `n` rows of `from`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `S` is a power of two up to sixteen; there are up to `S` rows and more than half as many, of at least `to.len() / n`
+/// elements, and `to` holds a whole number of runs of `n`.
+#[inline(always)]
+pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]], to: &mut [V::Lane]) {
+    let rows = from.len();
+    let count = to.len() / rows;
+    if count < V::LANES || (rows < S && V::LANES < S) {
+        for (i, cell) in to.chunks_exact_mut(rows).enumerate() {
+            cell.iter_mut().zip(from).for_each(|(to, row)| *to = row[i]);
+        }
+        return;
+    }
+    // a vector of `S` interleaved rows, without the places of those that are not there
+    let present = V::LANES / S * rows;
+    const { assert!(V::LANES <= MOST_LANES) }
+    let lanes: [u32; MOST_LANES] =
+        std::array::from_fn(|i| if i < present { (i / rows * S + i % rows) as u32 } else { 0 });
+    let end = to.len();
+    for at in covering(count, V::LANES) {
+        // SAFETY: by this function's contract, as vectors end where the rows do. What a vector writes behind its own elements, the next one overwrites, and
+        // nothing is written behind the end.
+        unsafe {
+            let runs: [V; S] =
+                interleave(std::array::from_fn(|r| V::load(from.get_unchecked(r.min(rows - 1)).as_ptr().add(at))));
+            for (j, run) in runs.into_iter().enumerate() {
+                if rows == S {
+                    run.store(to.as_mut_ptr().add(at * S + j * V::LANES));
+                    continue;
+                }
+                let first = at * rows + j * present;
+                let run = run.pick(lanes.as_ptr());
+                if first + V::LANES <= end {
+                    run.store(to.as_mut_ptr().add(first));
+                } else {
+                    run.store_first(present, to.as_mut_ptr().add(first));
+                }
+            }
+        }
+    }
+}
+
+/// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements. What is between cells stays. With `streamed`, cells of whole aligned
+/// vectors are written past the caches.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `from` and `to` hold the cells.
+#[inline(always)]
+pub(crate) unsafe fn placed_cells<V: Vector>(
+    from: &[V::Lane],
+    from_step: usize,
+    (count, size): (usize, usize),
+    to: &mut [V::Lane],
+    to_step: usize,
+    streamed: bool,
+) {
+    let whole = [before_aligned::<V>(to), to_step % V::LANES, size % V::LANES] == [0; 3];
+    if streamed && V::STREAMS && whole {
+        // SAFETY: whole vectors of cells, by this function's contract, aligned by the condition.
+        unsafe {
+            for i in 0..count {
+                let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
+                (0..size).step_by(V::LANES).for_each(|at| V::load(from.add(at)).stream(to.add(at)));
+            }
+            V::after_streams();
+        }
+        return;
+    }
+    if size < V::LANES && !V::MASKS {
+        for (to, from) in to.chunks_mut(to_step).zip(from.chunks(from_step)).take(count) {
+            to.iter_mut().zip(from).take(size).for_each(|(to, from)| *to = *from);
+        }
+        return;
+    }
+    for i in 0..count {
+        // SAFETY: of a cell, no more than its elements are read and written, by this function's contract.
+        unsafe {
+            let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
+            if size < V::LANES {
+                V::load_some(from, ((1u32 << size) - 1) as u16).store_first(size, to);
+            } else {
+                covering(size, V::LANES).for_each(|at| V::load(from.add(at)).store(to.add(at)));
+            }
+        }
+    }
+}
+
+/// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i`: rows become cells, `step` elements apart. What is between cells stays.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; there are one to `LANES` starts, from each of which `from` holds `count` elements rounded up to whole vectors;
+/// `to` holds as many elements as there are starts from each cell on.
+#[inline(always)]
+pub(crate) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
+    from: &[V::Lane],
+    starts: &[usize],
+    count: usize,
+    to: &mut [V::Lane],
+    step: usize,
+) {
+    for p in (0..count).step_by(LANES) {
+        // SAFETY: whole vectors are read by this function's contract; of a cell, as many elements are written as there are starts.
+        unsafe {
+            let cells: [V; LANES] = interleave(std::array::from_fn(|j| {
+                V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p))
+            }));
+            for (i, cell) in cells.into_iter().enumerate().take(count - p) {
+                let to = to.as_mut_ptr().add((p + i) * step);
+                if starts.len() == LANES { cell.store(to) } else { cell.store_first(starts.len(), to) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::vector::Lanes;
+    use std::cell::RefCell;
+
+    const LANES: usize = 4;
+
+    thread_local! {
+        /// Addresses of what was streamed and not fenced yet.
+        static STREAMED: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
+    }
+
+    /// A portable vector that fails where memory is touched between a store past the caches and the fence.
+    #[derive(Clone, Copy)]
+    struct Watched(Lanes<f32, LANES>);
+
+    fn touch(from: *const f32, count: usize) {
+        let streamed =
+            STREAMED.with_borrow(|streamed| (0..count).any(|i| streamed.contains(&from.wrapping_add(i).addr())));
+        assert!(!streamed, "what is streamed is touched before the fence");
+    }
+
+    // SAFETY: each method is that of `Lanes`, with checks before it.
+    unsafe impl Vector for Watched {
+        type Lane = f32;
+        const LANES: usize = LANES;
+        const REGISTERS: usize = 16;
+        const STREAMS: bool = true;
+
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { Lanes::splat(value) })
+        }
+
+        unsafe fn load(from: *const f32) -> Self {
+            touch(from, LANES);
+            // SAFETY: this method's contract.
+            Watched(unsafe { Lanes::load(from) })
+        }
+
+        unsafe fn store(self, to: *mut f32) {
+            touch(to, LANES);
+            // SAFETY: this method's contract.
+            unsafe { self.0.store(to) }
+        }
+
+        unsafe fn stream(self, to: *mut f32) {
+            assert!(to.addr().is_multiple_of(LANES * size_of::<f32>()), "a stream is not aligned");
+            STREAMED.with_borrow_mut(|streamed| streamed.extend((0..LANES).map(|i| to.wrapping_add(i).addr())));
+            // SAFETY: this method's contract.
+            unsafe { self.0.store(to) }
+        }
+
+        unsafe fn after_streams() {
+            STREAMED.with_borrow_mut(Vec::clear);
+        }
+
+        unsafe fn store_first(self, count: usize, to: *mut f32) {
+            touch(to, count);
+            // SAFETY: this method's contract.
+            unsafe { self.0.store_first(count, to) }
+        }
+
+        unsafe fn mul_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.mul_add(a.0, b.0) })
+        }
+
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.plus(other.0) })
+        }
+
+        unsafe fn minus(self, other: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.minus(other.0) })
+        }
+
+        unsafe fn zip(self, other: Self) -> [Self; 2] {
+            // SAFETY: this method's contract.
+            unsafe { self.0.zip(other.0) }.map(Watched)
+        }
+
+        unsafe fn unzip(self, other: Self) -> [Self; 2] {
+            // SAFETY: this method's contract.
+            unsafe { self.0.unzip(other.0) }.map(Watched)
+        }
+
+        unsafe fn pick(self, lanes: *const u32) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.pick(lanes) })
+        }
+    }
+
+    /// Elements that begin at a vector's multiple and `ahead` elements before one.
+    fn from_alignment(room: &mut [f32], ahead: usize) -> &mut [f32] {
+        let skip = before_aligned::<Watched>(room) + (LANES - ahead) % LANES;
+        &mut room[skip..]
+    }
+
+    fn is_fenced() -> bool {
+        STREAMED.with_borrow(Vec::is_empty)
+    }
+
+    #[test]
+    fn no_row_is_touched_between_a_stream_and_the_fence() {
+        let mut any_streamed = false;
+        for (count, ahead) in (LANES..4 * LANES + 2).flat_map(|count| (0..LANES).map(move |ahead| (count, ahead))) {
+            let from: Vec<f32> = (0..count * LANES).map(|i| i as f32).collect();
+            let starts: Vec<usize> = (0..count).map(|i| i * LANES).collect();
+            let mut rooms = vec![vec![-1.0; count + 2 * LANES]; LANES];
+            let mut rows: Vec<&mut [f32]> =
+                rooms.iter_mut().map(|room| &mut from_alignment(room, ahead)[..count]).collect();
+            // SAFETY: the portable vector needs no instruction set; `from` holds a vector from each start, and rows an element for each.
+            unsafe { cells_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
+            assert!(is_fenced(), "{count} cells");
+            for (j, row) in rows.iter().enumerate() {
+                assert!(
+                    (0..count).all(|i| row[i] == from[i * LANES + j]),
+                    "{count} cells, {ahead} before aligned ones"
+                );
+            }
+            any_streamed |= before_aligned::<Watched>(rows[0]) + LANES <= count;
+        }
+        assert!(any_streamed);
+    }
+
+    #[test]
+    fn no_cell_is_touched_between_a_stream_and_the_fence() {
+        for (count, size, gap) in [(1, LANES, 0), (5, LANES, 0), (3, 2 * LANES, LANES), (4, 2 * LANES, 1), (4, 3, 1)] {
+            let (from_step, to_step) = (size + 1, size + gap);
+            let from: Vec<f32> = (0..count * from_step).map(|i| i as f32).collect();
+            let mut room = vec![-1.0; count * to_step + 2 * LANES];
+            let to = from_alignment(&mut room, 0);
+            // SAFETY: the portable vector needs no instruction set, and both slices hold the cells.
+            unsafe { placed_cells::<Watched>(&from, from_step, (count, size), to, to_step, true) };
+            assert!(is_fenced());
+            for (i, j) in (0..count).flat_map(|i| (0..size).map(move |j| (i, j))) {
+                assert_eq!(to[i * to_step + j], from[i * from_step + j]);
+            }
+        }
+    }
+
+    /// Without this, the others would prove nothing.
+    #[test]
+    #[should_panic(expected = "what is streamed is touched before the fence")]
+    fn a_touch_before_the_fence_is_seen() {
+        let mut room = [0f32; 4 * LANES];
+        let to = from_alignment(&mut room, 0).as_mut_ptr();
+        // SAFETY: two vectors that overlap, both within the array.
+        unsafe {
+            Watched::splat(1.0).stream(to);
+            Watched::splat(2.0).store(to.add(LANES - 1));
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Filters as strategies read them.
+
+use crate::element::{Element, dispatch_element};
+use crate::integers;
+use crate::kernel;
+use crate::kernel::{DEPTH, Dispatch, PARTS, SIDE, WEIGHTS_OF_SIDE};
+use crate::memory;
+use crate::simd::isa::Isa;
+use crate::spec::{DeconvSpec, Direction};
+use std::borrow::Cow;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::*;
+
+/// The order that a strategy wants a filter's elements in. It depends on the spec and on the strategy, never on the
+/// input's shape, so one packed filter serves every shape that a plan with this layout is made for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FilterLayout {
+    /// As the spec's filter format has it.
+    Plain,
+    /// `[group][panel of output channels][phase][input channel][tap of the phase][channel of the panel]`, channels missing in the last panel zero.
+    Phases {
+        /// Output channels of a panel.
+        mr: usize,
+        /// Output channels of the last panel where `mr` does not divide them.
+        tail_mr: usize,
+    },
+    /// `[group][panel of output channels][phase][chunk of input channels][tap of the phase][input channel of the chunk][channel of the panel]`,
+    /// channels missing in the last panel zero.
+    Chunks {
+        /// Output channels of a panel.
+        width: usize,
+        /// Output channels of the last panel.
+        tail_width: usize,
+        /// Input channels of a chunk; the last one has what is left.
+        chunk: usize,
+    },
+    /// `[group][panel of products][input channel][product of the panel]`, a product being an (output channel, kernel position) pair.
+    Columns {
+        /// Products of a panel.
+        mr: usize,
+        /// Products of the last panel where `mr` does not divide them.
+        tail_mr: usize,
+    },
+    /// `[vector of output channels][phase][tap of the phase][input channel of a group][output channel of the vector]`, the output channels being those of all
+    /// groups, those missing in the last vector zero.
+    Cells {
+        /// Output channels of a vector.
+        width: usize,
+    },
+    /// For tile registers, `[group][panel of output channels][tap, phase by phase][block of input channels][part of a number][side of output channels][pair of input
+    /// channels][output channel][input channel of the pair]`, channels missing in the last panel or block zero. A filter with numbers that have no parts to multiply,
+    /// and any where the CPU has no tile registers, is left `[group][panel of output channels][phase][tap of the phase][input channel][channel of the panel]`.
+    Parts {
+        /// Output channels of a panel.
+        width: usize,
+        /// Output channels of the last panel.
+        tail_width: usize,
+    },
+    /// `[group][panel of products][input channel][product of the panel]` with panels of whole vectors.
+    Vectors {
+        /// Products of a panel.
+        width: usize,
+    },
+}
+
+/// Most channels or products of a panel: many times what any kernel has.
+const MOST_IN_PANEL: usize = 1 << 16;
+
+impl FilterLayout {
+    /// Refuses a layout with which a filter could not be packed whole.
+    ///
+    /// # Errors
+    /// An empty or an oversized panel or chunk; for tile registers, a panel that is not made of whole sides.
+    pub(crate) fn check(&self, spec: &DeconvSpec) -> TractResult<()> {
+        let (panels, chunk, unit) = match *self {
+            FilterLayout::Plain => return Ok(()),
+            FilterLayout::Phases { mr, tail_mr } | FilterLayout::Columns { mr, tail_mr } => ([mr, tail_mr], 1, 1),
+            FilterLayout::Chunks { width, tail_width, chunk } => ([width, tail_width], chunk, 1),
+            FilterLayout::Parts { width, tail_width } => ([width, tail_width], 1, SIDE),
+            FilterLayout::Cells { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
+        };
+        ensure!(
+            panels.iter().all(|width| (1..=MOST_IN_PANEL).contains(width) && width.is_multiple_of(unit))
+                && (1..=spec.group_in().max(1)).contains(&chunk),
+            "filter layout: layout={self:?}, panels of 1 to {MOST_IN_PANEL} channels in steps of {unit} and chunks of 1 to \
+             {} channels are needed",
+            spec.group_in().max(1)
+        );
+        Ok(())
+    }
+}
+
+/// A filter in some layout, in the element type that sums are computed in (but for floats in [`FilterLayout::Plain`]).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PackedFilter {
+    layout: FilterLayout,
+    /// What it was packed for; its padding and formats of data don't matter.
+    spec: DeconvSpec,
+    /// Of the filter before it was packed.
+    datum_type: DatumType,
+    data: Arc<Tensor>,
+    /// Whether tile registers can multiply it: looked at for the layouts that they read, where the CPU has any.
+    regular: bool,
+}
+
+impl PackedFilter {
+    /// Packs a filter whose shape is the spec's.
+    ///
+    /// # Errors
+    /// A spec that is not valid, a filter of another shape, or a layout that no strategy asks for.
+    pub fn pack(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {
+        spec.validate()?;
+        layout.check(spec)?;
+        ensure!(
+            *filter.shape() == *spec.filter_shape(),
+            "filter: shape={:?}, the spec needs {:?}",
+            filter.shape(),
+            spec.filter_shape()
+        );
+        let datum_type = filter.datum_type();
+        let computed_as = integers::computed_as(datum_type);
+        let filter = match integers::converted("filter", filter, computed_as)? {
+            Cow::Borrowed(_) => Cow::Borrowed(filter),
+            Cow::Owned(converted) => Cow::Owned(Arc::new(converted)),
+        };
+        let filter = match layout {
+            FilterLayout::Plain => filter,
+            _ => Cow::Owned(without_subnormals(&filter)?),
+        };
+        let (data, regular) = dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
+        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, data, regular })
+    }
+
+    /// The filter's data in the layout, and whether tile registers can multiply it.
+    fn pack_t<E: Element>(
+        spec: &DeconvSpec,
+        layout: &FilterLayout,
+        filter: &Arc<Tensor>,
+    ) -> TractResult<(Arc<Tensor>, bool)> {
+        let plain = filter.try_as_plain_ram()?;
+        let plain = plain.as_slice::<E>()?;
+        let data = match layout {
+            FilterLayout::Plain => Arc::clone(filter),
+            FilterLayout::Columns { mr, tail_mr } => Arc::new(products(spec, *mr, *tail_mr, plain)?),
+            FilterLayout::Cells { width } => Arc::new(cells(spec, *width, plain)?),
+            FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
+            FilterLayout::Phases { mr, tail_mr } => Arc::new(phases(spec, *mr, *tail_mr, 1, plain)?),
+            FilterLayout::Chunks { width, tail_width, chunk } => {
+                Arc::new(phases(spec, *width, *tail_width, *chunk, plain)?)
+            }
+            FilterLayout::Parts { width, tail_width } => {
+                let whole = phases(spec, *width, *tail_width, spec.group_in(), plain)?;
+                let regular = is_regular(&whole)?;
+                let data = if regular { in_parts(spec, *width, *tail_width, &whole)? } else { whole };
+                return Ok((Arc::new(data), regular));
+            }
+        };
+        let regular = matches!(layout, FilterLayout::Chunks { .. }) && is_regular(&data)?;
+        Ok((data, regular))
+    }
+
+    /// Refuses to be read as the filter of another spec, layout or element type.
+    ///
+    /// # Errors
+    /// One of them differs from what the filter was packed for.
+    pub(crate) fn check(&self, spec: &DeconvSpec, layout: &FilterLayout, datum_type: DatumType) -> TractResult<()> {
+        let found = self.datum_type;
+        ensure!(found == datum_type, "filter: datum_type={found:?}, the plan is for {datum_type:?}");
+        if self.is_for(spec, layout) {
+            return Ok(());
+        }
+        ensure!(self.layout == *layout, "filter: layout={:?}, the plan reads {layout:?}", self.layout);
+        bail!("filter: packed for \"{}\", the plan is for \"{spec}\"", self.spec)
+    }
+
+    /// Whether it was packed in a layout for a spec that has the same filter.
+    pub(crate) fn is_for(&self, spec: &DeconvSpec, layout: &FilterLayout) -> bool {
+        self.layout == *layout && self.spec.packs_like(spec)
+    }
+
+    /// The layout it is packed in.
+    pub fn layout(&self) -> &FilterLayout {
+        &self.layout
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        self.data.len() * self.data.datum_type().size_of()
+    }
+
+    /// The parts of the elements of a filter for tile registers, if they have any: see [`FilterLayout::Parts`].
+    pub(crate) fn parts(&self) -> Option<&[u16]> {
+        self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
+    }
+
+    /// Whether tile registers can multiply it, in the layouts that they read.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.regular
+    }
+
+    /// The elements in the layout's order.
+    pub(crate) fn data<T: Datum>(&self) -> TractResult<&[T]> {
+        self.data.try_as_plain_ram()?.as_slice::<T>()
+    }
+}
+
+/// Zero in the place of f32 below `2^-126`, as dead channels of trained models have: a product with one takes a CPU as long as a hundred others, and so does each
+/// activation of their sums.
+pub(crate) fn without_subnormals(constant: &Arc<Tensor>) -> TractResult<Arc<Tensor>> {
+    let ram = constant.try_as_plain_ram()?;
+    if !ram.as_slice::<f32>().is_ok_and(|values| values.iter().any(|value| value.is_subnormal())) {
+        return Ok(Arc::clone(constant));
+    }
+    let flushed = |value: f32| if value.is_subnormal() { 0.0 } else { value };
+    Ok(memory::mapped_tensor("filter", constant, flushed)?.into_arc_tensor())
+}
+
+/// `(first channel, height)` of the panels of one group.
+pub(crate) fn panel_heights(channels: usize, mr: usize, tail_mr: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..channels).step_by(mr).map(move |first| (first, if first + mr <= channels { mr } else { tail_mr }))
+}
+
+/// For each phase (residues of all axes, outermost first), the offsets of its taps in a plain filter.
+pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
+    let strides = spec.filter_strides();
+    let per_axis = (0..spec.rank()).map(|ax| {
+        let residues = match spec.direction {
+            Direction::Forward => 1,
+            Direction::Transposed => spec.strides[ax],
+        };
+        let mut offsets = vec![vec![]; residues];
+        for k in 0..spec.kernel[ax] {
+            // as u64: products of two 31-bit values
+            let residue = (k as u64 * spec.dilations[ax] as u64 % residues as u64) as usize;
+            offsets[residue].push(k * strides.kernel[ax]);
+        }
+        offsets
+    });
+    per_axis
+        .multi_cartesian_product()
+        .map(|axes| axes.into_iter().multi_cartesian_product().map(|tap| tap.iter().sum()).collect())
+        .collect()
+}
+
+/// Input channels come in chunks, and each tap of a phase once a chunk.
+fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
+    let strides = spec.filter_strides();
+    let phases = taps_of_phases(spec);
+    let taps: usize = spec.kernel.iter().product();
+    let padded: usize = panel_heights(spec.group_out(), mr, tail_mr).map(|p| p.1).sum();
+    let mut tensor = memory::zero_tensor::<E::Compute>("packed filter", &[spec.group, padded, spec.group_in(), taps])?;
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let mut packed = view.as_slice_mut::<E::Compute>()?;
+    for g in 0..spec.group {
+        for (first, height) in panel_heights(spec.group_out(), mr, tail_mr) {
+            let present = height.min(spec.group_out() - first);
+            let base = g * strides.group + first * strides.output;
+            for taps in &phases {
+                for first in (0..spec.group_in()).step_by(chunk) {
+                    let channels = first..(first + chunk).min(spec.group_in());
+                    for (tap, ci) in taps.iter().cartesian_product(channels) {
+                        let at = base + ci * strides.input + tap;
+                        let (column, rest) = std::mem::take(&mut packed).split_at_mut(height);
+                        packed = rest;
+                        for (m, to) in column.iter_mut().take(present).enumerate() {
+                            *to = plain[at + m * strides.output].widen();
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(tensor)
+}
+
+/// Whether tile registers can multiply a filter, where the CPU has any.
+fn is_regular(filter: &Tensor) -> TractResult<bool> {
+    let ram = filter.try_as_plain_ram()?;
+    // without asking for them: this filter may be for vectors
+    Ok(Isa::Amx.is_available()
+        && ram.as_slice::<f32>().is_ok_and(|f| kernel::is_regular(f.iter().fold(0, |m, w| m.max(w.abs().to_bits())))))
+}
+
+/// The parts of a regular filter for tile registers; `whole` is the filter with all input channels in one chunk.
+fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) -> TractResult<Tensor> {
+    let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
+    let ram = whole.try_as_plain_ram()?;
+    let mut values = ram.as_slice::<f32>()?;
+    let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
+    let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
+    let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
+    let shape = [spec.group, taps, channels.div_ceil(DEPTH), PARTS, sides, WEIGHTS_OF_SIDE];
+    let mut tensor = memory::zero_tensor::<u16>("packed filter", &shape)?;
+    let mut ram = tensor.try_as_plain_ram_mut()?;
+    let mut packed = ram.as_slice_mut::<u16>()?;
+    for width in (0..spec.group).flat_map(|_| &panels) {
+        let (panel, rest) = values.split_at(taps * channels * width);
+        values = rest;
+        for step in panel.chunks(channels * width).flat_map(|tap| tap.chunks(DEPTH * width)) {
+            let (to, rest) = std::mem::take(&mut packed).split_at_mut(PARTS * width * DEPTH);
+            packed = rest;
+            kernels.split_weights(step, width / SIDE, to);
+        }
+    }
+    Ok(tensor)
+}
+
+/// The output channels of all groups side by side, in vectors.
+fn cells<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResult<Tensor> {
+    let strides = spec.filter_strides();
+    let taps: Vec<usize> = taps_of_phases(spec).concat();
+    let vectors = spec.out_channels.div_ceil(width);
+    let mut tensor =
+        memory::zero_tensor::<E::Compute>("packed filter", &[vectors, taps.len(), spec.group_in(), width])?;
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let packed = view.as_slice_mut::<E::Compute>()?.chunks_mut(width);
+    let places = (0..vectors).cartesian_product(&taps).cartesian_product(0..spec.group_in());
+    for (((vector, tap), ci), to) in places.zip(packed) {
+        for (channel, to) in (vector * width..spec.out_channels).zip(to) {
+            let (g, m) = (channel / spec.group_out(), channel % spec.group_out());
+            *to = plain[g * strides.group + m * strides.output + ci * strides.input + tap].widen();
+        }
+    }
+    Ok(tensor)
+}
+
+fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> TractResult<Tensor> {
+    let strides = spec.filter_strides();
+    let taps: Vec<usize> = (0..spec.rank())
+        .map(|ax| (0..spec.kernel[ax]).map(move |k| (ax, k)))
+        .multi_cartesian_product()
+        .map(|tap| tap.into_iter().map(|(ax, k)| k * strides.kernel[ax]).sum())
+        .collect();
+    let products = spec.group_out() * taps.len();
+    let offset = |product: usize| product / taps.len() * strides.output + taps[product % taps.len()];
+    let padded: usize = panel_heights(products, mr, tail_mr).map(|p| p.1).sum();
+    let mut tensor = memory::zero_tensor::<E::Compute>("packed filter", &[spec.group, padded, spec.group_in()])?;
+    let mut view = tensor.try_as_plain_ram_mut()?;
+    let mut packed = view.as_slice_mut::<E::Compute>()?;
+    for g in 0..spec.group {
+        for (first, height) in panel_heights(products, mr, tail_mr) {
+            let present = height.min(products - first);
+            let offsets: Vec<usize> = (first..first + present).map(offset).collect();
+            for ci in 0..spec.group_in() {
+                let base = g * strides.group + ci * strides.input;
+                let (row, rest) = std::mem::take(&mut packed).split_at_mut(height);
+                packed = rest;
+                for (to, at) in row.iter_mut().zip(&offsets) {
+                    *to = plain[base + at].widen();
+                }
+            }
+        }
+    }
+    Ok(tensor)
+}

@@ -1,0 +1,223 @@
+//! The same layout, told from the input's side: where runs of its positions go. For copies that make something else of cells on the way.
+
+use crate::layout::input_tile::{Filling, Inside, Part, Sheets};
+use std::ops::Range;
+
+/// Some positions of a run, and the cells that they become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Landing {
+    /// The first cell of a plane's sheets; the others follow.
+    pub to: usize,
+    /// Where its position is in the run.
+    pub from: usize,
+    /// Positions from a cell's to the next one's.
+    pub step: usize,
+    pub count: usize,
+}
+
+/// What of a plane of rows and columns goes where in its sheets: the same for every plane that is inside the input, and for every channel.
+pub(crate) struct Landings {
+    /// Runs of a plane's positions, row after row, and which of the landings are theirs.
+    pub runs: Vec<(Range<usize>, Range<usize>)>,
+    pub all: Vec<Landing>,
+    /// Where each plane begins in the input and its sheets among the cells, of those that are inside.
+    pub planes: Vec<(usize, usize)>,
+    /// The cells that are outside the input, over all planes.
+    pub outside: Vec<Range<usize>>,
+}
+
+impl Sheets {
+    /// The runs of at most `most` positions that hold all that goes to a block's sheets; where they hold more, it is less than as much again.
+    pub fn landings(&self, filling: &Filling, most: usize) -> Landings {
+        let (classes, width) = (self.columns.firsts.len(), self.columns.input);
+        let per_plane = self.rows.firsts.len() * classes;
+        let parts = filling.parts.get(..per_plane).unwrap_or(&[]);
+        let mut landings = Landings { runs: vec![], all: vec![], planes: vec![], outside: self.outside(filling) };
+        let planes = filling.parts.chunks(per_plane.max(1)).enumerate();
+        let begin = |(at, parts): (usize, &[Part])| {
+            let base = parts.iter().find_map(|part| part.base)?;
+            Some((base, at * per_plane * self.sheet))
+        };
+        landings.planes = planes.filter_map(begin).collect();
+
+        let rows_of = |inside: &Inside| {
+            let (first, step) = (inside.from, self.rows.in_step);
+            (0..inside.cells.len()).map(move |at| first + at * step)
+        };
+        let mut rows: Vec<usize> = parts.chunks(classes.max(1)).flat_map(|parts| rows_of(&parts[0].rows)).collect();
+        rows.sort_unstable();
+        let spans = parts.iter().take(classes).map(|part| &part.columns).filter(|inside| !inside.cells.is_empty());
+        let spans = spans.map(|inside| inside.from..inside.position(inside.cells.end - 1, self.columns.in_step) + 1);
+        let Some(span) = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return landings };
+        let mut wholes: Vec<Range<usize>> = vec![];
+        for row in rows {
+            let positions = row * width + span.start..row * width + span.end;
+            match wholes.last_mut() {
+                Some(last) if last.end + width == positions.end && 2 * span.len() > width => last.end = positions.end,
+                _ => wholes.push(positions),
+            }
+        }
+        for whole in wholes {
+            for begin in whole.clone().step_by(most) {
+                let run = begin..whole.end.min(begin.saturating_add(most));
+                let first = landings.all.len();
+                self.land(parts, &run, &mut landings.all);
+                landings.runs.push((run, first..landings.all.len()));
+            }
+        }
+        landings
+    }
+
+    /// Adds the landings of a run; `parts` are those of a plane.
+    fn land(&self, parts: &[Part], run: &Range<usize>, to: &mut Vec<Landing>) {
+        let (classes, width, step) = (self.columns.firsts.len(), self.columns.input, self.columns.in_step);
+        for row in run.start / width..run.end.div_ceil(width) {
+            let first = row * width;
+            let columns = run.start.max(first) - first..run.end.min(first + width) - first;
+            for (class, parts) in parts.chunks(classes).enumerate() {
+                let Some(sheet_row) = parts[0].rows.cell(row, self.rows.in_step) else { continue };
+                for (at, part) in parts.iter().enumerate() {
+                    let cells = part.columns.between(&columns, step);
+                    if cells.is_empty() {
+                        continue;
+                    }
+                    let landing = Landing {
+                        to: (class * classes + at) * self.sheet + sheet_row * self.pitch + cells.start,
+                        from: first + part.columns.position(cells.start, step) - run.start,
+                        step,
+                        count: cells.len(),
+                    };
+                    match to.last_mut() {
+                        // rows without gaps
+                        Some(last)
+                            if step == 1
+                                && last.from + last.count == landing.from
+                                && last.to + last.count == landing.to =>
+                        {
+                            last.count += landing.count
+                        }
+                        _ => to.push(landing),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The cells of a block's rows that are outside the input.
+    fn outside(&self, filling: &Filling) -> Vec<Range<usize>> {
+        let mut outside: Vec<Range<usize>> = vec![];
+        let mut add = |cells: Range<usize>| match outside.last_mut() {
+            Some(last) if last.end == cells.start => last.end = cells.end,
+            _ if cells.is_empty() => {}
+            _ => outside.push(cells),
+        };
+        for (at, part) in filling.parts.iter().enumerate() {
+            let (begin, end) = (at * self.sheet, at * self.sheet + filling.count * self.pitch);
+            let rows = if part.base.is_some() { part.rows.cells.clone() } else { 0..0 };
+            let mut next = begin;
+            for row in rows {
+                let row = begin + row * self.pitch;
+                add(next..row + part.columns.cells.start);
+                next = row + part.columns.cells.end;
+            }
+            add(next..end);
+        }
+        outside
+    }
+}
+
+impl Inside {
+    /// The input index of a cell.
+    fn position(&self, cell: usize, step: usize) -> usize {
+        self.from + (cell - self.cells.start) * step
+    }
+
+    /// The cell that an input index goes to.
+    fn cell(&self, position: usize, step: usize) -> Option<usize> {
+        let at = position.checked_sub(self.from).filter(|at| at.is_multiple_of(step))? / step;
+        (at < self.cells.len()).then_some(self.cells.start + at)
+    }
+
+    /// The cells that a range of input indices goes to.
+    fn between(&self, positions: &Range<usize>, step: usize) -> Range<usize> {
+        let cell = |position: usize| {
+            self.cells.start + position.saturating_sub(self.from).div_ceil(step).min(self.cells.len())
+        };
+        cell(positions.start)..cell(positions.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::AxisPhases;
+    use crate::kernel::Dispatch;
+    use crate::simd::isa::Isa;
+    use crate::spec::{Axis, Direction};
+    use tract_core::internal::tract_itertools::{Itertools, iproduct};
+    use tract_core::internal::*;
+
+    /// Landings and zeros make the sheets that copying row by row makes, whatever the runs' length.
+    #[test]
+    fn landings_are_what_sheets_are_filled_with() -> TractResult<()> {
+        let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
+        let forward = |input: usize, kernel: usize, stride: usize, dilation: usize, pad: i64| {
+            let output = (input + 2 * pad as usize - (kernel - 1) * dilation - 1) / stride + 1;
+            let axis = Axis { input, output, kernel, stride, dilation, pad_begin: pad };
+            AxisPhases::new(&axis, Direction::Forward)
+        };
+        let transposed = |input: usize, kernel: usize, stride: usize, pad: i64| {
+            let output = (input - 1) * stride + kernel - 2 * pad as usize;
+            let axis = Axis { input, output, kernel, stride, dilation: 1, pad_begin: pad };
+            AxisPhases::new(&axis, Direction::Transposed)
+        };
+        let ways = |input: usize| {
+            vec![
+                forward(input, 1, 1, 1, 0),
+                forward(input, 3, 1, 1, 1),
+                forward(input, 3, 2, 1, 1),
+                forward(input, 2, 3, 2, 1),
+                forward(input, 1, 2, 1, 0),
+                transposed(input, 4, 2, 1),
+            ]
+        };
+        let mut compared = 0;
+        for (z, y, x) in iproduct!([transposed(2, 3, 2, 1), forward(3, 3, 1, 1, 1)], ways(5), ways(9)) {
+            let axes = [z, y, x];
+            let [_, y, x] = &axes;
+            let (input, grid) = ([axes[0].input, y.input, x.input], (y.grid, x.grid));
+            let strides = [input[1] * input[2], input[2], 1];
+            // no cell of the input is zero
+            let source: Vec<f32> = (1..=input.iter().product()).map(|at| at as f32).collect();
+            for (apart, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
+                let sheets = Sheets::new(&axes, rows, grid.1, apart);
+                let block = grid.0 - rows..grid.0;
+                let filling = sheets.filling(&strides, &[at], block, 0..grid.1)?;
+                let mut want = vec![f32::NAN; sheets.channel_stride];
+                sheets.fill_cells(kernels, &filling, &source, 1, &mut want);
+                for most in [1, 7, usize::MAX] {
+                    let landings = sheets.landings(&filling, most);
+                    let mut got = vec![f32::NAN; sheets.channel_stride];
+                    landings.outside.iter().for_each(|cells| got[cells.clone()].fill(0.0));
+                    for ((base, cells), (run, landed)) in landings.planes.iter().cartesian_product(&landings.runs) {
+                        assert!(run.len() <= most);
+                        for landing in &landings.all[landed.clone()] {
+                            for i in 0..landing.count {
+                                let position = landing.from + i * landing.step;
+                                assert!(position < run.len());
+                                let to = &mut got[cells + landing.to + i];
+                                assert!(to.is_nan(), "a cell is written twice");
+                                *to = source[base + run.start + position];
+                            }
+                        }
+                    }
+                    let same = got.iter().zip(&want).all(|(got, want)| got == want || got.is_nan() && want.is_nan());
+                    assert!(same, "{axes:?} apart={apart} rows={rows} at={at} most={most}: {got:?}, not {want:?}");
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 1000, "{compared}");
+        Ok(())
+    }
+}

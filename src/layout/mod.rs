@@ -1,0 +1,75 @@
+//! How operands are laid out for kernels: packed filters, packed input tiles, tables of taps.
+
+pub mod filter;
+pub(crate) mod input_tile;
+pub(crate) mod panels;
+pub(crate) mod taps;
+pub(crate) mod window;
+
+use crate::element::{Compute, Element};
+use crate::kernel::Kernels;
+use crate::spec::Problem;
+use std::ops::Range;
+use tract_core::internal::*;
+
+/// `0..len` in blocks of `size`, the last one ragged.
+pub(crate) fn blocks_of(len: usize, size: usize) -> Vec<Range<usize>> {
+    (0..len).step_by(size.max(1)).map(|begin| begin..(begin + size).min(len)).collect()
+}
+
+/// `0..len` in so many blocks whose sizes differ by at most one.
+pub(crate) fn even_blocks(len: usize, count: usize) -> Vec<Range<usize>> {
+    let count = count.clamp(1, len.max(1));
+    // as u128: a length times a count may not fit
+    let at = |i: usize| (len as u128 * i as u128 / count as u128) as usize;
+    (0..count).map(|i| at(i)..at(i + 1)).collect()
+}
+
+/// Element strides of a contiguous shape.
+pub(crate) fn strides_of(shape: &[usize]) -> TVec<usize> {
+    let mut strides = tvec!(1; shape.len());
+    for axis in (0..shape.len() - 1).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    strides
+}
+
+/// Strides of the input: image, channel, and `rank` spatial axes; those that the problem does not have come first and have none.
+pub(crate) fn input_strides(problem: &Problem, rank: usize) -> (usize, usize, Vec<usize>) {
+    let strides = strides_of(&problem.input_shape());
+    let (c_axis, x_axis) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
+    let missing = std::iter::repeat_n(0, rank - problem.axes.len());
+    let spatial = missing.chain(strides[x_axis..x_axis + problem.axes.len()].iter().copied()).collect();
+    (strides[0], strides[c_axis], spatial)
+}
+
+/// The bias of each group, padded with zeros to `padded` values, in the type of sums.
+pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, padded: usize) -> Vec<E::Compute> {
+    let mut to = vec![E::Compute::ZERO; problem.group * padded];
+    if let Some(values) = bias {
+        for (to, from) in to.chunks_mut(padded).zip(values.chunks(problem.group_out)) {
+            E::widen_slice(from, &mut to[..from.len()]);
+        }
+    }
+    to
+}
+
+/// `to[r·stride + c] = from[c·step + r]` for `rows` of `columns`. Rows of `to` have room for whole vectors.
+pub(crate) fn transposed<T: Compute>(
+    kernels: &Kernels<T>,
+    from: &[T],
+    step: usize,
+    (rows, columns): (usize, usize),
+    to: &mut [T],
+    stride: usize,
+) {
+    // of columns with fewer elements than a vector, the last ones may end where `from` does
+    let read = rows.max(kernels.lanes);
+    let whole = if read <= from.len() { columns.min((from.len() - read) / step.max(1) + 1) } else { 0 };
+    kernels.rows_to_cells(from, step, (rows, whole), to, stride);
+    for c in whole..columns {
+        for r in 0..rows {
+            to[r * stride + c] = from[c * step + r];
+        }
+    }
+}

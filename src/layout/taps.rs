@@ -1,0 +1,138 @@
+//! The taps of each phase: how many there are, and where they are in a block's input and in the filter.
+
+use crate::estimate::cost;
+use crate::geometry::{self, AxisPhases};
+use crate::layout::input_tile::Sheets;
+use crate::memory::reserved;
+use crate::spec::Problem;
+use std::sync::OnceLock;
+use tract_core::internal::TractResult;
+use tract_core::internal::tract_itertools::Itertools;
+
+/// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
+const MOST_PHASES: usize = 4096;
+
+/// Above this many taps, the same: a kernel may be no more than a shape in a model file when it is planned for, and planning
+/// looks at each tap some hundred times.
+const MOST_TAPS: usize = 1 << 16;
+
+/// All spatial axes, at least two: a missing row axis is one cell.
+pub(crate) fn axes_of(problem: &Problem) -> Vec<AxisPhases> {
+    let missing = 2usize.saturating_sub(problem.axes.len());
+    std::iter::repeat_with(AxisPhases::unit)
+        .take(missing)
+        .chain(problem.axes.iter().map(|a| AxisPhases::new(a, problem.direction)))
+        .collect()
+}
+
+/// How many taps come before those of each phase, in the order that filters are packed in (residues of all axes, outermost first);
+/// one more entry has their total.
+pub(crate) fn taps_before(axes: &[AxisPhases]) -> Vec<usize> {
+    let taps = |(axis, residue): (&AxisPhases, usize)| {
+        axis.phases.iter().find(|p| p.residue == residue).map_or(0, |p| p.taps.len())
+    };
+    let counts = axes
+        .iter()
+        .map(|a| 0..a.out_step)
+        .multi_cartesian_product()
+        .map(|residues| axes.iter().zip(residues).map(taps).product::<usize>());
+    std::iter::once(0)
+        .chain(counts.scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        }))
+        .collect()
+}
+
+/// Why a problem's phases and their taps can't be enumerated, if they can't.
+pub(crate) fn too_many_phases(problem: &Problem) -> Option<String> {
+    let taps = problem.axes.iter().fold(1usize, |n, a| n.saturating_mul(a.kernel));
+    if taps > MOST_TAPS {
+        return Some(format!("{taps} taps are too many to enumerate"));
+    }
+    let compact = problem.axes.iter().all(|a| AxisPhases::is_compact(a, problem.direction));
+    let phases = problem.axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.stride)).unwrap_or(usize::MAX);
+    (!compact || phases > MOST_PHASES).then(|| format!("{phases} phases are too many to enumerate"))
+}
+
+/// One phase of a row of outputs: which taps, and where its weights are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Phase {
+    /// Offsets of the taps in a channel's sheets.
+    pub taps: Vec<usize>,
+    /// Where its weights begin in a panel, in units of the panel's height.
+    pub weights: usize,
+}
+
+/// The taps of all phases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TapTable {
+    /// How a block's input is laid out.
+    pub sheets: Sheets,
+    /// Over all axes, outermost first.
+    pub phases: Vec<Phase>,
+    /// Weights of all phases, in units of a panel's height.
+    pub weights: usize,
+}
+
+impl TapTable {
+    /// For blocks that sheets lay out, whose cells have `cell` elements, or that are read in place. Each tap has `channels` weights.
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub fn new(
+        axes: &[AxisPhases],
+        sheets: Sheets,
+        in_place: bool,
+        cell: usize,
+        channels: usize,
+    ) -> TractResult<TapTable> {
+        let before = taps_before(axes);
+        let offset = |shifts: &[i64]| if in_place { 0 } else { cell * sheets.tap(shifts) };
+        let phase_of = |picked: &[&geometry::Phase]| -> TractResult<Phase> {
+            let mut taps = reserved("taps", picked.iter().map(|p| p.taps.len()).product())?;
+            let shifts = picked.iter().map(|p| p.taps.iter().map(|t| t.shift)).multi_cartesian_product();
+            taps.extend(shifts.map(|shifts| offset(&shifts)));
+            let at = axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue);
+            Ok(Phase { taps, weights: channels * before[at] })
+        };
+        let mut phases = reserved("phases", axes.iter().map(|a| a.phases.len()).product())?;
+        for picked in axes.iter().map(|a| &a.phases).multi_cartesian_product() {
+            phases.push(phase_of(&picked)?);
+        }
+        Ok(TapTable { phases, weights: before.last().map_or(0, |end| end * channels), sheets })
+    }
+}
+
+/// What a plan lists at the first run of a small problem, and each run of a large one anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed<T>(OnceLock<T>);
+
+impl<T> Listed<T> {
+    /// Nothing yet.
+    pub fn new() -> Listed<T> {
+        Listed(OnceLock::new())
+    }
+
+    /// The list of a plan of so much estimated cost, `own` being where a run keeps its own.
+    ///
+    /// # Errors
+    /// Those of `list`.
+    pub fn get<'a>(
+        &'a self,
+        cost: u64,
+        own: &'a mut Option<T>,
+        list: impl FnOnce() -> TractResult<T>,
+    ) -> TractResult<&'a T> {
+        if cost >= cost::LISTED_ONCE {
+            return Ok(own.insert(list()?));
+        }
+        match self.0.get() {
+            Some(listed) => Ok(listed),
+            None => {
+                let listed = list()?;
+                Ok(self.0.get_or_init(|| listed))
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Instruction sets that kernels are instantiated for.
+
+use crate::kernel::amx;
+use std::fmt;
+use tract_core::internal::*;
+
+/// An instruction set. As part of a plan it is only a name: the kernels check for themselves that the CPU has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Isa {
+    /// Plain Rust on arrays, whatever the target's baseline makes of it.
+    Portable,
+    /// 128-bit vectors of aarch64.
+    Neon,
+    /// 256-bit vectors with fused multiply-add.
+    Avx2,
+    /// 512-bit vectors.
+    Avx512,
+    /// The same, and tile registers for products of matrices, on Linux.
+    Amx,
+}
+
+impl Isa {
+    /// Every instruction set, best last.
+    pub const ALL: &[Isa] = &[Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
+
+    /// Whether this CPU has it, and the system lets programs use it. For [`Isa::Amx`] a process must ask besides, which is done when a plan has it, not here.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.is_available(),
+            Isa::Amx => Isa::Avx512.is_available() && amx::is_available(),
+            _ => false,
+        }
+    }
+
+    /// Whether this build has kernels for it, whatever CPU it runs on: those of other architectures are left out.
+    pub fn is_compiled(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            Isa::Neon => cfg!(target_arch = "aarch64"),
+            Isa::Avx2 | Isa::Avx512 => cfg!(target_arch = "x86_64"),
+            Isa::Amx => cfg!(all(target_arch = "x86_64", target_os = "linux")),
+        }
+    }
+
+    /// The best one this CPU has.
+    pub fn best() -> Isa {
+        Isa::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+    }
+
+    /// The instruction set of a plan: the wanted one, or else the best one. Where that is [`Isa::Amx`], the system is asked for tile registers, for the whole process.
+    ///
+    /// # Errors
+    /// When the CPU lacks the wanted one, or the system refuses.
+    pub(crate) fn of_plan(wanted: Option<Isa>) -> TractResult<Isa> {
+        match wanted.unwrap_or_else(Isa::best) {
+            Isa::Amx if Isa::Amx.is_available() && !amx::is_permitted() => {
+                ensure!(wanted.is_none(), "isa: isa=amx, the system refuses its tile registers to this process");
+                Ok(Isa::Avx512)
+            }
+            isa => {
+                ensure!(isa.is_available(), "isa: isa={isa}, this cpu does not have it");
+                Ok(isa)
+            }
+        }
+    }
+
+    /// Its name, as used by the knob `TRACT_DECONV_ISA` and in `explain`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Neon => "neon",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,4 @@
+//! Instruction sets, and vectors of each.
+
+pub(crate) mod isa;
+pub(crate) mod vector;

@@ -1,0 +1,435 @@
+//! The small vector trait that kernels are generic over, and its implementations.
+
+use crate::element::Compute;
+
+/// Lanes of a vector, at most.
+pub(crate) const MOST_LANES: usize = 16;
+
+/// A register of lanes. Every method is always inlined, so that it takes the instruction set of the
+/// `#[target_feature]` function that it ends in.
+///
+/// # Safety
+/// Kernels rely on an implementation: there are `LANES` lanes, a power of two and at most [`MOST_LANES`]; [`Vector::load`] and [`Vector::store`] keep
+/// their order, and each method reads and writes what it says and nothing else.
+///
+/// The methods may execute instructions that the CPU must have: call them only inside a function that is entered
+/// after a check (see [`Isa::is_available`](crate::simd::isa::Isa::is_available)). Pointers must be valid for `LANES` elements; no alignment is needed.
+///
+/// # Stores past the caches
+/// No other access to what [`Vector::stream`] has written may come before [`Vector::after_streams`], not even of the same thread: the language's memory model does
+/// not order them. A kernel that streams ends with the fence, so nobody but itself has to know. Two kernels stream:
+/// `cells_to_rows`, which makes normal stores over the same rows before its streams, and `placed_cells`, whose cells don't overlap. Both read other slices only.
+/// All other kernels, whose vectors may overlap at the ends of rows, store normally.
+pub(crate) unsafe trait Vector: Copy {
+    /// A lane.
+    type Lane: Compute;
+    /// Number of lanes.
+    const LANES: usize;
+    /// How many such registers there are.
+    const REGISTERS: usize;
+    /// Whether [`Vector::mul_add`] is one instruction, which rounds once.
+    const FUSES: bool = false;
+
+    /// All lanes the same.
+    unsafe fn splat(value: Self::Lane) -> Self;
+    /// Reads `LANES` elements.
+    unsafe fn load(from: *const Self::Lane) -> Self;
+    /// Whether [`Vector::load_some`] is as fast as [`Vector::load`].
+    const MASKS: bool = false;
+    /// Reads the lanes whose bit is set, of which alone elements must be readable; the others are zero.
+    #[inline(always)]
+    unsafe fn load_some(from: *const Self::Lane, lanes: u16) -> Self {
+        const { assert!(Self::LANES <= MOST_LANES) }
+        let mut some = [Self::Lane::ZERO; MOST_LANES];
+        for (lane, to) in some.iter_mut().enumerate().take(Self::LANES) {
+            if lanes >> lane & 1 == 1 {
+                // SAFETY: this lane's element is readable.
+                *to = unsafe { *from.wrapping_add(lane) };
+            }
+        }
+        // SAFETY: the array holds any vector.
+        unsafe { Self::load(some.as_ptr()) }
+    }
+    /// Writes `LANES` elements.
+    unsafe fn store(self, to: *mut Self::Lane);
+    /// Whether there are stores past the caches.
+    const STREAMS: bool = false;
+    /// Writes `LANES` elements at a multiple of a vector's size, past the caches where there is a way. Nothing else may touch them before
+    /// [`Vector::after_streams`].
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut Self::Lane) {
+        // SAFETY: the caller gives a pointer to `LANES` writable elements.
+        unsafe { self.store(to) }
+    }
+    /// Ends a series of such stores.
+    #[inline(always)]
+    unsafe fn after_streams() {}
+    /// Writes the first `count` elements, fewer than `LANES`.
+    #[inline(always)]
+    unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
+        const { assert!(Self::LANES <= MOST_LANES) }
+        let mut lanes = [Self::Lane::ZERO; MOST_LANES];
+        // SAFETY: the array holds any vector, of which `count` elements are copied to where the caller says that so many are writable.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+        }
+    }
+    /// `self + a·b`.
+    unsafe fn mul_add(self, a: Self, b: Self) -> Self;
+    /// `self + other`.
+    unsafe fn plus(self, other: Self) -> Self;
+    /// `self - other`.
+    unsafe fn minus(self, other: Self) -> Self;
+    /// `[a0 b0 a1 b1 …]` in two registers.
+    unsafe fn zip(self, other: Self) -> [Self; 2];
+    /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
+    unsafe fn unzip(self, other: Self) -> [Self; 2];
+    /// Whether there are instructions for [`Vector::pick`].
+    const PICKS: bool = true;
+    /// `[a[lanes[0]] a[lanes[1]] …]`: there are `LANES` numbers, each less than `LANES`.
+    unsafe fn pick(self, lanes: *const u32) -> Self;
+}
+
+/// Whether there is an instruction for [`prefetch`].
+pub(crate) const FETCHES: bool = cfg!(target_arch = "x86_64");
+
+/// Fetches the cache line of an address, which may be anywhere, where there is an instruction for it.
+#[inline(always)]
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: x86-64 has SSE, and a prefetch of an address that can not be read does nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// `S` registers, a power of two, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
+///
+/// # Safety
+/// As [`Vector`]'s methods.
+#[inline(always)]
+pub(crate) unsafe fn interleave<V: Vector, const S: usize>(v: [V; S]) -> [V; S] {
+    // Registers r and r + half, zipped, are runs of step `half` lower; after log2(S) rounds the run is whole.
+    let mut v = v;
+    let mut half = S / 2;
+    while half > 0 {
+        let from = v;
+        for i in 0..S / 2 {
+            // SAFETY: this function's contract.
+            [v[2 * i], v[2 * i + 1]] = unsafe { from[i].zip(from[i + S / 2]) };
+        }
+        half /= 2;
+    }
+    v
+}
+
+/// Writes as much of a run of registers as there is room for.
+///
+/// # Safety
+/// As [`Vector`]'s methods.
+#[inline(always)]
+pub(crate) unsafe fn store_run<V: Vector, const S: usize>(run: [V; S], to: &mut [V::Lane]) {
+    for (i, lanes) in run.into_iter().enumerate() {
+        let left = to.len().saturating_sub(i * V::LANES);
+        let at = to.as_mut_ptr().wrapping_add(i * V::LANES);
+        // SAFETY: this function's contract, and `left` elements are there.
+        unsafe {
+            match left {
+                0 => return,
+                _ if left < V::LANES => return lanes.store_first(left, at),
+                _ => lanes.store(at),
+            }
+        }
+    }
+}
+
+/// The begins of the vectors that cover `len` elements, at least a vector: the last one ends where they do, and overlaps the one before where they are
+/// not whole vectors.
+#[inline(always)]
+pub(crate) fn covering(len: usize, lanes: usize) -> impl Iterator<Item = usize> {
+    (0..len).step_by(lanes).map(move |at| at.min(len - lanes))
+}
+
+/// `N` lanes in an array: the compiler uses whatever registers the target has.
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes<T, const N: usize>([T; N]);
+
+// SAFETY: `N` is a power of two up to `MOST_LANES` in all kernels, whose macro asserts it; lanes are an array's elements.
+unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
+    type Lane = T;
+    const LANES: usize = N;
+    const REGISTERS: usize = 16;
+
+    #[inline(always)]
+    unsafe fn splat(value: T) -> Self {
+        Lanes([value; N])
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const T) -> Self {
+        // SAFETY: the caller gives a pointer to `N` readable elements; an array of T is aligned as T is.
+        Lanes(unsafe { from.cast::<[T; N]>().read() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut T) {
+        // SAFETY: the caller gives a pointer to `N` writable elements.
+        unsafe { to.cast::<[T; N]>().write(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, a: Self, b: Self) -> Self {
+        Lanes(std::array::from_fn(|i| self.0[i].mul_add(a.0[i], b.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        Lanes(std::array::from_fn(|i| self.0[i].plus(other.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn minus(self, other: Self) -> Self {
+        Lanes(std::array::from_fn(|i| self.0[i].minus(other.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn zip(self, other: Self) -> [Self; 2] {
+        let lane = |i: usize| if i.is_multiple_of(2) { self.0[i / 2] } else { other.0[i / 2] };
+        [Lanes(std::array::from_fn(lane)), Lanes(std::array::from_fn(|i| lane(N + i)))]
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(self, other: Self) -> [Self; 2] {
+        let lane = |i: usize| if i < N { self.0[i] } else { other.0[i - N] };
+        [Lanes(std::array::from_fn(|i| lane(2 * i))), Lanes(std::array::from_fn(|i| lane(2 * i + 1)))]
+    }
+
+    const PICKS: bool = false;
+
+    #[inline(always)]
+    unsafe fn pick(self, lanes: *const u32) -> Self {
+        // SAFETY: the caller gives `N` readable numbers.
+        Lanes(std::array::from_fn(|i| self.0[unsafe { *lanes.add(i) } as usize]))
+    }
+}
+
+/// Implements [`Vector`] for a register type out of its intrinsics.
+macro_rules! register {
+    ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
+        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
+        $(#[$attr])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name($register);
+
+        // SAFETY: the register has as many lanes of the type as it says, and its instructions are those of the methods.
+        unsafe impl Vector for $name {
+            type Lane = $lane;
+            const LANES: usize = $lanes;
+            const REGISTERS: usize = $registers;
+            const FUSES: bool = true;
+
+            #[inline(always)]
+            unsafe fn splat(value: $lane) -> Self {
+                // SAFETY: the trait's contract, the CPU has this instruction.
+                Self(unsafe { $splat(value) })
+            }
+
+            #[inline(always)]
+            unsafe fn load(from: *const $lane) -> Self {
+                // SAFETY: the trait's contract, `LANES` elements are readable; the unaligned form is used.
+                Self(unsafe { $load(from) })
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $lane) {
+                // SAFETY: the trait's contract, `LANES` elements are writable; the unaligned form is used.
+                unsafe { $store(to, self.0) }
+            }
+
+            $(
+            const STREAMS: bool = true;
+
+            #[inline(always)]
+            unsafe fn stream(self, to: *mut $lane) {
+                // SAFETY: the trait's contract, `LANES` elements are writable, and aligned as a vector is.
+                unsafe { $stream(to, self.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn after_streams() {
+                // SAFETY: all CPUs with such registers have this instruction, which touches no memory.
+                unsafe { _mm_sfence() }
+            }
+            )?
+
+            $(
+            const MASKS: bool = true;
+
+            #[inline(always)]
+            unsafe fn load_some(from: *const $lane, lanes: u16) -> Self {
+                // SAFETY: the trait's contract, the CPU has this instruction, and it reads no more than these lanes.
+                Self(unsafe { $load_some(lanes as $mask, from) })
+            }
+
+            #[inline(always)]
+            unsafe fn store_first(self, count: usize, to: *mut $lane) {
+                // SAFETY: the trait's contract, the CPU has these instructions, and no more than `count` elements are written.
+                unsafe { $store_some(to, (1 << count) - 1, self.0) }
+            }
+            )?
+
+            #[inline(always)]
+            unsafe fn mul_add(self, a: Self, b: Self) -> Self {
+                let ($acc, $a, $b) = (self.0, a.0, b.0);
+                // SAFETY: the trait's contract, the CPU has this instruction.
+                Self(unsafe { $fma })
+            }
+
+            #[inline(always)]
+            unsafe fn plus(self, other: Self) -> Self {
+                // SAFETY: the trait's contract, the CPU has this instruction.
+                Self(unsafe { $add(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn minus(self, other: Self) -> Self {
+                // SAFETY: the trait's contract, the CPU has this instruction.
+                Self(unsafe { $sub(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn zip(self, other: Self) -> [Self; 2] {
+                let ($x, $y) = (self.0, other.0);
+                // SAFETY: the trait's contract, the CPU has these instructions.
+                unsafe { $zip }.map(Self)
+            }
+
+            #[inline(always)]
+            unsafe fn unzip(self, other: Self) -> [Self; 2] {
+                let ($x, $y) = (self.0, other.0);
+                // SAFETY: the trait's contract, the CPU has these instructions.
+                unsafe { $unzip }.map(Self)
+            }
+
+            #[inline(always)]
+            unsafe fn pick(self, lanes: *const u32) -> Self {
+                let ($v, $lanes_of) = (self.0, lanes);
+                // SAFETY: the trait's contract, the CPU has these instructions, and `LANES` numbers are readable.
+                Self(unsafe { $pick })
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Vector;
+    use std::arch::x86_64::*;
+
+    register!(
+        /// Sixteen f32 of AVX-512.
+        F32x16(32 __m512) of 16 f32:
+        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps, _mm512_sub_ps,
+        |x, y| {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            [_mm512_permutex2var_ps(x, low, y), _mm512_permutex2var_ps(x, high, y)]
+        },
+        {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+            [_mm512_permutex2var_ps(x, even, y), _mm512_permutex2var_ps(x, odd, y)]
+        },
+        |v, lanes| _mm512_permutexvar_ps(_mm512_loadu_si512(lanes.cast()), v),
+        streamed _mm512_stream_ps,
+        masked _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps, __mmask16
+    );
+    register!(
+        /// Eight f64 of AVX-512.
+        F64x8(32 __m512d) of 8 f64:
+        _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd, _mm512_sub_pd,
+        |x, y| {
+            let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+            let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+            [_mm512_permutex2var_pd(x, low, y), _mm512_permutex2var_pd(x, high, y)]
+        },
+        {
+            let (even, odd) = (_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15));
+            [_mm512_permutex2var_pd(x, even, y), _mm512_permutex2var_pd(x, odd, y)]
+        },
+        |v, lanes| _mm512_permutexvar_pd(_mm512_cvtepu32_epi64(_mm256_loadu_si256(lanes.cast())), v),
+        streamed _mm512_stream_pd,
+        masked _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, __mmask8
+    );
+    register!(
+        /// Eight f32 of AVX.
+        F32x8(16 __m256) of 8 f32:
+        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps, _mm256_sub_ps,
+        |x, y| {
+            let (low, high) = (_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
+            [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+        },
+        {
+            // in each half: two of x, two of y
+            let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
+            [even, odd].map(|halves| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves))))
+        },
+        |v, lanes| _mm256_permutevar8x32_ps(v, _mm256_loadu_si256(lanes.cast())),
+        streamed _mm256_stream_ps
+    );
+    register!(
+        /// Four f64 of AVX.
+        F64x4(16 __m256d) of 4 f64:
+        _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd, _mm256_sub_pd,
+        |x, y| {
+            let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
+            [_mm256_permute2f128_pd::<0x20>(low, high), _mm256_permute2f128_pd::<0x31>(low, high)]
+        },
+        [_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y)].map(|halves| _mm256_permute4x64_pd::<0b11_01_10_00>(halves)),
+        |v, lanes| {
+            // lanes of 32 bits: those of lane n are 2n and 2n + 1
+            let first = _mm256_slli_epi64::<1>(_mm256_cvtepu32_epi64(_mm_loadu_si128(lanes.cast())));
+            let second = _mm256_slli_epi64::<32>(_mm256_add_epi64(first, _mm256_set1_epi64x(1)));
+            _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(v), _mm256_or_si256(first, second)))
+        },
+        streamed _mm256_stream_pd
+    );
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::*;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64 {
+    use super::Vector;
+    use std::arch::aarch64::*;
+
+    register!(
+        /// Four f32 of NEON.
+        F32x4(32 float32x4_t) of 4 f32:
+        vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32, vsubq_f32,
+        |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)],
+        |v, lanes| {
+            // the bytes of lane n are 4n to 4n + 3
+            let bytes = vaddq_u32(vmulq_n_u32(vld1q_u32(lanes), 0x0404_0404), vdupq_n_u32(0x0302_0100));
+            vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_u32(bytes)))
+        }
+    );
+    register!(
+        /// Two f64 of NEON.
+        F64x2(32 float64x2_t) of 2 f64:
+        vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64, vsubq_f64,
+        |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)],
+        |v, lanes| {
+            let (low, high) = (vdupq_laneq_f64::<0>(v), vdupq_laneq_f64::<1>(v));
+            // all bits set where the high lane is wanted
+            let wanted = vnegq_s64(vreinterpretq_s64_u64(vmovl_u32(vld1_u32(lanes))));
+            vbslq_f64(vreinterpretq_u64_s64(wanted), high, low)
+        }
+    );
+}
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
