@@ -15,14 +15,14 @@ use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Paddin
 use tract_deconv::{PlanOptions, Strategy};
 
 const COMPARED: [Strategy; 8] = [
-    Strategy::Depthwise,
-    Strategy::Cells,
-    Strategy::Overlap,
+    Strategy::DepthwiseRows,
+    Strategy::DepthwisePixels,
+    Strategy::OverlapAdd,
     Strategy::Col2im,
-    Strategy::Matrix,
+    Strategy::Amx,
     Strategy::Winograd,
-    Strategy::Channels,
-    Strategy::Phases,
+    Strategy::DirectChannels,
+    Strategy::DirectPositions,
 ];
 
 /// A vector multiply-add, in seconds: the estimates' unit on a 3.66 GHz Zen 4.

@@ -1,6 +1,7 @@
 //! Settings of the process: which strategy, which instruction set and how much memory plans may use.
 
-use crate::plan::{PlanOptions, Strategy};
+use crate::algorithm::Strategy;
+use crate::plan::PlanOptions;
 use crate::simd::isa::Isa;
 use tract_core::internal::*;
 

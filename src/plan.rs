@@ -3,18 +3,8 @@
 //! A [`Plan`] is inert: it can be compared, printed and tested without running anything. Strategies stand in one ordered
 //! list, best first, the reference last; each says why it declines.
 
-use crate::algorithm::amx::MatrixPlan;
-use crate::algorithm::col2im::Col2imPlan;
-use crate::algorithm::depthwise_pixels::CellsPlan;
-use crate::algorithm::depthwise_rows::{DepthwisePlan, Way};
-use crate::algorithm::direct_channels::ChannelsPlan;
-use crate::algorithm::direct_positions::PhasesPlan;
-use crate::algorithm::gemv::MatVecPlan;
-use crate::algorithm::overlap_add::OverlapPlan;
-use crate::algorithm::winograd::WinogradPlan;
-use crate::algorithm::{Operands, reference};
-use crate::element::compute_bytes;
-use crate::element::{ELEMENT_TYPES, Element, dispatch_element};
+use crate::algorithm::{Decision, Operands, Query, Strategy};
+use crate::element::{ELEMENT_TYPES, Element, compute_bytes, dispatch_element};
 use crate::estimate::machine::Machine;
 use crate::integers;
 use crate::kernel::Dispatch;
@@ -27,181 +17,8 @@ use crate::spec::{DeconvSpec, Padding, Problem};
 use std::fmt;
 use tract_core::internal::*;
 
-/// The algorithms, in the order in which they are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Strategy {
-    /// One input channel a group: sums of shifted rows.
-    Depthwise,
-    /// The same, and narrow groups of channels-last data, with channels as lanes.
-    Cells,
-    /// One input position: the weights are streamed once.
-    MatVec,
-    /// Few output channels and long kernels on one axis: each position's products are added where they overlap.
-    Overlap,
-    /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
-    Col2im,
-    /// Each phase as a small dense convolution, in products of matrices.
-    Matrix,
-    /// Each phase as a small dense convolution, in tiles that take fewer products.
-    Winograd,
-    /// Each phase as a small dense convolution, lanes are output channels.
-    Channels,
-    /// Each phase as a small dense convolution, lanes are positions.
-    Phases,
-    /// The definition, one output element at a time.
-    Reference,
-}
-
-impl Strategy {
-    /// Every strategy, best first.
-    pub const ALL: &[Strategy] = &[
-        Strategy::Depthwise,
-        Strategy::Cells,
-        Strategy::MatVec,
-        Strategy::Overlap,
-        Strategy::Col2im,
-        Strategy::Matrix,
-        Strategy::Winograd,
-        Strategy::Channels,
-        Strategy::Phases,
-        Strategy::Reference,
-    ];
-
-    /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Depthwise => "depthwise",
-            Strategy::Cells => "cells",
-            Strategy::MatVec => "matvec",
-            Strategy::Overlap => "overlap",
-            Strategy::Col2im => "col2im",
-            Strategy::Matrix => "matrix",
-            Strategy::Winograd => "winograd",
-            Strategy::Channels => "channels",
-            Strategy::Phases => "phases",
-            Strategy::Reference => "reference",
-        }
-    }
-
-    /// Whether this CPU has what it needs: tile registers, for products of matrices.
-    pub fn is_available(self) -> bool {
-        self != Strategy::Matrix || Isa::Amx.is_available()
-    }
-
-    /// The strategy of a name.
-    ///
-    /// # Errors
-    /// An unknown name; the message lists the known ones.
-    pub fn from_name(name: &str) -> TractResult<Strategy> {
-        Strategy::ALL.iter().copied().find(|s| s.name() == name).with_context(|| {
-            let known: Vec<&str> = Strategy::ALL.iter().map(|s| s.name()).collect();
-            format!("strategy: strategy={name}, the known ones are {}", known.join(", "))
-        })
-    }
-}
-
-impl Strategy {
-    fn propose(
-        self,
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<Decision, String> {
-        match self {
-            Strategy::Depthwise => {
-                DepthwisePlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Depthwise)
-            }
-            Strategy::Cells => CellsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Cells),
-            Strategy::MatVec => MatVecPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::MatVec),
-            Strategy::Overlap => OverlapPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Overlap),
-            Strategy::Col2im => Col2imPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Col2im),
-            Strategy::Matrix => MatrixPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Matrix),
-            Strategy::Winograd => {
-                WinogradPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Winograd)
-            }
-            Strategy::Channels => {
-                ChannelsPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Channels)
-            }
-            Strategy::Phases => PhasesPlan::propose(problem, datum_type, isa, layout, machine).map(Decision::Phases),
-            Strategy::Reference => match layout {
-                None | Some(FilterLayout::Plain) => Ok(Decision::Reference),
-                Some(other) => Err(format!("the filter is packed for {other:?}")),
-            },
-        }
-    }
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A strategy with everything it decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Decision {
-    /// See [`Strategy::Depthwise`].
-    Depthwise(DepthwisePlan),
-    /// See [`Strategy::Cells`].
-    Cells(CellsPlan),
-    /// See [`Strategy::MatVec`].
-    MatVec(MatVecPlan),
-    /// See [`Strategy::Overlap`].
-    Overlap(OverlapPlan),
-    /// See [`Strategy::Col2im`].
-    Col2im(Col2imPlan),
-    /// See [`Strategy::Matrix`].
-    Matrix(MatrixPlan),
-    /// See [`Strategy::Channels`].
-    Winograd(WinogradPlan),
-    /// See [`Strategy::Channels`].
-    Channels(ChannelsPlan),
-    /// See [`Strategy::Phases`].
-    Phases(PhasesPlan),
-    /// See [`Strategy::Reference`].
-    Reference,
-}
-
 /// The limit where [`PlanOptions::memory_limit`] is open: 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
-
-impl Decision {
-    /// See [`Plan::cost`].
-    fn cost(&self) -> Option<u64> {
-        match self {
-            Decision::Col2im(plan) => Some(plan.cost),
-            Decision::Matrix(plan) => Some(plan.cost),
-            Decision::Winograd(plan) => Some(plan.cost),
-            Decision::Channels(plan) => Some(plan.cost),
-            Decision::Phases(plan) => Some(plan.cost),
-            Decision::Depthwise(plan) => Some(plan.cost),
-            Decision::Cells(plan) => Some(plan.cost),
-            Decision::MatVec(plan) => Some(plan.cost),
-            Decision::Overlap(plan) => Some(plan.cost),
-            Decision::Reference => None,
-        }
-    }
-
-    /// Bytes that a run takes on one thread, besides operands and output.
-    fn working_bytes(&self, problem: &Problem, datum_type: DatumType) -> usize {
-        let element = compute_bytes(datum_type);
-        match self {
-            Decision::Depthwise(plan) => plan.working_bytes(problem, element),
-            Decision::Cells(plan) => plan.working_bytes(problem, element),
-            Decision::MatVec(plan) => plan.working_bytes(problem, element),
-            Decision::Overlap(plan) => plan.working_bytes(problem, element),
-            Decision::Col2im(plan) => plan.working_bytes(problem, element),
-            Decision::Matrix(plan) => plan.working_bytes(problem, element),
-            Decision::Winograd(plan) => plan.working_bytes(problem, element),
-            Decision::Channels(plan) => plan.working_bytes(problem, element),
-            Decision::Phases(plan) => plan.working_bytes(problem, element),
-            Decision::Reference => 0,
-        }
-    }
-}
 
 /// What may be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -366,7 +183,8 @@ impl Plan {
         let empty = problem.input_shape().contains(&0) || problem.output_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
-        for strategy in Strategy::ALL.iter().copied() {
+        let query = Query::new(&folded, computed_as, isa, options.layout.as_ref(), machine);
+        for &strategy in Strategy::ALL {
             if best.is_some() && strategy == Strategy::Reference {
                 break;
             }
@@ -378,9 +196,9 @@ impl Plan {
                 declined.push((strategy, "the input or the output is empty".to_string()));
                 continue;
             }
-            let proposed = strategy.propose(&folded, computed_as, isa, options.layout.as_ref(), machine);
+            let proposed = strategy.propose(&query);
             let affordable = proposed.and_then(|decision| {
-                let bytes = decision.working_bytes(&folded, computed_as).saturating_add(converted);
+                let bytes = decision.working_bytes(&folded, query.element).saturating_add(converted);
                 if bytes <= limit.0 {
                     return Ok(decision);
                 }
@@ -460,23 +278,12 @@ impl Plan {
     pub fn working_bytes(&self) -> usize {
         let computed_as = integers::computed_as(self.datum_type);
         let converted = converted_bytes(&self.problem, self.datum_type);
-        self.decision.working_bytes(&self.folded, computed_as).saturating_add(converted)
+        self.decision.working_bytes(&self.folded, compute_bytes(computed_as)).saturating_add(converted)
     }
 
     /// The chosen strategy.
     pub fn strategy(&self) -> Strategy {
-        match self.decision {
-            Decision::Depthwise(_) => Strategy::Depthwise,
-            Decision::Cells(_) => Strategy::Cells,
-            Decision::MatVec(_) => Strategy::MatVec,
-            Decision::Overlap(_) => Strategy::Overlap,
-            Decision::Col2im(_) => Strategy::Col2im,
-            Decision::Matrix(_) => Strategy::Matrix,
-            Decision::Winograd(_) => Strategy::Winograd,
-            Decision::Channels(_) => Strategy::Channels,
-            Decision::Phases(_) => Strategy::Phases,
-            Decision::Reference => Strategy::Reference,
-        }
+        self.decision.strategy()
     }
 
     /// What runs, then a line for each strategy that was considered and why it declined.
@@ -487,18 +294,7 @@ impl Plan {
 
     /// The layout that the filter must be packed in.
     pub fn filter_layout(&self) -> FilterLayout {
-        match &self.decision {
-            Decision::Depthwise(_) => DepthwisePlan::layout(),
-            Decision::Cells(plan) => plan.filter_layout(),
-            Decision::MatVec(plan) => plan.filter_layout(),
-            Decision::Overlap(plan) => plan.filter_layout(),
-            Decision::Col2im(plan) => plan.filter_layout(),
-            Decision::Matrix(plan) => plan.filter_layout(),
-            Decision::Winograd(plan) => plan.filter_layout(),
-            Decision::Channels(plan) => plan.filter_layout(),
-            Decision::Phases(plan) => plan.filter_layout(),
-            Decision::Reference => FilterLayout::Plain,
-        }
+        self.decision.filter_layout()
     }
 
     /// The layout to pack a constant filter in when the input's shape is not known whole: plans made with it in
@@ -526,7 +322,7 @@ impl Plan {
                 None => typical,
             })
             .collect();
-        // matvec is for single positions only, which the spatial axes are only known to be where they are all one
+        // gemv is for single positions only, which the spatial axes are only known to be where they are all one
         let single = input[x..x + spec.rank()].iter().all(|dim| dim.as_i64() == Some(1));
         let requested: Option<TVec<i64>> = match &spec.padding {
             Padding::OutputShape { shape: requested, .. } if requested.dims().iter().any(|d| d.as_i64().is_none()) => {
@@ -542,7 +338,7 @@ impl Plan {
             Plan::choose(spec, problem, folded, datum_type, options)
         });
         match chosen {
-            Ok(plan) if single || plan.strategy() != Strategy::MatVec => plan.filter_layout(),
+            Ok(plan) if single || plan.strategy() != Strategy::Gemv => plan.filter_layout(),
             _ => FilterLayout::Plain,
         }
     }
@@ -608,18 +404,9 @@ impl Plan {
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;
-            match &self.decision {
-                _ if target.is_empty() => {}
-                Decision::Depthwise(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Cells(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::MatVec(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Overlap(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Col2im(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Matrix(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Winograd(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Channels(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Phases(plan) => plan.run::<E>(&self.folded, self.isa, filter, &operands, target)?,
-                Decision::Reference => reference::run::<E>(&self.spec, &self.problem, filter, &operands, target)?,
+            let problem = if self.decision.folds() { &self.folded } else { &self.problem };
+            if !target.is_empty() {
+                self.decision.run::<E>(problem, self.isa, filter, &operands, target)?;
             }
             output
         });
@@ -629,81 +416,6 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match &self.decision {
-            Decision::Depthwise(p) => {
-                let runs = match p.way {
-                    Way::Planes => "all rows of the input at once, in place",
-                    Way::WindowsInPlace => "a window moving down the rows of the input in place",
-                    Way::Windows => "a window moving down the rows",
-                    Way::Runs => "blocks of rows at a time",
-                    Way::Rows => "rows at a time",
-                };
-                write!(f, "depthwise on {} {:?}, {runs}", self.isa, self.datum_type)
-            }
-            Decision::Cells(p) => {
-                let (rows, depth) = (p.block_rows, p.depths.1);
-                write!(f, "cells on {} {:?}, {rows} rows of {depth} channels at a time", self.isa, self.datum_type)
-            }
-            Decision::MatVec(p) => {
-                write!(f, "matvec on {} {:?}, {} columns at a time", self.isa, self.datum_type, p.width)
-            }
-            Decision::Overlap(p) => {
-                write!(f, "overlap on {} {:?}, {} grid positions at a time", self.isa, self.datum_type, p.block)
-            }
-            Decision::Col2im(p) => {
-                let rows = p.chunk_rows;
-                write!(f, "col2im {}x{} on {} {:?}, {rows} input rows at a time", p.mr, p.nv, self.isa, self.datum_type)
-            }
-            Decision::Matrix(p) => {
-                let runs = if p.by_row { "rows" } else { "blocks" };
-                let (rows, columns) = (p.block_rows, p.block_columns);
-                write!(
-                    f,
-                    "matrix on {} {:?}, each number in three parts of 8 bits, by {runs}, blocks of {rows}x{columns} positions",
-                    self.isa, self.datum_type
-                )
-            }
-            Decision::Winograd(p) => {
-                let (rows, columns) = p.window;
-                write!(
-                    f,
-                    "winograd {}x{} on {} {:?}, strips of {rows}x{columns} positions, blocks of {}x{} positions",
-                    p.tiles, p.width, self.isa, self.datum_type, p.block_rows, p.block_columns
-                )
-            }
-            Decision::Channels(p) => {
-                let source = match (p.direct, p.transposed) {
-                    (true, _) => "in place",
-                    (_, true) => "in a transposed copy",
-                    _ => "in padded rows",
-                };
-                let runs = if p.by_row { "rows" } else { "blocks" };
-                write!(
-                    f,
-                    "channels {}x{} on {} {:?}, passes of {}x{} (input channels x taps), input read {source} by {runs}, blocks of {}x{} positions",
-                    p.positions, p.width, self.isa, self.datum_type, p.chunk, p.taps, p.block_rows, p.block_columns
-                )
-            }
-            Decision::Phases(p) => {
-                write!(f, "phases {}x{} on {} {:?}", p.mr, p.nv, self.isa, self.datum_type)?;
-                let source = match (p.direct, p.apart) {
-                    (true, _) if p.ahead => "in place, fetched ahead",
-                    (true, _) => "in place",
-                    (_, true) => "in a copy per column shift",
-                    _ => "in padded rows",
-                };
-                let store = if p.rows { "from registers" } else { "through a buffer" };
-                write!(
-                    f,
-                    ", rows stored {store}, input read {source}, blocks of {}x{} positions",
-                    p.block_rows, p.block_columns
-                )?;
-                if p.bundle > 1 {
-                    write!(f, " of {} groups", p.bundle)?;
-                }
-                Ok(())
-            }
-            Decision::Reference => write!(f, "reference {:?}", self.datum_type),
-        }
+        write!(f, "{} on {} {:?}, {}", self.strategy(), self.isa, self.datum_type, self.decision.explain())
     }
 }

@@ -99,12 +99,12 @@ fn check(spec: &DeconvSpec, plan: &Plan, input: &[usize]) -> TractResult<()> {
 fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResult<()> {
     let grouped = DeconvSpec { group: 4, out_channels: 4, ..spec(Direction::Transposed, &[3, 3], 2) };
     let cases = [
-        (Strategy::Depthwise, grouped, vec![1, 4, 1, 1]),
-        (Strategy::MatVec, spec(Direction::Transposed, &[4, 4], 1), vec![2, 4, 1, 1]),
+        (Strategy::DepthwiseRows, grouped, vec![1, 4, 1, 1]),
+        (Strategy::Gemv, spec(Direction::Transposed, &[4, 4], 1), vec![2, 4, 1, 1]),
         (Strategy::Col2im, spec(Direction::Transposed, &[9, 9], 4), vec![1, 4, 5, 6]),
-        (Strategy::Phases, spec(Direction::Transposed, &[4, 4], 2), vec![1, 4, 5, 6]),
-        (Strategy::Phases, spec(Direction::Transposed, &[2, 2, 2, 2], 2), vec![2, 4, 2, 3, 2, 3]),
-        (Strategy::Phases, spec(Direction::Forward, &[3, 3], 2), vec![1, 4, 9, 9]),
+        (Strategy::DirectPositions, spec(Direction::Transposed, &[4, 4], 2), vec![1, 4, 5, 6]),
+        (Strategy::DirectPositions, spec(Direction::Transposed, &[2, 2, 2, 2], 2), vec![2, 4, 2, 3, 2, 3]),
+        (Strategy::DirectPositions, spec(Direction::Forward, &[3, 3], 2), vec![1, 4, 9, 9]),
     ];
     for (strategy, mut spec, input) in cases {
         if spec.direction == Direction::Forward {

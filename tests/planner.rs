@@ -72,10 +72,10 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
         for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
             let spec = DeconvSpec { data_format, ..spec.clone() };
             let plan = plan(&spec, spatial, &tile_registers())?;
-            assert_eq!(plan.strategy() == Strategy::Matrix, expected, "{spec:?}: {}", plan.explain());
+            assert_eq!(plan.strategy() == Strategy::Amx, expected, "{spec:?}: {}", plan.explain());
             let vectors = self::plan(&spec, spatial, &vectors())?;
-            assert_ne!(vectors.strategy(), Strategy::Matrix);
-            let why = vectors.declined().iter().find(|(strategy, _)| *strategy == Strategy::Matrix);
+            assert_ne!(vectors.strategy(), Strategy::Amx);
+            let why = vectors.declined().iter().find(|(strategy, _)| *strategy == Strategy::Amx);
             assert!(why.is_some_and(|(_, why)| why.contains("no tile registers")));
         }
     }
@@ -85,22 +85,22 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
 #[test]
 fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     let cases = [
-        (spec([256, 256], 256, [4, 2, 1]), [64, 64], Strategy::Cells),
-        (spec([6, 6], 6, [4, 2, 1]), [64, 64], Strategy::Depthwise),
-        (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::Phases),
-        (spec([100, 1024], 1, [4, 1, 0]), [1, 1], Strategy::MatVec),
+        (spec([256, 256], 256, [4, 2, 1]), [64, 64], Strategy::DepthwisePixels),
+        (spec([6, 6], 6, [4, 2, 1]), [64, 64], Strategy::DepthwiseRows),
+        (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::DirectPositions),
+        (spec([100, 1024], 1, [4, 1, 0]), [1, 1], Strategy::Gemv),
         (spec([56, 1], 1, [9, 4, 4]), [120, 160], Strategy::Col2im),
         (spec([512, 256], 1, [4, 2, 1]), [8, 8], Strategy::Winograd),
-        (spec([512, 256], 1, [4, 2, 1]), [2, 2], Strategy::Channels),
-        (spec([128, 64], 1, [2, 2, 0]), [224, 224], Strategy::Channels),
-        (spec([128, 3], 1, [2, 2, 0]), [64, 64], Strategy::Phases),
+        (spec([512, 256], 1, [4, 2, 1]), [2, 2], Strategy::DirectChannels),
+        (spec([128, 64], 1, [2, 2, 0]), [224, 224], Strategy::DirectChannels),
+        (spec([128, 3], 1, [2, 2, 0]), [64, 64], Strategy::DirectPositions),
         (spec([8, 8], 1, [3, 4096, 0]), [2, 2], Strategy::Reference),
-        (forward([96, 96], 96, [3, 2, 1]), [28, 28], Strategy::Cells),
-        (forward([96, 96], 96, [3, 2, 1]), [112, 112], Strategy::Depthwise),
-        (forward([32, 32], 32, [3, 1, 1]), [112, 112], Strategy::Depthwise),
+        (forward([96, 96], 96, [3, 2, 1]), [28, 28], Strategy::DepthwisePixels),
+        (forward([96, 96], 96, [3, 2, 1]), [112, 112], Strategy::DepthwiseRows),
+        (forward([32, 32], 32, [3, 1, 1]), [112, 112], Strategy::DepthwiseRows),
         (forward([64, 64], 1, [3, 1, 1]), [56, 56], Strategy::Winograd),
-        (forward([144, 24], 1, [1, 1, 0]), [28, 28], Strategy::Phases),
-        (forward([256, 64], 1, [1, 1, 0]), [1, 1], Strategy::MatVec),
+        (forward([144, 24], 1, [1, 1, 0]), [28, 28], Strategy::DirectPositions),
+        (forward([256, 64], 1, [1, 1, 0]), [1, 1], Strategy::Gemv),
     ];
     for (spec, spatial, strategy) in cases {
         let plan = plan(&spec, spatial, &vectors())?;
@@ -117,7 +117,7 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
 #[test]
 fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<()> {
     let reads = |spec: &DeconvSpec, isa, size, how: &str| -> TractResult<bool> {
-        let options = on(isa).with_strategy(Strategy::Depthwise);
+        let options = on(isa).with_strategy(Strategy::DepthwiseRows);
         Ok(plan(spec, [size; 2], &options)?.to_string().contains(how))
     };
     let in_place = |spec, isa| reads(spec, isa, 56, "a window moving down the rows of the input in place");
@@ -143,7 +143,7 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
         // among the others, too
         let tap_by_tap = DeconvSpec { kernel: spec.strides.clone(), ..spec.clone() };
         let plan = self::plan(&tap_by_tap, spatial, &vectors())?;
-        assert_eq!(plan.strategy(), Strategy::Channels, "{tap_by_tap:?}: {}", plan.explain());
+        assert_eq!(plan.strategy(), Strategy::DirectChannels, "{tap_by_tap:?}: {}", plan.explain());
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
     for ((channels, group, geometry), isa) in layers.into_iter().flat_map(|layer| sets().map(move |isa| (layer, isa))) {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, group, geometry) };
         let plan = plan(&spec, [40, 40], &on(isa))?;
-        assert_eq!(plan.strategy(), Strategy::Cells, "{}", plan.explain());
+        assert_eq!(plan.strategy(), Strategy::DepthwisePixels, "{}", plan.explain());
     }
     Ok(())
 }
@@ -167,11 +167,11 @@ fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
 fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
     let narrow = spec([160, 16], 8, [3, 2, 1]);
     // channels first, the products of a position are made at once for about the same
-    for (data_format, forced) in [(DataFormat::Nxc, None), (DataFormat::Ncx, Some(Strategy::Phases))] {
+    for (data_format, forced) in [(DataFormat::Nxc, None), (DataFormat::Ncx, Some(Strategy::DirectPositions))] {
         let bundled = forced.is_none();
         let spec = DeconvSpec { data_format, ..narrow.clone() };
         let plan = plan(&spec, [40, 40], &vectors().with_strategy(forced))?;
-        assert_eq!(plan.strategy(), Strategy::Phases, "{}", plan.explain());
+        assert_eq!(plan.strategy(), Strategy::DirectPositions, "{}", plan.explain());
         assert_eq!(plan.to_string().ends_with(" groups"), bundled, "{plan}");
     }
     Ok(())
@@ -191,7 +191,7 @@ fn long_kernels_overlap() -> TractResult<()> {
     let options = vectors();
     for frames in [29, 1000] {
         let plan = Plan::new(&spec, &[2, 258, frames], None, DatumType::F32, &options)?;
-        assert_eq!(plan.strategy(), Strategy::Overlap, "{}", plan.explain());
+        assert_eq!(plan.strategy(), Strategy::OverlapAdd, "{}", plan.explain());
     }
     let scope = SymbolScope::default();
     let symbolic =
@@ -246,7 +246,7 @@ fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
     let spec = spec([16, 16], 1, [3, 2, 1]);
     let forced = |strategy| vectors().with_strategy(strategy);
     assert_eq!(plan(&spec, [9, 9], &forced(Strategy::Reference))?.strategy(), Strategy::Reference);
-    let error = plan(&spec, [9, 9], &forced(Strategy::Depthwise)).unwrap_err().to_string();
+    let error = plan(&spec, [9, 9], &forced(Strategy::DepthwiseRows)).unwrap_err().to_string();
     assert!(error.contains("16 input channels a group, not one"), "{error}");
     assert!(Strategy::from_name("fastest").unwrap_err().to_string().contains("strategy=fastest"));
     Ok(())
@@ -313,7 +313,7 @@ fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()>
 #[test]
 fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
     let spec = spec([256, 128], 1, [2, 2, 0]);
-    let vectors = PlanOptions::default().with_isa(Isa::Avx512).with_strategy(Strategy::Channels);
+    let vectors = PlanOptions::default().with_isa(Isa::Avx512).with_strategy(Strategy::DirectChannels);
     let on = |machine| plan(&spec, [112, 112], &vectors.clone().with_machine(machine));
     assert_ne!(on(Machine::GENERIC)?, on(Machine::SAPPHIRE_RAPIDS)?);
     Ok(())

@@ -319,7 +319,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         // the other kernels beside tile registers are those of 512-bit vectors
         let skipped = |strategy| match strategy {
             Algorithm::Reference => isa != Isa::Portable,
-            Algorithm::Matrix => false,
+            Algorithm::Amx => false,
             _ => isa == Isa::Amx,
         };
         for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
@@ -479,12 +479,12 @@ fn outputs_past_the_caches() -> TractResult<()> {
             Ok(Some(plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
         };
         // the definition takes a minute; nothing there writes past the caches
-        let want = by(Algorithm::Phases, Isa::Portable)?.context("phases takes everything")?;
+        let want = by(Algorithm::DirectPositions, Isa::Portable)?.context("phases takes everything")?;
         let want = want.try_as_plain_ram()?.as_slice::<f32>()?;
         ensure!(size_of_val(want) > 32 << 20, "an output of {} elements is small", want.len());
         let isas = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
         for (strategy, isa) in
-            [Algorithm::Matrix, Algorithm::Channels, Algorithm::Phases].into_iter().cartesian_product(isas)
+            [Algorithm::Amx, Algorithm::DirectChannels, Algorithm::DirectPositions].into_iter().cartesian_product(isas)
         {
             let Some(got) = by(strategy, isa)? else { continue };
             let got = got.try_as_plain_ram()?.as_slice::<f32>()?;
@@ -502,7 +502,8 @@ fn outputs_past_the_caches() -> TractResult<()> {
             *ran.entry(strategy as usize).or_insert(0) += 1;
         }
     }
-    for strategy in [Algorithm::Matrix, Algorithm::Channels, Algorithm::Phases].into_iter().filter(|s| s.is_available())
+    for strategy in
+        [Algorithm::Amx, Algorithm::DirectChannels, Algorithm::DirectPositions].into_iter().filter(|s| s.is_available())
     {
         ensure!(ran.contains_key(&(strategy as usize)), "{strategy} declined every layer");
     }
@@ -542,7 +543,7 @@ fn windows() {
         };
         let dt = [DatumType::F32, DatumType::F16, DatumType::F64][i % 3];
         let input: TVec<usize> = tvec!(1 + i % 2, 3, size.0, size.1);
-        let options = PlanOptions::default().with_strategy(Algorithm::Depthwise);
+        let options = PlanOptions::default().with_strategy(Algorithm::DepthwiseRows);
         let plan = Plan::new(&spec, &input, None, dt, &options).unwrap();
         ran.iter_mut().zip(ways).for_each(|(ran, way)| *ran += plan.to_string().contains(way) as usize);
         let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail: i % 4 == 1, seed: i as u64 };
@@ -653,7 +654,7 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
             let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
             plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
         };
-        let want = f64::from_tensor(&by(Algorithm::Phases, Isa::best())?);
+        let want = f64::from_tensor(&by(Algorithm::DirectPositions, Isa::best())?);
         for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available() && *isa != Isa::Amx) {
             let got = f64::from_tensor(&by(Algorithm::Winograd, isa)?);
             ensure!(got.len() == want.len());
@@ -708,9 +709,11 @@ fn input_in_place() -> TractResult<()> {
         };
         let (_, want) = by(Algorithm::Reference, Isa::Portable)?.context("the definition declines nothing")?;
         let isas = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
-        for (strategy, isa) in [Algorithm::Phases, Algorithm::Channels].into_iter().cartesian_product(isas) {
+        for (strategy, isa) in
+            [Algorithm::DirectPositions, Algorithm::DirectChannels].into_iter().cartesian_product(isas)
+        {
             let Some((plan, got)) = by(strategy, isa)? else { continue };
-            ensure!(strategy != Algorithm::Phases || plan.contains("read in place"), "{plan}");
+            ensure!(strategy != Algorithm::DirectPositions || plan.contains("read in place"), "{plan}");
             in_place += usize::from(plan.contains("read in place"));
             ensure!(got.len() == want.len());
             for (at, (got, want)) in got.iter().zip(&want).enumerate() {

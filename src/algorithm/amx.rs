@@ -4,8 +4,8 @@
 //! is one constant offset; strips of sums are stored as those of [`channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
 //! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
 
-use crate::algorithm::Operands;
 use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost;
 use crate::estimate::machine::Machine;
@@ -16,7 +16,7 @@ use crate::kernel::{
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{Filling, GridBlocks, Landing, Sheets};
-use crate::layout::taps::{Listed, TapTable, axes_of, too_many_phases};
+use crate::layout::taps::{Listed, TapTable};
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
 use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
@@ -46,7 +46,7 @@ const BYTES_IN_PLACE: usize = 1 << 15;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MatrixPlan {
+pub struct Amx {
     /// Output channels of the last panel; the others have 32.
     pub tail_width: usize,
     /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each strip.
@@ -69,24 +69,16 @@ pub struct MatrixPlan {
     table: Listed<StripTable>,
 }
 
-impl MatrixPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<MatrixPlan, String> {
+impl Algorithm for Amx {
+    fn propose(query: &Query) -> Result<Amx, String> {
+        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
         }
         if !matches!(datum_type, DatumType::F32 | DatumType::F16) {
             return Err(format!("tile registers have no sums in the type that those of {datum_type:?} are made in"));
         }
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
+        let axes = query.axes()?;
         let parted = match layout {
             None => None,
             Some(FilterLayout::Parts { width: WIDTH, tail_width: tail }) if *tail == tail_width(problem) => Some(true),
@@ -97,12 +89,73 @@ impl MatrixPlan {
             }
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let axes = axes_of(problem);
-        let plans = [false, true].map(|apart| MatrixPlan::with_sheets(problem, axes.clone(), machine, parted, apart));
+        let plans = [false, true].map(|apart| Amx::with_sheets(problem, axes.to_vec(), machine, parted, apart));
         let [together, apart] = plans;
         Ok(if apart.cost < together.cost { apart } else { together })
     }
 
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
+        let cells = sheets.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
+        let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
+        let of_parts = sheets.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
+        let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
+        let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
+        let by_way = BYTES_BY_WAY + 2 * POSITIONS_BY_WAY * DEPTH * element;
+        [cells, weights, parts, sums, by_way, bytes_of_tasks(problem, &self.axes, blocks)]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+
+    fn filter_layout(&self) -> FilterLayout {
+        match self.parted {
+            true => FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width },
+            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.tail_width, chunk: self.chunk },
+        }
+    }
+
+    fn explain(&self) -> String {
+        let runs = if self.by_row { "rows" } else { "blocks" };
+        format!(
+            "each number in three parts of 8 bits, by {runs}, blocks of {}x{} positions",
+            self.block_rows, self.block_columns
+        )
+    }
+
+    fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, isa, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: 4 * POSITIONS_AT_ONCE,
+            panel: WIDTH,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let filling = task.filling(&prepared.taps.sheets, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        })
+    }
+}
+
+impl Amx {
     /// Decides, but for how rows are laid out.
     fn with_sheets(
         problem: &Problem,
@@ -110,7 +163,7 @@ impl MatrixPlan {
         machine: &Machine,
         parted: Option<bool>,
         apart: bool,
-    ) -> MatrixPlan {
+    ) -> Amx {
         let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
         // of L2, a block's parts take at most half
@@ -150,7 +203,7 @@ impl MatrixPlan {
         let again = if blocks.count > 1 && filter > machine.l2 { cost::READ_AGAIN } else { 0 };
         let streamed = steps.saturating_mul(sides).saturating_mul(per_side + again);
         let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
-        MatrixPlan {
+        Amx {
             tail_width: tail_width(problem),
             parted,
             chunk: problem.group_in,
@@ -165,61 +218,10 @@ impl MatrixPlan {
         }
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
-        // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
-        let cells = sheets.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
-        let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
-        let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
-        let of_parts = sheets.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
-        let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
-        let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
-        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        let by_way = BYTES_BY_WAY + 2 * POSITIONS_BY_WAY * DEPTH * element;
-        [cells, weights, parts, sums, by_way, bytes_of_tasks(problem, &self.axes, blocks)]
-            .into_iter()
-            .fold(0, usize::saturating_add)
-    }
-
     /// (Channel, tap) pairs of the phase that has most.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
         let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         self.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
-    }
-
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
-        match self.parted {
-            true => FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width },
-            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.tail_width, chunk: self.chunk },
-        }
-    }
-
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
-        &self,
-        problem: &Problem,
-        isa: Isa,
-        filter: &PackedFilter,
-        operands: &Operands<E>,
-        output: &mut [E],
-    ) -> TractResult<()> {
-        let mut own = None;
-        let prepared = Prepared::new(self, problem, isa, filter, operands, &mut own)?;
-        let block = Block {
-            rows: self.block_rows,
-            columns: self.block_columns,
-            least: 4 * POSITIONS_AT_ONCE,
-            panel: WIDTH,
-            cost: self.cost,
-        };
-        let cut = Cut::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            let filling = task.filling(&prepared.taps.sheets, &prepared.strides.2)?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
-        })
     }
 }
 
@@ -265,7 +267,7 @@ struct Prepared<'a, E: Element> {
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a MatrixPlan,
+        plan: &'a Amx,
         problem: &'a Problem,
         isa: Isa,
         filter: &'a PackedFilter,

@@ -3,16 +3,15 @@
 //! The products of a few input rows, one per (output channel, tap), live in a ring that stays in L2, so that there is no column buffer of
 //! the input's size. Nothing is shifted before the product, so the input is read in place.
 
-use crate::algorithm::Operands;
 use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::geometry::{AxisPhases, Tap};
-use crate::kernel::{Dispatch, GatheredRun, KernelSizes, Kernels, PositionTile, Source, Start};
+use crate::kernel::{Dispatch, GatheredRun, Kernels, PositionTile, Source, Start};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::layout::taps::{axes_of, too_many_phases};
+
 use crate::memory::refill;
 use crate::memory::{Aligned, Scratch};
 use crate::output::partition::group_parts;
@@ -28,7 +27,7 @@ const MOST_TOGETHER: usize = 16;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Col2imPlan {
+pub struct Col2im {
     /// Products (output channel × tap) of a register tile.
     pub mr: usize,
     /// Products of the last panel's tile.
@@ -42,24 +41,16 @@ pub struct Col2imPlan {
     axes: Vec<AxisPhases>,
 }
 
-impl Col2imPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<Col2imPlan, String> {
+impl Algorithm for Col2im {
+    fn propose(query: &Query) -> Result<Col2im, String> {
+        let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has nothing to gather".to_string());
         }
         if problem.axes.len() != 2 {
             return Err(format!("{} spatial axes, not two", problem.axes.len()));
         }
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
+        let axes = query.axes()?;
         let forced = match layout {
             None => None,
             Some(FilterLayout::Columns { mr, tail_mr }) => Some((*mr, *tail_mr)),
@@ -77,12 +68,11 @@ impl Col2imPlan {
         if products > 1024 {
             return Err(format!("{products} products a position outgrow the ring"));
         }
-        let KernelSizes { lanes, position_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
-        let axes = axes_of(problem);
+        let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
-        let element = crate::element::compute_bytes(datum_type);
-        let mut best: Option<Col2imPlan> = None;
-        for &(mr, nv) in &tiles {
+        let element = query.element;
+        let mut best: Option<Col2im> = None;
+        for &(mr, nv) in tiles {
             let tail = products % mr;
             let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
             if forced.is_some_and(|f| f != (mr, tail_mr)) {
@@ -114,14 +104,17 @@ impl Col2imPlan {
             let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
             let cost = cost.saturating_add(rows);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(Col2imPlan { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
+                best = Some(Col2im { mr, tail_mr, nv, chunk_rows, cost, axes: axes.to_vec() });
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[0], &self.axes[1]);
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         // vectors and panels end where whole ones do
@@ -135,23 +128,15 @@ impl Col2imPlan {
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
     }
 
-    /// Elements of the products of `chunk_rows` input rows by one weight.
-    fn slot(&self, lanes: usize) -> usize {
-        (self.chunk_rows * self.axes[1].input).next_multiple_of(lanes)
+    fn explain(&self) -> String {
+        format!("tiles of {}x{}, {} input rows at a time", self.mr, self.nv, self.chunk_rows)
     }
 
-    /// Elements of the ring from the products of a weight to those of the next.
-    fn ring_pitch(&self, lanes: usize) -> usize {
-        slots(&self.axes[0], self.chunk_rows) * self.slot(lanes)
-    }
-
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -178,6 +163,18 @@ impl Col2imPlan {
     }
 }
 
+impl Col2im {
+    /// Elements of the products of `chunk_rows` input rows by one weight.
+    fn slot(&self, lanes: usize) -> usize {
+        (self.chunk_rows * self.axes[1].input).next_multiple_of(lanes)
+    }
+
+    /// Elements of the ring from the products of a weight to those of the next.
+    fn ring_pitch(&self, lanes: usize) -> usize {
+        slots(&self.axes[0], self.chunk_rows) * self.slot(lanes)
+    }
+}
+
 /// Slots of `chunk_rows` input rows that the ring needs: what the taps of a grid row span, wherever a chunk begins.
 fn slots(y: &AxisPhases, chunk_rows: usize) -> usize {
     let shifts = y.shifts();
@@ -193,7 +190,7 @@ struct Panel<T: 'static> {
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a Col2imPlan,
+    plan: &'a Col2im,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     panels: Vec<Panel<E::Compute>>,
@@ -220,7 +217,7 @@ struct Ring<'a, T> {
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a Col2imPlan,
+        plan: &'a Col2im,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,

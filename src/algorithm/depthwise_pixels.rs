@@ -4,16 +4,15 @@
 //! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
 //! transposed squares on its way in and on its way out, a vector of channels at a time.
 
-use crate::algorithm::Operands;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::geometry::{AxisPhases, Tap};
 use crate::kernel::KernelSizes;
 use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Kernels, Picks};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::taps::{axes_of, taps_before, too_many_phases};
+use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
 use crate::output::partition::{BYTES_BY_WAY, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
 use crate::parallel::threads;
@@ -53,7 +52,7 @@ const MOST_READS: usize = 4096;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CellsPlan {
+pub struct DepthwisePixels {
     /// Output channels of a vector.
     pub width: usize,
     /// Groups that are computed together: all of them where channels are last, or else vectors of them as long as they are small.
@@ -69,16 +68,10 @@ pub struct CellsPlan {
     picks: Option<Picks>,
 }
 
-impl CellsPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<CellsPlan, String> {
-        let KernelSizes { lanes, picks, .. } = KernelSizes::new(datum_type, isa);
+impl Algorithm for DepthwisePixels {
+    fn propose(query: &Query) -> Result<DepthwisePixels, String> {
+        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let KernelSizes { lanes, picks, .. } = query.sizes;
         let picked = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
         if picked && problem.data_format == DataFormat::Ncx {
@@ -95,9 +88,7 @@ impl CellsPlan {
         if let Some(None) = list {
             return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
         }
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
+        let axes = query.axes()?;
         let taps = problem.axes.iter().fold(1usize, |taps, axis| taps.saturating_mul(axis.kernel));
         if taps > MOST_TAPS {
             return Err(format!("{taps} taps are too many to list for each place near a border"));
@@ -110,7 +101,6 @@ impl CellsPlan {
         if layout.is_some_and(|l| *l != FilterLayout::Cells { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
-        let axes = axes_of(problem);
         let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
         if picked && chain > LONGEST_SUM {
@@ -122,13 +112,21 @@ impl CellsPlan {
         let together = match problem.data_format {
             DataFormat::Nxc => problem.group,
             DataFormat::Ncx => {
-                let plane = input.max(output).saturating_mul(lanes * crate::element::compute_bytes(datum_type)).max(1);
+                let plane = input.max(output).saturating_mul(lanes * query.element).max(1);
                 lanes * (TRANSPOSED_BYTES / plane).clamp(1, problem.group.div_ceil(lanes))
             }
         };
         let depths = (together * problem.group_in, together * problem.group_out);
-        let mut plan = CellsPlan { width, together, depths, block_rows: 1, cost: 0, axes, picks: list.flatten() };
-        let budget = machine.l2 / SHARE_OF_INPUT / crate::element::compute_bytes(datum_type);
+        let mut plan = DepthwisePixels {
+            width,
+            together,
+            depths,
+            block_rows: 1,
+            cost: 0,
+            axes: axes.to_vec(),
+            picks: list.flatten(),
+        };
+        let budget = machine.l2 / SHARE_OF_INPUT / query.element;
         let (one, two) = (plan.window(1), plan.window(2));
         let per_row = two.saturating_sub(one).max(1);
         let grid = plan.axes[plan.axes.len() - 2].grid;
@@ -162,37 +160,17 @@ impl CellsPlan {
         let vector = of_taps.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
         let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs).saturating_add(edges);
         let cost = (vectors as u64).saturating_mul(problem.batch as u64);
-        let row = plan
-            .axes
-            .last()
-            .map_or(0, |x| x.input.max(x.output))
-            .saturating_mul(lanes * crate::element::compute_bytes(datum_type));
+        let row = plan.axes.last().map_or(0, |x| x.input.max(x.output)).saturating_mul(lanes * query.element);
         let cost = if row > machine.l2 / 4 { cost::of_long_rows(cost) } else { cost };
         plan.cost = cost.saturating_add(beyond);
         Ok(plan)
     }
 
-    /// Grid rows whose results are stored together.
-    fn stored_rows(&self, problem: &Problem) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let row = x.output.saturating_mul(self.depths.1).saturating_mul(y.out_step * size_of::<f32>());
-        (RESULT_BYTES[usize::from(problem.data_format == DataFormat::Nxc)] / row).clamp(1, self.block_rows)
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
     }
 
-    /// Elements of the input that a block of grid rows reads, at most.
-    fn window(&self, rows: usize) -> usize {
-        let (outer, [y, x]) = self.axes.split_at(self.axes.len() - 2) else {
-            unreachable!("axes end in rows and columns")
-        };
-        let shifts = y.shifts();
-        let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
-        let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
-        let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
-        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
-    }
-
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         // squares run over the last cell by a vector of cells
         let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
@@ -208,13 +186,15 @@ impl CellsPlan {
             .saturating_add(BYTES_BY_WAY)
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Cells { width: self.width }
     }
 
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn explain(&self) -> String {
+        format!("{} rows of {} channels at a time", self.block_rows, self.depths.1)
+    }
+
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -242,9 +222,30 @@ impl CellsPlan {
     }
 }
 
+impl DepthwisePixels {
+    /// Grid rows whose results are stored together.
+    fn stored_rows(&self, problem: &Problem) -> usize {
+        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let row = x.output.saturating_mul(self.depths.1).saturating_mul(y.out_step * size_of::<f32>());
+        (RESULT_BYTES[usize::from(problem.data_format == DataFormat::Nxc)] / row).clamp(1, self.block_rows)
+    }
+
+    /// Elements of the input that a block of grid rows reads, at most.
+    fn window(&self, rows: usize) -> usize {
+        let (outer, [y, x]) = self.axes.split_at(self.axes.len() - 2) else {
+            unreachable!("axes end in rows and columns")
+        };
+        let shifts = y.shifts();
+        let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
+        let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
+        let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
+        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
+    }
+}
+
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a CellsPlan,
+    plan: &'a DepthwisePixels,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     /// Where the weights of each phase begin, by residues, in taps.
@@ -302,7 +303,7 @@ fn runs(axis: &AxisPhases, phase: usize) -> Vec<(Range<usize>, Vec<Inside>, i64)
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a CellsPlan,
+        plan: &'a DepthwisePixels,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,

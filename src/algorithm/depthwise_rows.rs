@@ -4,16 +4,15 @@
 //! vectors run over row ends ([`Kernels::sum_of_plane`]); else the phases of a row are summed over positions that follow each other and
 //! interleaved in registers ([`Kernels::sum_of_taps`]).
 
-use crate::algorithm::Operands;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::geometry::{AxisPhases, Phase};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{Filling, Sheets};
-use crate::layout::taps::{axes_of, taps_before, too_many_phases};
+use crate::layout::taps::taps_before;
 use crate::layout::window::{WindowTaps, reads_in_place};
 use crate::layout::{blocks_of, even_blocks};
 use crate::memory::{Aligned, Scratch};
@@ -32,7 +31,7 @@ const SHEET_BYTES: usize = 64 * 1024;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DepthwisePlan {
+pub struct DepthwiseRows {
     /// How a channel's results are summed.
     pub way: Way,
     /// Grid rows of a block.
@@ -93,33 +92,24 @@ fn steps(axes: &[AxisPhases], laid_out: &[AxisPhases]) -> (usize, usize) {
     (step(2), step(1))
 }
 
-impl DepthwisePlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<DepthwisePlan, String> {
+impl Algorithm for DepthwiseRows {
+    fn propose(query: &Query) -> Result<DepthwiseRows, String> {
+        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if problem.group_in != 1 {
             return Err(format!("{} input channels a group, not one", problem.group_in));
         }
         if problem.data_format != DataFormat::Ncx {
             return Err("rows of a channel are not contiguous in NXC".to_string());
         }
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
-        if layout.is_some_and(|l| *l != Self::layout()) {
+        let axes = query.axes()?;
+        if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, tail_mr: 1 }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
-        let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let windows = x.out_step == 1;
-        let KernelSizes { lanes, masks, .. } = KernelSizes::new(datum_type, isa);
+        let KernelSizes { lanes, masks, .. } = query.sizes;
         let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
-        let mut laid_out = axes.clone();
+        let mut laid_out = axes.to_vec();
         for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {
             axis.in_step = 1;
         }
@@ -165,11 +155,14 @@ impl DepthwisePlan {
         let groups = group.saturating_mul(problem.group).saturating_mul(problem.batch) as u64;
         let moved = cost::beyond_cache(problem, datum_type, isa, machine).saturating_add(cost::LISTED_ROWS);
         let cost = groups.saturating_add(moved);
-        Ok(DepthwisePlan { way, block_rows, cost, axes, laid_out })
+        Ok(DepthwiseRows { way, block_rows, cost, axes: axes.to_vec(), laid_out })
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let sheets = match self.way.is_in_place() {
             // elements of another type are widened
             true => self.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.input)),
@@ -180,13 +173,22 @@ impl DepthwisePlan {
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1)).saturating_add(MASK_BYTES)
     }
 
-    /// That of panels of one channel.
-    pub fn layout() -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Phases { mr: 1, tail_mr: 1 }
     }
 
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn explain(&self) -> String {
+        match self.way {
+            Way::Planes => "all rows of the input at once, in place",
+            Way::WindowsInPlace => "a window moving down the rows of the input in place",
+            Way::Windows => "a window moving down the rows",
+            Way::Runs => "blocks of rows at a time",
+            Way::Rows => "rows at a time",
+        }
+        .to_string()
+    }
+
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -226,7 +228,7 @@ impl DepthwisePlan {
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a DepthwisePlan,
+    plan: &'a DepthwiseRows,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     sheets: Sheets,
@@ -250,7 +252,7 @@ struct Prepared<'a, E: Element> {
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a DepthwisePlan,
+        plan: &'a DepthwiseRows,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,

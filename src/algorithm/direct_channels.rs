@@ -3,18 +3,16 @@
 //! Where [`phases`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
 //! streams positions, strip by strip.
 
-use crate::algorithm::Operands;
 use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
-use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
 use crate::layout::panels::{PanelShape, Panels};
-use crate::layout::taps::{Listed, TapTable, axes_of, too_many_phases};
+use crate::layout::taps::{Listed, TapTable};
 use crate::memory::Scratch;
 use crate::output::blocks::{PhaseOfStrip, Run, StripShape, StripTable, Strips};
 use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
@@ -42,7 +40,7 @@ const MOST_CELLS: usize = 14;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChannelsPlan {
+pub struct DirectChannels {
     /// Output channels of a panel.
     pub width: usize,
     /// Output channels of the last panel.
@@ -71,34 +69,25 @@ pub struct ChannelsPlan {
     table: Listed<StripTable>,
 }
 
-impl ChannelsPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<ChannelsPlan, String> {
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
+impl Algorithm for DirectChannels {
+    fn propose(query: &Query) -> Result<DirectChannels, String> {
+        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let axes = query.axes()?;
         let forced = match layout {
             None => None,
             Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let KernelSizes { lanes, channel_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
+        let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_out < lanes {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
         }
-        let axes = axes_of(problem);
         let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
         let phases: usize = axes.iter().map(|a| a.out_step).product();
         let depth = problem.group_in * taps;
-        let element = crate::element::compute_bytes(datum_type);
+        let element = query.element;
         let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64)
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
@@ -148,7 +137,7 @@ impl ChannelsPlan {
         let row_share = y.share_inside();
 
         let most = if transposed { MOST_CELLS } else { MOST_POSITIONS };
-        let mut best: Option<ChannelsPlan> = None;
+        let mut best: Option<DirectChannels> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
         {
             let width = nv * lanes;
@@ -171,7 +160,7 @@ impl ChannelsPlan {
                 block.saturating_mul((blocks.count * problem.group * problem.batch) as u64).saturating_add(beyond);
             let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(ChannelsPlan {
+                best = Some(DirectChannels {
                     width,
                     tail_width,
                     positions,
@@ -184,7 +173,7 @@ impl ChannelsPlan {
                     block_rows: blocks.rows,
                     block_columns: blocks.columns,
                     cost,
-                    axes: axes.clone(),
+                    axes: axes.to_vec(),
                     table: Listed::new(),
                 });
             }
@@ -192,8 +181,11 @@ impl ChannelsPlan {
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
         // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
@@ -206,13 +198,24 @@ impl ChannelsPlan {
             .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
     }
 
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn explain(&self) -> String {
+        let source = match (self.direct, self.transposed) {
+            (true, _) => "in place",
+            (_, true) => "in a transposed copy",
+            _ => "in padded rows",
+        };
+        let runs = if self.by_row { "rows" } else { "blocks" };
+        format!(
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source} by {runs}, blocks of {}x{} positions",
+            self.positions, self.width, self.chunk, self.taps, self.block_rows, self.block_columns
+        )
+    }
+
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -259,7 +262,7 @@ pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, 
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a ChannelsPlan,
+    plan: &'a DirectChannels,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     taps: &'a TapTable,
@@ -274,7 +277,7 @@ struct Prepared<'a, E: Element> {
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a ChannelsPlan,
+        plan: &'a DirectChannels,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,

@@ -3,16 +3,14 @@
 //! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
 //! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
-use crate::algorithm::Operands;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
-use crate::kernel::KernelSizes;
 use crate::kernel::{CellRuns, Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
-use crate::layout::taps::{Listed, Phase, TapTable, axes_of, too_many_phases};
+use crate::layout::taps::{Listed, Phase, TapTable};
 use crate::memory::{Aligned, Scratch};
 use crate::output::epilogue::Tail;
 use crate::output::partition::{Block, Cut, MOST_ROWS, Task, bytes_of_tasks, flat_runs, run_tasks};
@@ -68,7 +66,7 @@ const FEWEST_IN_SQUARES: usize = 4;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PhasesPlan {
+pub struct DirectPositions {
     /// Output channels of a register tile.
     pub mr: usize,
     /// Output channels of the last panel's tile.
@@ -99,26 +97,17 @@ pub struct PhasesPlan {
     taps: Listed<TapTable>,
 }
 
-impl PhasesPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<PhasesPlan, String> {
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
+impl Algorithm for DirectPositions {
+    fn propose(query: &Query) -> Result<DirectPositions, String> {
+        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let axes = query.axes()?;
         let forced = match layout {
             None => None,
             Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let shapes = KernelSizes::new(datum_type, isa);
+        let shapes = &query.sizes;
         let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
-        let axes = axes_of(problem);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let depth = problem.group_in * taps;
@@ -131,7 +120,7 @@ impl PhasesPlan {
         let in_place = problem.data_format == DataFormat::Ncx
             && same_element
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
-        let element = crate::element::compute_bytes(datum_type);
+        let element = query.element;
         // groups that are computed together, where one panel has all output channels of each
         let bundle = match problem.data_format {
             DataFormat::Ncx => 1,
@@ -146,7 +135,7 @@ impl PhasesPlan {
                 cost::beyond_caches(problem, datum_type, slots, lanes, isa)
             }
         };
-        let mut best: Option<PhasesPlan> = None;
+        let mut best: Option<DirectPositions> = None;
         for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
             if in_place && !apart {
                 continue;
@@ -249,7 +238,7 @@ impl PhasesPlan {
                 };
                 let cost = cost.saturating_add(waits);
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
-                    best = Some(PhasesPlan {
+                    best = Some(DirectPositions {
                         mr,
                         tail_mr,
                         bundle,
@@ -263,7 +252,7 @@ impl PhasesPlan {
                         block_rows,
                         block_columns,
                         cost,
-                        axes: axes.clone(),
+                        axes: axes.to_vec(),
                         taps: Listed::new(),
                     });
                 }
@@ -272,8 +261,11 @@ impl PhasesPlan {
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let sheets = if self.direct {
             0
@@ -285,13 +277,26 @@ impl PhasesPlan {
         sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Phases { mr: self.mr, tail_mr: self.tail_mr }
     }
 
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn explain(&self) -> String {
+        let source = match (self.direct, self.apart) {
+            (true, _) if self.ahead => "in place, fetched ahead",
+            (true, _) => "in place",
+            (_, true) => "in a copy per column shift",
+            _ => "in padded rows",
+        };
+        let store = if self.rows { "from registers" } else { "through a buffer" };
+        let groups = if self.bundle > 1 { format!(" of {} groups", self.bundle) } else { String::new() };
+        format!(
+            "tiles of {}x{}, rows stored {store}, input read {source}, blocks of {}x{} positions{groups}",
+            self.mr, self.nv, self.block_rows, self.block_columns
+        )
+    }
+
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -338,7 +343,7 @@ fn row_runs(chunk: usize, columns: usize, lanes: usize) -> (usize, usize) {
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a PhasesPlan,
+    plan: &'a DirectPositions,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     taps: &'a TapTable,
@@ -377,7 +382,7 @@ struct Panel<T: 'static> {
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a PhasesPlan,
+        plan: &'a DirectPositions,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,

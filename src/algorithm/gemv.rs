@@ -2,10 +2,9 @@
 //!
 //! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
 
-use crate::algorithm::Operands;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::strides_of;
@@ -25,7 +24,7 @@ const CHAIN: usize = 32;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MatVecPlan {
+pub struct Gemv {
     /// Columns of a panel.
     pub width: usize,
     /// Whether the weights do not fit in L2.
@@ -34,15 +33,9 @@ pub struct MatVecPlan {
     pub cost: u64,
 }
 
-impl MatVecPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<MatVecPlan, String> {
+impl Algorithm for Gemv {
+    fn propose(query: &Query) -> Result<Gemv, String> {
+        let &Query { problem, layout, machine, .. } = query;
         let pointwise = problem.axes.iter().all(|a| (a.kernel, a.output) == (1, 1));
         if problem.direction == Direction::Forward && !pointwise {
             return Err("a forward convolution of more than one position or tap".to_string());
@@ -50,21 +43,24 @@ impl MatVecPlan {
         if problem.axes.iter().any(|a| a.input != 1) {
             return Err("more than one input position".to_string());
         }
-        let width = VECTORS * crate::kernel::KernelSizes::new(datum_type, isa).lanes;
+        let width = VECTORS * query.sizes.lanes;
         if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
-        let bytes = weights.saturating_mul(problem.group * width / VECTORS * crate::element::compute_bytes(datum_type));
+        let bytes = weights.saturating_mul(problem.group * width / VECTORS * query.element);
         let streamed = bytes > machine.l2;
         let load = if streamed { cost::STREAMED } else { 1 };
         let group = weights.saturating_mul(problem.batch.max(load)).saturating_add(cost::PRODUCT);
-        Ok(MatVecPlan { width, streamed, cost: (group as u64).saturating_mul(problem.group as u64) })
+        Ok(Gemv { width, streamed, cost: (group as u64).saturating_mul(problem.group as u64) })
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let sums = (problem.group_out * taps).next_multiple_of(self.width).saturating_mul(problem.group);
         let input = problem.group * problem.group_in;
@@ -74,13 +70,15 @@ impl MatVecPlan {
         elements.saturating_mul(element).saturating_add(cells)
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Vectors { width: self.width }
     }
 
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn explain(&self) -> String {
+        format!("{} columns at a time", self.width)
+    }
+
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -129,7 +127,9 @@ impl MatVecPlan {
         })?;
         self.scatter(problem, kernels, operands, &sums, taps, output)
     }
+}
 
+impl Gemv {
     /// The sums of a range of a group's columns for an image, in parts as long as panels allow.
     fn columns<'s, T>(
         &self,

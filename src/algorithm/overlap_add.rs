@@ -4,17 +4,15 @@
 //! Lanes are (output channel, tap) pairs, so a short signal fills them as a long one does. An output cell gets its products in the order of
 //! the input, however the output is cut.
 
-use crate::algorithm::Operands;
 use crate::algorithm::direct_channels::MOST_POSITIONS;
 use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
-use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::taps::{axes_of, too_many_phases};
+
 use crate::memory::Scratch;
 use crate::output::partition::{Block, Cut, Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
@@ -36,7 +34,7 @@ const LEAST_OF_HALOS: usize = 8;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverlapPlan {
+pub struct OverlapAdd {
     /// Columns, which are (output channel, tap) pairs, of a panel.
     pub width: usize,
     /// Grid positions of a block.
@@ -46,15 +44,9 @@ pub struct OverlapPlan {
     axes: Vec<AxisPhases>,
 }
 
-impl OverlapPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<OverlapPlan, String> {
+impl Algorithm for OverlapAdd {
+    fn propose(query: &Query) -> Result<OverlapAdd, String> {
+        let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has nothing to add up".to_string());
         }
@@ -62,10 +54,8 @@ impl OverlapPlan {
         if axis.dilation != 1 {
             return Err("taps apart".to_string());
         }
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
-        let KernelSizes { lanes, channel_tiles, .. } = KernelSizes::new(datum_type, isa);
+        let axes = query.axes()?;
+        let (lanes, channel_tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         let columns = problem.group_out.saturating_mul(axis.kernel);
         let vectors = columns.div_ceil(lanes).min(VECTORS);
         let width = vectors * lanes;
@@ -73,13 +63,12 @@ impl OverlapPlan {
             return Err(format!("the filter is packed for {layout:?}"));
         }
         let columns = columns.next_multiple_of(width);
-        let axes = axes_of(problem);
         let grid = axes[1].grid;
         let halo = axis.kernel.div_ceil(axis.stride);
-        let fits = machine.l2 / SHARE_OF_PRODUCTS / crate::element::compute_bytes(datum_type) / columns;
+        let fits = machine.l2 / SHARE_OF_PRODUCTS / query.element / columns;
         let block = fits.max(LEAST_OF_HALOS * halo);
         // of the filter alone, so that a filter packed for one shape serves every other
-        if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / crate::element::compute_bytes(datum_type) {
+        if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / query.element {
             return Err(format!("blocks of {block} positions and {columns} products each outgrow L2"));
         }
         let block = block.clamp(1, grid.max(1));
@@ -92,11 +81,14 @@ impl OverlapPlan {
         let added = positions.saturating_mul(problem.group_out).saturating_mul(added);
         let group = multiplied.saturating_add(added).saturating_add(cost::CHANNEL) as u64;
         let cost = group.saturating_mul((problem.group * problem.batch) as u64);
-        Ok(OverlapPlan { width, block, cost, axes })
+        Ok(OverlapAdd { width, block, cost, axes: axes.to_vec() })
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let axis = &problem.axes[0];
         let columns = problem.group_out.saturating_mul(axis.kernel).next_multiple_of(self.width);
         let positions = self.block.saturating_add(axis.kernel.div_ceil(axis.stride) + 1);
@@ -106,13 +98,15 @@ impl OverlapPlan {
         elements.saturating_mul(element).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Vectors { width: self.width }
     }
 
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
+    fn explain(&self) -> String {
+        format!("{} grid positions at a time", self.block)
+    }
+
+    fn run<E: Element>(
         &self,
         problem: &Problem,
         isa: Isa,
@@ -149,7 +143,7 @@ impl OverlapPlan {
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a OverlapPlan,
+    plan: &'a OverlapAdd,
     problem: &'a Problem,
     axis: &'a Axis,
     kernels: &'static Kernels<E::Compute>,

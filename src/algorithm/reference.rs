@@ -1,66 +1,102 @@
 //! The definition, one output element at a time: the last of the list, which never declines.
 
-use crate::algorithm::Operands;
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
-use crate::layout::filter::PackedFilter;
+use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::strides_of;
-use crate::spec::{Axis, DeconvSpec, Direction, Problem};
+use crate::simd::isa::Isa;
+use crate::spec::{Axis, Direction, Problem};
 use tract_core::internal::tract_ndarray::Dimension;
 use tract_core::internal::*;
 
-/// Writes the whole output.
-pub(crate) fn run<E: Element>(
-    spec: &DeconvSpec,
-    problem: &Problem,
-    filter: &PackedFilter,
-    operands: &Operands<E>,
-    output: &mut [E],
-) -> TractResult<()> {
-    let weights = filter.data::<E>()?;
-    let strides = spec.filter_strides();
-    let rank = problem.axes.len();
-    let (input_strides, output_strides) = (strides_of(&problem.input_shape()), strides_of(&problem.output_shape()));
-    let (c_axis, x_axis) = (problem.data_format.c_axis(rank + 2), problem.data_format.x_axis());
-    let spatial: TVec<usize> = problem.axes.iter().map(|a| a.output).collect();
-    for n in 0..problem.batch {
-        for g in 0..problem.group {
-            let in_base = n * input_strides[0] + g * problem.group_in * input_strides[c_axis];
-            for at in tract_ndarray::indices(&*spatial) {
-                let at = at.slice();
-                // per axis, the (tap, input index) pairs that meet this output
-                let pairs: TVec<TVec<(usize, usize)>> =
-                    problem.axes.iter().zip(at.iter()).map(|(axis, o)| meeting(axis, problem.direction, *o)).collect();
-                let spatial_offset: usize = at.iter().zip(&output_strides[x_axis..]).map(|(o, s)| o * s).sum();
-                for co in 0..problem.group_out {
-                    let channel = g * problem.group_out + co;
-                    let mut sum = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
-                    if pairs.iter().all(|p| !p.is_empty()) {
-                        let w_base = g * strides.group + co * strides.output;
-                        for pick in tract_ndarray::indices(&*pairs.iter().map(|p| p.len()).collect::<TVec<_>>()) {
-                            let pick = pick.slice();
-                            let (mut x, mut w) = (in_base, w_base);
-                            for (ax, p) in pick.iter().enumerate() {
-                                let (k, i) = pairs[ax][*p];
-                                x += i * input_strides[x_axis + ax];
-                                w += k * strides.kernel[ax];
-                            }
-                            for ci in 0..problem.group_in {
-                                sum = sum.mul_add(
-                                    operands.input[x + ci * input_strides[c_axis]].widen(),
-                                    weights[w + ci * strides.input].widen(),
-                                );
+/// The decision for one problem: there is nothing to decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference;
+
+impl Algorithm for Reference {
+    const FOLDS: bool = false;
+
+    fn propose(query: &Query) -> Result<Reference, String> {
+        match query.layout {
+            None | Some(FilterLayout::Plain) => Ok(Reference),
+            Some(other) => Err(format!("the filter is packed for {other:?}")),
+        }
+    }
+
+    fn cost(&self) -> Option<u64> {
+        None
+    }
+
+    fn working_bytes(&self, _problem: &Problem, _element: usize) -> usize {
+        0
+    }
+
+    fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Plain
+    }
+
+    fn explain(&self) -> String {
+        "one output element at a time".to_string()
+    }
+
+    fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        _isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let weights = filter.data::<E>()?;
+        let strides = filter.spec().filter_strides();
+        let rank = problem.axes.len();
+        let (input_strides, output_strides) = (strides_of(&problem.input_shape()), strides_of(&problem.output_shape()));
+        let (c_axis, x_axis) = (problem.data_format.c_axis(rank + 2), problem.data_format.x_axis());
+        let spatial: TVec<usize> = problem.axes.iter().map(|a| a.output).collect();
+        for n in 0..problem.batch {
+            for g in 0..problem.group {
+                let in_base = n * input_strides[0] + g * problem.group_in * input_strides[c_axis];
+                for at in tract_ndarray::indices(&*spatial) {
+                    let at = at.slice();
+                    // per axis, the (tap, input index) pairs that meet this output
+                    let pairs: TVec<TVec<(usize, usize)>> = problem
+                        .axes
+                        .iter()
+                        .zip(at.iter())
+                        .map(|(axis, o)| meeting(axis, problem.direction, *o))
+                        .collect();
+                    let spatial_offset: usize = at.iter().zip(&output_strides[x_axis..]).map(|(o, s)| o * s).sum();
+                    for co in 0..problem.group_out {
+                        let channel = g * problem.group_out + co;
+                        let mut sum = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
+                        if pairs.iter().all(|p| !p.is_empty()) {
+                            let w_base = g * strides.group + co * strides.output;
+                            for pick in tract_ndarray::indices(&*pairs.iter().map(|p| p.len()).collect::<TVec<_>>()) {
+                                let pick = pick.slice();
+                                let (mut x, mut w) = (in_base, w_base);
+                                for (ax, p) in pick.iter().enumerate() {
+                                    let (k, i) = pairs[ax][*p];
+                                    x += i * input_strides[x_axis + ax];
+                                    w += k * strides.kernel[ax];
+                                }
+                                for ci in 0..problem.group_in {
+                                    sum = sum.mul_add(
+                                        operands.input[x + ci * input_strides[c_axis]].widen(),
+                                        weights[w + ci * strides.input].widen(),
+                                    );
+                                }
                             }
                         }
+                        let at = n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset;
+                        let mut sum = [sum];
+                        operands.tail.of(channel).apply(at, 1, &mut sum);
+                        output[at] = E::narrow(sum[0]);
                     }
-                    let at = n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset;
-                    let mut sum = [sum];
-                    operands.tail.of(channel).apply(at, 1, &mut sum);
-                    output[at] = E::narrow(sum[0]);
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The (kernel index, input index) pairs that contribute to output `o`.

@@ -1,7 +1,7 @@
 //! SIMD micro-kernels.
 
 mod activation;
-mod amx;
+pub(crate) mod amx;
 mod col2im_row;
 mod depthwise_pixels;
 mod depthwise_plane;

@@ -179,6 +179,11 @@ impl PackedFilter {
         self.layout == *layout && self.spec.packs_like(spec)
     }
 
+    /// A spec that it was packed for.
+    pub(crate) fn spec(&self) -> &DeconvSpec {
+        &self.spec
+    }
+
     /// The layout it is packed in.
     pub fn layout(&self) -> &FilterLayout {
         &self.layout

@@ -7,18 +7,17 @@
 
 mod tiles;
 
-use crate::algorithm::Operands;
 use crate::algorithm::direct_channels::{even_part, run_cost};
+use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
 use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
-use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
 use crate::layout::panels::{PanelShape, Panels};
-use crate::layout::taps::{Listed, TapTable, axes_of, too_many_phases};
+use crate::layout::taps::{Listed, TapTable};
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{PhaseOfStrip, StripShape, StripTable, Strips};
 use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
@@ -57,7 +56,7 @@ const LONGEST_PERIOD: usize = 1024;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WinogradPlan {
+pub struct Winograd {
     /// Output channels of a panel.
     pub width: usize,
     /// Output channels of the last panel.
@@ -89,7 +88,7 @@ struct Table {
 }
 
 impl Table {
-    fn new(plan: &WinogradPlan, problem: &Problem, shape: &StripShape, lanes: usize) -> TractResult<Table> {
+    fn new(plan: &Winograd, problem: &Problem, shape: &StripShape, lanes: usize) -> TractResult<Table> {
         let axes = &plan.axes;
         let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
         let taps = TapTable::new(axes, sheets, false, 1, problem.group_in)?;
@@ -136,35 +135,26 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
-impl WinogradPlan {
-    /// Decides, or says why not.
-    pub(crate) fn propose(
-        problem: &Problem,
-        datum_type: DatumType,
-        isa: Isa,
-        layout: Option<&FilterLayout>,
-        machine: &Machine,
-    ) -> Result<WinogradPlan, String> {
+impl Algorithm for Winograd {
+    fn propose(query: &Query) -> Result<Winograd, String> {
+        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if !datum_type.is_float() {
             return Err("integers can't be halved".to_string());
         }
         if matches!(datum_type, DatumType::F32 | DatumType::F16) && isa == Isa::Amx {
             return Err(format!("tile registers of {isa} multiply as much, and more exactly"));
         }
-        if let Some(reason) = too_many_phases(problem) {
-            return Err(reason);
-        }
+        let axes = query.axes()?;
         let forced = match layout {
             None => None,
             Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let KernelSizes { lanes, channel_tiles: tiles, .. } = KernelSizes::new(datum_type, isa);
+        let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
             return Err(format!("{inputs} to {outputs} channels a group are too few"));
         }
-        let axes = axes_of(problem);
         let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
         let lattices = [Lattice::of(y), Lattice::of(x)];
         if lattices == [Lattice(None); 2] {
@@ -174,7 +164,7 @@ impl WinogradPlan {
         if period > LONGEST_PERIOD {
             return Err(format!("its taps are too far apart: tiles repeat after {period} positions"));
         }
-        let element = crate::element::compute_bytes(datum_type);
+        let element = query.element;
         let work = Work::of(&axes, lattices);
         let Cutting { block, window } =
             Cutting::of(&axes, lattices, &work, channels_of(problem, lanes) * element, machine);
@@ -189,7 +179,7 @@ impl WinogradPlan {
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
         let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
-        let mut best: Option<WinogradPlan> = None;
+        let mut best: Option<Winograd> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
             let width = nv * lanes;
             let tail_width = (problem.group_out % width).next_multiple_of(lanes);
@@ -223,7 +213,7 @@ impl WinogradPlan {
             let cost = image.saturating_mul((problem.group * problem.batch) as u64).saturating_add(beyond);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 let chunk = forced.map_or(problem.group_in, |f| f.2);
-                best = Some(WinogradPlan {
+                best = Some(Winograd {
                     width,
                     tail_width,
                     tiles: positions,
@@ -233,7 +223,7 @@ impl WinogradPlan {
                     block_columns: block.1,
                     cost,
                     lattices,
-                    axes: axes.clone(),
+                    axes: axes.to_vec(),
                     table: Listed::new(),
                 });
             }
@@ -241,8 +231,11 @@ impl WinogradPlan {
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output.
-    pub(crate) fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let [.., y, x] = &self.axes[..] else { unreachable!("axes end in rows and columns") };
         let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
         // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
@@ -268,11 +261,44 @@ impl WinogradPlan {
             .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
-    /// The layout of the filter.
-    pub fn filter_layout(&self) -> FilterLayout {
+    fn filter_layout(&self) -> FilterLayout {
         FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
     }
 
+    fn explain(&self) -> String {
+        format!(
+            "tiles of {}x{}, strips of {}x{} positions, blocks of {}x{} positions",
+            self.tiles, self.width, self.window.0, self.window.1, self.block_rows, self.block_columns
+        )
+    }
+
+    fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let mut own = None;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let block = Block {
+            rows: self.block_rows,
+            columns: self.block_columns,
+            least: FEWEST_TILES,
+            panel: self.width,
+            cost: self.cost,
+        };
+        let cut = Cut::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
+        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+            let filling = task.filling(&prepared.table.strips.taps.sheets, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        })
+    }
+}
+
+impl Winograd {
     fn shape(&self) -> StripShape {
         let columns = &self.axes[self.axes.len() - 1];
         StripShape {
@@ -303,37 +329,11 @@ impl WinogradPlan {
         // weights of a chunk are next to each other
         (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
     }
-
-    /// Writes the whole output.
-    pub(crate) fn run<E: Element>(
-        &self,
-        problem: &Problem,
-        isa: Isa,
-        filter: &PackedFilter,
-        operands: &Operands<E>,
-        output: &mut [E],
-    ) -> TractResult<()> {
-        let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let mut own = None;
-        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
-        let block = Block {
-            rows: self.block_rows,
-            columns: self.block_columns,
-            least: FEWEST_TILES,
-            panel: self.width,
-            cost: self.cost,
-        };
-        let cut = Cut::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            let filling = task.filling(&prepared.table.strips.taps.sheets, &prepared.strides.2)?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
-        })
-    }
 }
 
 /// Everything that tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a WinogradPlan,
+    plan: &'a Winograd,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     table: &'a Table,
@@ -369,7 +369,7 @@ struct Tiles {
 
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
-        plan: &'a WinogradPlan,
+        plan: &'a Winograd,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
