@@ -28,7 +28,7 @@ pub struct Explanation {
     /// The output's shape.
     pub output: TVec<TDim>,
     /// What is applied to the results before they are stored.
-    pub tail: Vec<Step>,
+    pub epilogue: Vec<Step>,
     /// What follows from the shape, where all symbols in it are known and it is not empty.
     pub concrete: Option<Concrete>,
 }
@@ -77,7 +77,7 @@ fn explain_into(
         } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
             let plain = explain_node(&name, model, node, symbols, op.dialect, &op.spec, &op.options)
                 .with_context(|| name.clone())?;
-            explanations.push(Explanation { tail: op.tail.clone(), ..plain });
+            explanations.push(Explanation { epilogue: op.epilogue.clone(), ..plain });
         }
         for (label, body) in bodies(node) {
             explain_into(&format!("{name}/{label}"), body, symbols, explanations)?;
@@ -143,7 +143,7 @@ fn explain_node(
         datum_type: data.datum_type,
         input,
         output,
-        tail: vec![],
+        epilogue: vec![],
         concrete,
     })
 }
@@ -154,8 +154,8 @@ impl fmt::Display for Explanation {
         writeln!(f, "{} ({})", self.name, self.dialect)?;
         writeln!(f, "  {}", self.spec)?;
         writeln!(f, "  {:?}: [{}] -> [{}]", self.datum_type, shape(&self.input), shape(&self.output))?;
-        if !self.tail.is_empty() {
-            writeln!(f, "  then {}", list(&self.tail, ", "))?;
+        if !self.epilogue.is_empty() {
+            writeln!(f, "  then {}", list(&self.epilogue, ", "))?;
         }
         let Some(concrete) = &self.concrete else {
             let empty = self.input.contains(&0.to_dim());

@@ -82,7 +82,7 @@ pub(crate) struct Following {
     /// What goes into weights and bias.
     pub affine: Option<Affine>,
     /// What is applied to the results, in order.
-    pub tail: Vec<Step>,
+    pub epilogue: Vec<Step>,
     /// What the tail adds, in order.
     pub residuals: TVec<OutletId>,
     /// The outlet that takes the place of the last folded node's.
@@ -122,20 +122,20 @@ pub(crate) fn following(
         }
         outlet = next;
     }
-    let mut found = Following { affine: None, tail: vec![], residuals: tvec![], outlet };
+    let mut found = Following { affine: None, epilogue: vec![], residuals: tvec![], outlet };
     // weights of 16 bits would be rounded once more, and sums of many of them show it
     let wide = fact.datum_type != f16::datum_type();
     for fold in folds {
         match fold {
-            Fold::Affine(affine) if weights && wide && found.tail.is_empty() => found.affine = Some(affine),
-            Fold::Affine(Affine { factor, term }) => found.tail.push(Step::Affine {
+            Fold::Affine(affine) if weights && wide && found.epilogue.is_empty() => found.affine = Some(affine),
+            Fold::Affine(Affine { factor, term }) => found.epilogue.push(Step::Affine {
                 factor: per_channel(factor, fact.datum_type)?,
                 term: per_channel(term, fact.datum_type)?,
             }),
-            Fold::Step(step) => found.tail.push(step),
-            Fold::Gate(gate) => found.tail.push(Step::Activation(gate.activation())),
+            Fold::Step(step) => found.epilogue.push(step),
+            Fold::Gate(gate) => found.epilogue.push(Step::Activation(gate.activation())),
             Fold::Add(residual) => {
-                found.tail.push(Step::Add);
+                found.epilogue.push(Step::Add);
                 found.residuals.push(residual);
             }
         }

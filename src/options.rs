@@ -16,12 +16,12 @@ use tract_onnx::pb::NodeProto;
 /// set.
 ///
 /// The `tract` crate takes them as JSON, with the transform's name:
-/// `model.transform(r#"{"name": "deconv", "strategy": "phases", "fusion": false}"#)`.
+/// `model.transform(r#"{"name": "deconv", "strategy": "direct_positions", "fusion": false}"#)`.
 ///
 /// ```
 /// use tract_deconv::Options;
 ///
-/// let options = Options::default().with_strategy("phases").with_memory_limit(1 << 30);
+/// let options = Options::default().with_strategy("direct_positions").with_memory_limit(1 << 30);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -244,7 +244,7 @@ mod tests {
             r#"{"fusion": false}"#,
             r#"{"memory_limit": 0}"#,
         ] {
-            let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "phases"}"#))?;
+            let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "direct_positions"}"#))?;
             let onnx = onnx.with_deconv_options(&options(json))?;
             assert_eq!(carried(&onnx)?, options(json).settings()?, "{json}");
         }
@@ -282,9 +282,9 @@ mod tests {
 
     #[test]
     fn setters_say_what_json_says() {
-        let set = Options::default().with_strategy("phases").with_isa(Isa::Portable).with_fusion(false);
+        let set = Options::default().with_strategy("direct_positions").with_isa(Isa::Portable).with_fusion(false);
         let set = set.with_memory_limit(1).with_share_from(2).with_spin_us(3).with_pool_bytes(4);
-        let planned = r#""strategy": "phases", "isa": "portable", "fusion": false, "memory_limit": 1"#;
+        let planned = r#""strategy": "direct_positions", "isa": "portable", "fusion": false, "memory_limit": 1"#;
         let process = r#""share_from": 2, "spin_us": 3, "pool_bytes": 4"#;
         assert_eq!(set, options(&format!("{{{planned}, {process}}}")));
     }

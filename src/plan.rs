@@ -11,7 +11,7 @@ use crate::kernel::Dispatch;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory::{self, PoolUser};
 use crate::output::epilogue;
-use crate::output::epilogue::{Step, Tail};
+use crate::output::epilogue::{Epilogue, Step};
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use std::fmt;
@@ -349,7 +349,7 @@ impl Plan {
     /// # Errors
     /// Operands that don't fit the plan, or no memory for the output.
     pub fn run(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<Tensor> {
-        self.run_with_tail(input, filter, bias, &[], &[])
+        self.run_with_epilogue(input, filter, bias, &[], &[])
     }
 
     /// Refuses operands that the plan was not made for.
@@ -372,17 +372,17 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::run`]; a step on integers, or operands that don't fit it.
-    pub fn run_with_tail(
+    pub fn run_with_epilogue(
         &self,
         input: &Tensor,
         filter: &PackedFilter,
         bias: Option<&Tensor>,
-        tail: &[Step],
+        epilogue: &[Step],
         residuals: &[&Tensor],
     ) -> TractResult<Tensor> {
         ensure!(self.isa.is_available(), "plan: isa={}, this cpu does not have it", self.isa);
         ensure!(
-            tail.is_empty() || self.datum_type.is_float(),
+            epilogue.is_empty() || self.datum_type.is_float(),
             "activation: datum_type={:?}, only floats take one",
             self.datum_type
         );
@@ -392,7 +392,7 @@ impl Plan {
         let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
         let output: Tensor = dispatch_element!(computed_as, E => {
             let shape = self.problem.output_shape();
-            let steps = epilogue::bind::<E>(tail, residuals, self.problem.group * self.problem.group_out, &shape)?;
+            let steps = epilogue::bind::<E>(epilogue, residuals, self.problem.group * self.problem.group_out, &shape)?;
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
             // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
             // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.
@@ -400,7 +400,7 @@ impl Plan {
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,
                 bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
-                tail: Tail { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(self.isa) },
+                epilogue: Epilogue { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(self.isa) },
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;

@@ -159,7 +159,7 @@ fn applied(
             let plan = Plan::new(&spec, &shape, None, dt, &options)?;
             let ones = tensor(dt, &[1.0; CHANNELS], &spec.filter_shape())?.into_arc_tensor();
             let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &ones)?;
-            plan.run_with_tail(&input, &packed, None, steps, &[])?
+            plan.run_with_epilogue(&input, &packed, None, steps, &[])?
         }
         Place::Between => {
             let passes = steps.iter().cloned().map(Pass::Step).collect();
@@ -352,7 +352,7 @@ fn operators_keep_what_is_not_a_number() -> TractResult<()> {
                 let optimised = Stage::Optimised.of(load(&proto)?)?;
                 let ours = optimised.nodes.iter().filter(|node| {
                     node.op_is::<BetweenLayers>()
-                        || node.op_as::<OptGroupedDeconv>().is_some_and(|op| !op.tail.is_empty())
+                        || node.op_as::<OptGroupedDeconv>().is_some_and(|op| !op.epilogue.is_empty())
                 });
                 // PRelu is tract's where no layer takes it
                 let fused = ours.count() == 1;

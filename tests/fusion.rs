@@ -111,7 +111,7 @@ fn activations(of: &[Activation]) -> Vec<Step> {
 fn folds(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[Step]) -> TractResult<()> {
     let (ours, others, model) = optimised(&proto)?;
     assert_eq!((ours.len(), others), (1, 0), "{model}");
-    assert_eq!(ours[0].tail, tail);
+    assert_eq!(ours[0].epilogue, tail);
     same_numbers(&proto, dt)
 }
 
@@ -119,7 +119,7 @@ fn folds(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[Step]) -> Tra
 fn folds_into(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[&str]) -> TractResult<()> {
     let (ours, others, model) = optimised(&proto)?;
     assert_eq!((ours.len(), others), (1, 0), "{model}");
-    assert_eq!(names(&ours[0].tail), tail);
+    assert_eq!(names(&ours[0].epilogue), tail);
     same_numbers(&proto, dt)
 }
 
@@ -237,7 +237,7 @@ fn a_gate_that_is_read_elsewhere_stays_outside() -> TractResult<()> {
     });
     for proto in [twice, other, per_channel] {
         let (ours, others, model) = optimised(&proto)?;
-        assert!(ours[0].tail.is_empty() && others > 0, "{model}");
+        assert!(ours[0].epilogue.is_empty() && others > 0, "{model}");
         same_numbers(&proto, dt)?;
     }
     Ok(())
@@ -255,14 +255,14 @@ fn prelu_runs_inside_the_store() -> TractResult<()> {
     let dt = DatumType::F32;
     let proto = model(dt, true, binary("PRelu", Random(5).tensor(dt, &[1, 1, 16]), false));
     let (ours, others, _) = optimised(&proto)?;
-    assert_eq!((ours[0].tail.len(), others), (0, 3));
+    assert_eq!((ours[0].epilogue.len(), others), (0, 3));
     same_numbers(&proto, dt)?;
     let proto = model(dt, true, |model, from| {
         let (model, prelu) = binary("PRelu", Random(5).tensor(dt, &[CHANNELS, 1, 1]), false)(model, from);
         join(model, "Mul", [&prelu, from])
     });
     let (ours, others, _) = optimised(&proto)?;
-    assert_eq!((ours[0].tail.len(), others), (0, 4));
+    assert_eq!((ours[0].epilogue.len(), others), (0, 4));
     same_numbers(&proto, dt)
 }
 
@@ -315,7 +315,7 @@ fn a_residual_is_added_inside_the_store() -> TractResult<()> {
         join(model, "Add", [first, &second])
     });
     let (ours, others, model) = optimised(&proto)?;
-    let mut tails: Vec<_> = ours.iter().map(|op| names(&op.tail)).collect();
+    let mut tails: Vec<_> = ours.iter().map(|op| names(&op.epilogue)).collect();
     tails.sort();
     assert_eq!((tails, others), (vec![vec!["Add".to_string()], vec!["Max(0.0)".into()]], 0), "{model}");
     same_numbers(&proto, dt)
@@ -333,7 +333,7 @@ fn what_is_no_residual_stays_outside() -> TractResult<()> {
     let needed = residual_model(dt, |model, x, first| join(model.output(first), "Add", [first, x]));
     for proto in [twice, broadcast, needed] {
         let (ours, others, model) = optimised(&proto)?;
-        assert!(ours[0].tail.is_empty() && others > 0, "{model}");
+        assert!(ours[0].epilogue.is_empty() && others > 0, "{model}");
         same_numbers(&proto, dt)?;
     }
     Ok(())
@@ -398,7 +398,7 @@ fn affine_steps_that_weights_can_not_take_run_inside_the_store() -> TractResult<
     let (model, last) = mul(Random(5).tensor(dt, &[1, CHANNELS, 1, 1]))(model, "up");
     let proto = model.output(&last).build();
     let (ours, others, optimised) = optimised(&proto)?;
-    assert_eq!((names(&ours[0].tail), others), (vec!["Affine".to_string()], 0));
+    assert_eq!((names(&ours[0].epilogue), others), (vec!["Affine".to_string()], 0));
     let inputs = [Random(1).tensor(dt, &[2, 4, 5, 7]), Random(2).tensor(dt, &[CHANNELS])];
     run(load(&proto)?, &inputs)?[0].close_enough(&run(optimised, &inputs)?[0], true)
 }
@@ -473,7 +473,7 @@ fn a_value_that_is_read_elsewhere_is_kept() -> TractResult<()> {
         (model.output(from), out)
     });
     let (ours, others, _) = optimised(&proto)?;
-    assert_eq!((ours[0].tail.len(), others), (0, 1));
+    assert_eq!((ours[0].epilogue.len(), others), (0, 1));
     same_numbers(&proto, DatumType::F32)?;
     // by a second node
     let proto = model(DatumType::F32, true, |model, from| {
@@ -482,7 +482,7 @@ fn a_value_that_is_read_elsewhere_is_kept() -> TractResult<()> {
         (model.node(Node::new("Add").inputs(&[&relu, &tanh]).output("sum")), "sum".into())
     });
     let (ours, others, _) = optimised(&proto)?;
-    assert!(ours[0].tail.is_empty() && others >= 3, "{others} other nodes");
+    assert!(ours[0].epilogue.is_empty() && others >= 3, "{others} other nodes");
     same_numbers(&proto, DatumType::F32)
 }
 
@@ -491,7 +491,7 @@ fn what_is_not_per_channel_stays_outside() -> TractResult<()> {
     let constant = Random(9).tensor(DatumType::F32, &[1, 1, 1, 16]);
     let proto = model(DatumType::F32, true, binary("Mul", constant, false));
     let (ours, others, _) = optimised(&proto)?;
-    assert_eq!((ours[0].tail.len(), others), (0, 1));
+    assert_eq!((ours[0].epilogue.len(), others), (0, 1));
     same_numbers(&proto, DatumType::F32)
 }
 
@@ -522,7 +522,7 @@ fn every_strategy_applies_the_tail() -> TractResult<()> {
             .output("y")
             .build();
         let (ours, others, _) = optimised(&proto)?;
-        assert_eq!((ours[0].tail.len(), others), (1, 0));
+        assert_eq!((ours[0].epilogue.len(), others), (1, 0));
         seen.insert(format!("{:?}", ours[0].filter_layout()));
         let plain = run(load(&proto)?, std::slice::from_ref(&x))?.remove(0);
         let fused = run(Stage::Optimised.of(load(&proto)?)?, &[x])?.remove(0);

@@ -231,10 +231,10 @@ fn explain_names_strategy_instruction_set_and_reasons() -> TractResult<()> {
     let options = on(Isa::Portable);
     let text = plan(&spec([512, 256], 1, [4, 2, 1]), [8, 8], &options)?.explain();
     for word in [
-        "channels",
+        "direct_channels",
         "portable",
-        "depthwise: 512 input channels a group, not one",
-        "matvec: more than one input position",
+        "depthwise_rows: 512 input channels a group, not one",
+        "gemv: more than one input position",
     ] {
         assert!(text.contains(word), "{word} in: {text}");
     }

@@ -302,7 +302,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
         let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
         for (threads, executor) in executors() {
-            let run = || plan.run_with_tail(&x, &packed, bias.as_ref(), &steps, &residuals);
+            let run = || plan.run_with_epilogue(&x, &packed, bias.as_ref(), &steps, &residuals);
             let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
             expected.check(&y).map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
         }

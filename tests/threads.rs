@@ -140,7 +140,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                     }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                     let residual = random.tensor(dt, &plan.problem().output_shape());
-                    let run = || plan.run_with_tail(&x, &packed, Some(&bias), &tail, &[&residual]);
+                    let run = || plan.run_with_epilogue(&x, &packed, Some(&bias), &tail, &[&residual]);
                     let alone = multithread_tract_scope(Executor::SingleThread, run)?;
                     for (who, executor) in &executors {
                         let y = multithread_tract_scope(executor.clone(), run)?;

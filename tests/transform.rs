@@ -130,7 +130,7 @@ fn an_option_turns_fusion_off() -> TractResult<()> {
     ] {
         let model = with_options(stock.clone(), json.clone())?.into_optimized()?;
         let op = model.nodes.iter().find_map(|node| node.op_as::<OptGroupedDeconv>()).context("the op is there")?;
-        assert_eq!(op.tail, tail, "{json}");
+        assert_eq!(op.epilogue, tail, "{json}");
         // source, deconvolution, and the activation where it is left
         assert_eq!(model.nodes.len(), 3 - tail.len() + count::<tract_core::ops::konst::Const>(&model), "{model}");
         want.close_enough(&run(model, std::slice::from_ref(&x))?[0], true)?;

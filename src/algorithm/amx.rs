@@ -1,7 +1,7 @@
 //! Each phase as a small dense convolution over the shared grid, in products of matrices: positions × input channels by input channels × output channels.
 //!
 //! Per block the input is copied into cells of input channels, in the [`parts`](crate::kernel::MatrixKernels) that tile registers multiply, so that every tap
-//! is one constant offset; strips of sums are stored as those of [`channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
+//! is one constant offset; accumulator blocks of sums are stored as those of [`direct_channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
 //! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
 
 use crate::algorithm::direct_positions::part_of_chain;
@@ -15,11 +15,11 @@ use crate::kernel::{
     Source, Start, WEIGHTS_OF_SIDE, is_regular,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::layout::input_tile::{Filling, GridBlocks, Landing, Sheets};
+use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks, InputTiles};
 use crate::layout::taps::{Listed, TapTable};
 use crate::memory::{Aligned, Scratch};
-use crate::output::blocks::{PanelOfStrip, PhaseOfStrip, Run, StripShape, StripTable, Strips};
-use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PanelPlace, PhaseSums, Run};
+use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
@@ -31,11 +31,11 @@ const WIDTH: usize = 2 * SIDE;
 /// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
 const STEPS: usize = 40;
 
-/// Positions of a block up to which filters are kept in parts: making those anew for each strip took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196,
+/// Positions of a block up to which filters are kept in parts: making those anew for each accumulator block took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196,
 /// 1.0 to 1.05 above.
 const FEW_POSITIONS: usize = 256;
 
-/// The share of L2 that a strip's sums take.
+/// The share of L2 that an accumulator block's sums take.
 const SHARE_OF_SUMS: usize = 16;
 
 /// Positions that are transposed at once on their way into parts: they stay in L1.
@@ -49,7 +49,7 @@ const BYTES_IN_PLACE: usize = 1 << 15;
 pub struct Amx {
     /// Output channels of the last panel; the others have 32.
     pub tail_width: usize,
-    /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each strip.
+    /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each accumulator block.
     pub parted: bool,
     /// Input channels, of which a filter that is not in parts has all in one chunk.
     pub chunk: usize,
@@ -58,7 +58,7 @@ pub struct Amx {
     /// Whether runs of positions end where grid rows end, or run over the padding between rows.
     pub by_row: bool,
     /// Positions whose sums are made and stored together.
-    pub strip: usize,
+    pub acc_block: usize,
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Grid columns of a block.
@@ -66,7 +66,7 @@ pub struct Amx {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-    table: Listed<StripTable>,
+    table: Listed<AccumulatorTable>,
 }
 
 impl Algorithm for Amx {
@@ -81,15 +81,17 @@ impl Algorithm for Amx {
         let axes = query.axes()?;
         let parted = match layout {
             None => None,
-            Some(FilterLayout::Parts { width: WIDTH, tail_width: tail }) if *tail == tail_width(problem) => Some(true),
-            Some(FilterLayout::Chunks { width: WIDTH, tail_width: tail, chunk })
-                if (*tail, *chunk) == (tail_width(problem), problem.group_in) =>
+            Some(FilterLayout::Parts { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
+                Some(true)
+            }
+            Some(FilterLayout::Chunks { width: WIDTH, tail_width: remainder, chunk })
+                if (*remainder, *chunk) == (tail_width(problem), problem.group_in) =>
             {
                 Some(false)
             }
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let plans = [false, true].map(|apart| Amx::with_sheets(problem, axes.to_vec(), machine, parted, apart));
+        let plans = [false, true].map(|apart| Amx::with_input_tiles(problem, axes.to_vec(), machine, parted, apart));
         let [together, apart] = plans;
         Ok(if apart.cost < together.cost { apart } else { together })
     }
@@ -100,17 +102,18 @@ impl Algorithm for Amx {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
         // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
-        let cells = sheets.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        let cells = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
         let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
-        let of_parts = sheets.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
+        let of_parts =
+            input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
         let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
-        let sums = (self.strip + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
+        let sums = (self.acc_block + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        let by_way = BYTES_BY_WAY + 2 * POSITIONS_BY_WAY * DEPTH * element;
-        [cells, weights, parts, sums, by_way, bytes_of_tasks(problem, &self.axes, blocks)]
+        let staging = STAGING_BYTES + 2 * POSITIONS_BY_WAY * DEPTH * element;
+        [cells, weights, parts, sums, staging, bytes_of_tasks(problem, &self.axes, blocks)]
             .into_iter()
             .fold(0, usize::saturating_add)
     }
@@ -147,17 +150,17 @@ impl Algorithm for Amx {
             panel: WIDTH,
             cost: self.cost,
         };
-        let cut = Cut::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            let filling = task.filling(&prepared.taps.sheets, &prepared.strides.2)?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        let partition = Partition::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
+            let copy_plan = task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &copy_plan, scratch))
         })
     }
 }
 
 impl Amx {
     /// Decides, but for how rows are laid out.
-    fn with_sheets(
+    fn with_input_tiles(
         problem: &Problem,
         axes: Vec<AxisPhases>,
         machine: &Machine,
@@ -189,16 +192,16 @@ impl Amx {
         let store = cost::from_lanes(problem, DatumType::F32, Isa::Amx);
         let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
         let by_squares = match problem.data_format {
-            DataFormat::Ncx => blocks.sheets.positions_read().saturating_mul(cost::INTO_BLOCK),
+            DataFormat::Ncx => blocks.input_tiles.positions_read().saturating_mul(cost::INTO_BLOCK),
             DataFormat::Nxc => 0,
         };
-        let copied = blocks.sheets.channel_stride.saturating_mul(cost::PARTED).saturating_add(by_squares);
+        let copied = blocks.input_tiles.channel_stride.saturating_mul(cost::PARTED).saturating_add(by_squares);
         let copied = copied.saturating_mul(blocks_of_channels * 2);
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
-        let strip = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
+        let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
         let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
         let per_side =
-            if parted { cost::STREAMED_PARTS } else { flat.div_ceil(strip).saturating_mul(cost::PARTED_WEIGHTS) };
+            if parted { cost::STREAMED_PARTS } else { flat.div_ceil(acc_block).saturating_mul(cost::PARTED_WEIGHTS) };
         let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
         let again = if blocks.count > 1 && filter > machine.l2 { cost::READ_AGAIN } else { 0 };
         let streamed = steps.saturating_mul(sides).saturating_mul(per_side + again);
@@ -209,7 +212,7 @@ impl Amx {
             chunk: problem.group_in,
             apart,
             by_row: rows < whole,
-            strip,
+            acc_block,
             block_rows: blocks.rows,
             block_columns: blocks.columns,
             cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
@@ -251,7 +254,7 @@ struct Prepared<'a, E: Element> {
     taps: &'a TapTable,
     /// Blocks of input channels.
     blocks: usize,
-    panels: Vec<PanelOfStrip>,
+    panels: Vec<PanelPlace>,
     /// Of the panels of a group.
     padded: usize,
     weights: Weights<'a, E::Compute>,
@@ -260,7 +263,7 @@ struct Prepared<'a, E: Element> {
     /// Padded to panel widths, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
-    strips: Strips<'a, E>,
+    accumulators: Accumulators<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -272,26 +275,26 @@ impl<'a, E: Element> Prepared<'a, E> {
         isa: Isa,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        own: &'a mut Option<StripTable>,
+        own: &'a mut Option<AccumulatorTable>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let kernels = E::Compute::kernels(isa);
         let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.tail_width)
             .enumerate()
-            .map(|(index, (first_channel, width))| PanelOfStrip { index, first_channel, width })
+            .map(|(index, (first_channel, width))| PanelPlace { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
-        let shape = StripShape {
+        let shape = AccumulatorShape {
             width: WIDTH,
             positions: POSITIONS_AT_ONCE,
-            most: plan.strip,
+            most: plan.acc_block,
             by_row: plan.by_row,
             window: None,
             panels_first: true,
         };
         let list = || {
-            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-            StripTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, sheets, false, 1, 1)?)
+            let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+            AccumulatorTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, input_tiles, false, 1, 1)?)
         };
         let table = plan.table.get(plan.cost, own, list)?;
         Ok(Prepared {
@@ -309,7 +312,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             regular: filter.is_regular(),
             bias: crate::layout::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
+            accumulators: Accumulators::new(problem, axes, kernels, shape, table, operands.epilogue),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
     }
@@ -318,19 +321,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         g: usize,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
-        let pitch = self.taps.sheets.pitch;
+        let pitch = self.taps.input_tiles.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
-        let part = if self.regular { self.fill_parts(task, g, filling, scratch)? } else { None };
+        let part = if self.regular { self.fill_parts(task, g, copy_plan, scratch)? } else { None };
         let Scratch { tile, ragged, parts, weights, block, row, .. } = scratch;
         if let Some(part) = part {
             let data = parts.of(PARTS * part * self.blocks)?;
             let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;
             let mut steps = vec![];
-            return self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+            return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
                 self.multiply(g, &of, (data, part), (weights, &mut steps), sums);
                 Ok(())
             });
@@ -340,11 +343,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
-        let data = block.of(cell * self.taps.sheets.channel_stride)?;
+        let data = block.of(cell * self.taps.input_tiles.channel_stride)?;
         let source = (&self.input[first..], self.strides.1, self.problem.group_in);
         let data_format = self.problem.data_format;
-        self.taps.sheets.fill_deep(self.kernels, filling, data_format, source, (data, cell), (ragged, tile))?;
-        self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+        self.taps.input_tiles.fill_deep(self.kernels, copy_plan, data_format, source, (data, cell), (ragged, tile))?;
+        self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
             of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));
             Ok(())
@@ -357,13 +360,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &Task<E>,
         g: usize,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<Option<usize>> {
         let (problem, kernels) = (self.problem, self.kernels);
         let (image, stride, spatial) = &self.strides;
         let first = task.n * image + g * problem.group_in * stride;
-        let part = (self.taps.sheets.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
+        let part = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
         let parts = scratch.parts.of(PARTS * part * self.blocks)?;
         let input = E::as_compute(self.input);
         // channels-last cells can be read where they are
@@ -372,13 +375,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
             false => POSITIONS_BY_WAY,
         };
-        let landings = self.taps.sheets.landings(filling, at_once);
-        let by_way = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
+        let segments = self.taps.input_tiles.segments(copy_plan, at_once);
+        let staging = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
         let wide = scratch.tile.of(POSITIONS_BY_WAY * DEPTH)?;
         for to in parts.chunks_mut(part) {
-            landings.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
+            segments.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
         }
-        let places: Vec<_> = landings.planes.iter().cartesian_product(&landings.runs).collect();
+        let places: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
         // of a run of cells all channels are made while it is in L1, but planes are read in streams
         let together = if in_place { 1 } else { places.len().max(1) };
         let mut most = 0;
@@ -391,11 +394,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
                     (true, None) => {
-                        for (cell, to) in self.input[at..].chunks(column).zip(by_way.chunks_mut(DEPTH)).take(run.len())
+                        for (cell, to) in self.input[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len())
                         {
                             E::widen_slice(&cell[..channels], &mut to[..channels]);
                         }
-                        (&*by_way, DEPTH)
+                        (&*staging, DEPTH)
                     }
                     (false, input) => {
                         let (planes, step) = match input {
@@ -408,11 +411,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 (&*wide, POSITIONS_BY_WAY)
                             }
                         };
-                        crate::layout::transposed(kernels, planes, step, (run.len(), channels), by_way, DEPTH);
-                        (&*by_way, DEPTH)
+                        crate::layout::transposed(kernels, planes, step, (run.len(), channels), staging, DEPTH);
+                        (&*staging, DEPTH)
                     }
                 };
-                for Landing { to: cell, from: position, step: every, count } in &landings.all[landed.clone()] {
+                for CopySegment { to: cell, from: position, step: every, count } in &segments.all[landed.clone()] {
                     let to = &mut to[(cells + cell) * DEPTH..];
                     let cells = (*count, channels);
                     most = most.max(self.matrix.split(&from[position * step..], every * step, cells, to, part));
@@ -423,12 +426,12 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// The bias of a panel.
-    fn bias_of(&self, g: usize, panel: PanelOfStrip) -> &[E::Compute] {
+    fn bias_of(&self, g: usize, panel: PanelPlace) -> &[E::Compute] {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
     /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
-    fn before(&self, g: usize, of: &PhaseOfStrip) -> usize {
+    fn before(&self, g: usize, of: &PhaseSums) -> usize {
         (g * self.padded + of.panel.first_channel) * self.taps.weights
             + self.taps.phases[of.phase].weights * of.panel.width
     }
@@ -437,7 +440,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn whole_weights<'w>(
         &'w self,
         g: usize,
-        of: &PhaseOfStrip,
+        of: &PhaseSums,
         joined: &'w mut Aligned<E::Compute>,
     ) -> TractResult<&'w [E::Compute]> {
         let of_tap = self.problem.group_in * of.panel.width;
@@ -460,7 +463,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn multiply(
         &self,
         g: usize,
-        of: &PhaseOfStrip,
+        of: &PhaseSums,
         (data, part): (&[u16], usize),
         (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
@@ -521,7 +524,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        of: &PhaseOfStrip,
+        of: &PhaseSums,
         run: &Run,
         (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],

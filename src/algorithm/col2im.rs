@@ -8,14 +8,14 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
 use crate::geometry::{AxisPhases, Tap};
-use crate::kernel::{Dispatch, GatheredRun, Kernels, PositionTile, Source, Start};
+use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 
 use crate::memory::refill;
 use crate::memory::{Aligned, Scratch};
 use crate::output::partition::group_parts;
-use crate::output::partition::{Cut, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Partition, Task, bytes_of_tasks, run_tasks};
 use crate::parallel::threads;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Direction, Problem};
@@ -73,8 +73,8 @@ impl Algorithm for Col2im {
         let element = query.element;
         let mut best: Option<Col2im> = None;
         for &(mr, nv) in tiles {
-            let tail = products % mr;
-            let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+            let remainder = products % mr;
+            let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
             if forced.is_some_and(|f| f != (mr, tail_mr)) {
                 continue;
             }
@@ -86,7 +86,7 @@ impl Algorithm for Col2im {
             let row_cost = |m: usize| {
                 vectors / nv * tile_cost(m, nv) + if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { 0 }
             };
-            let panels = products / mr * row_cost(mr) + if tail > 0 { row_cost(tail_mr) } else { 0 };
+            let panels = products / mr * row_cost(mr) + if remainder > 0 { row_cost(tail_mr) } else { 0 };
             let gathered = products * vectors * cost::GATHERED;
             let store = match problem.data_format {
                 DataFormat::Ncx => cost::gathered_store(axes[1].out_step),
@@ -151,13 +151,13 @@ impl Algorithm for Col2im {
         let groups = group_parts(problem, threads);
         // each block makes the products of its halo again, so there are only as many as the threads need
         let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
-        let cut = Cut {
+        let partition = Partition {
             groups,
             channels: blocks_of(problem.group_out, problem.group_out),
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
             columns: blocks_of(x.grid, x.grid),
         };
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }
@@ -200,7 +200,7 @@ struct Prepared<'a, E: Element> {
     operands: &'a Operands<'a, E>,
     zeros: Vec<E::Compute>,
     /// For each phase of a row, what its taps add: products of a channel, a row of the kernel and of the input.
-    gathered: Vec<Vec<GatheredRun>>,
+    gathered: Vec<Vec<Col2imRun>>,
     /// Strides of the input: image, channel, row, column.
     strides: [usize; 4],
 }
@@ -241,7 +241,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let to = x.inside(tap.shift);
             // what is inside is not before the first column
             let from = usize::try_from(to.start as i64 + tap.shift).ok().filter(|_| !to.is_empty())?;
-            Some(GatheredRun { from: tap.k * pitch + from, to })
+            Some(Col2imRun { from: tap.k * pitch + from, to })
         };
         let gathered = x.phases.iter().map(|phase| phase.taps.iter().filter_map(gathered).collect()).collect();
         let input = crate::layout::strides_of(&problem.input_shape());
@@ -327,22 +327,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     let slot = task.channel(self.problem, g, channel);
-                    task.pieces.write(
+                    task.output.write(
                         self.kernels,
                         slot,
                         0,
                         cell,
                         0,
                         &columns,
-                        self.operands.tail.of(g * self.problem.group_out + channel),
+                        self.operands.epilogue.of(g * self.problem.group_out + channel),
                         &mut scratch.row,
                     )?;
                 }
                 if together > 1 {
-                    let (everywhere, placed) = self.operands.tail.split();
-                    rows.iter_mut().for_each(|row| everywhere.apply(row));
+                    let (uniform, placed) = self.operands.epilogue.split();
+                    rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    task.pieces.write_whole_cells(self.kernels, (0, cell, 0), &rows, placed, &mut scratch.row)?;
+                    task.output.write_whole_cells(self.kernels, (0, cell, 0), &rows, placed, &mut scratch.row)?;
                 }
             }
         }

@@ -9,12 +9,14 @@ use crate::element::{Compute, Element};
 use crate::estimate::cost;
 use crate::geometry::{AxisPhases, Tap};
 use crate::kernel::KernelSizes;
-use crate::kernel::{CellTap, CellTaps, Cells, Dispatch, Kernels, Picks};
+use crate::kernel::{Cells, Dispatch, Kernels, Picks, PixelTap, PixelTaps};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::{BYTES_BY_WAY, CELLS_BY_WAY, CellRun, Cut, Task, bytes_of_tasks, run_tasks, unflatten};
+use crate::output::partition::{
+    IndexedRun, Partition, STAGED_CELLS, STAGING_BYTES, Task, bytes_of_tasks, run_tasks, unflatten,
+};
 use crate::parallel::threads;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
@@ -183,7 +185,7 @@ impl Algorithm for DepthwisePixels {
         elements
             .saturating_mul(element)
             .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
-            .saturating_add(BYTES_BY_WAY)
+            .saturating_add(STAGING_BYTES)
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -212,13 +214,13 @@ impl Algorithm for DepthwisePixels {
         let parts = wanted.div_ceil(groups.len());
         // columns of a single row only: what a task copies is consecutive
         let (rows, columns) = if (y.output, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
-        let cut = Cut {
+        let partition = Partition {
             groups,
             channels: blocks_of(problem.group_out, problem.group_out),
             rows: blocks_of(y.grid, y.grid.div_ceil(rows)),
             columns: blocks_of(x.grid, x.grid.div_ceil(columns)),
         };
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| prepared.run(task, scratch))
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| prepared.run(task, scratch))
     }
 }
 
@@ -274,7 +276,7 @@ struct Stretch {
     /// The first input cell of the row that the first one reads, in elements.
     source: usize,
     /// The taps, seen from there.
-    taps: CellTaps,
+    taps: PixelTaps,
 }
 
 /// The columns of a task.
@@ -338,7 +340,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // per outer phase, the places in the outer kernel and in the input that meet
         let sizes = || outer_axes.iter().map(|axis| axis.out_step);
         let met: Vec<Vec<(usize, usize)>> = task
-            .pieces
+            .output
             .outer_phases
             .iter()
             .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
@@ -351,7 +353,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let whole = in_place.is_some() || task.columns.len() == x.grid;
         let columns = Columns {
             grid: task.columns.clone(),
-            cells: task.pieces.columns.clone(),
+            cells: task.output.columns.clone(),
             input: if whole { 0..x.input } else { window_of(x, &task.columns) },
         };
         let slab = plan.window(plan.block_rows) / slabs.len().max(1);
@@ -360,7 +362,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             None => slabs.partition_point(|other| *other < offset) * slab,
         };
         let rows: Vec<Vec<Rows>> = task
-            .pieces
+            .output
             .outer_phases
             .iter()
             .zip(&met)
@@ -396,7 +398,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         (window, &*data)
                     }
                 };
-                for outer in 0..task.pieces.outer_phases.len() {
+                for outer in 0..task.output.outer_phases.len() {
                     for grid in blocks(&block, plan.stored_rows(self.problem)) {
                         let sums = |to: &mut [E::Compute]| {
                             self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
@@ -407,8 +409,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                             DataFormat::Ncx => {
                                 let results = scratch.tile.of((cells.len() * spread.width + lanes) * plan.depths.1)?;
                                 sums(results);
-                                let by_way = scratch.ragged.of(lanes * CELLS_BY_WAY)?;
-                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), by_way);
+                                let staging = scratch.ragged.of(lanes * STAGED_CELLS)?;
+                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), staging);
                             }
                         }
                     }
@@ -428,18 +430,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
-        let at = task.pieces.index(0, outer, cells.start, task.pieces.columns.start);
-        let (everywhere, placed) = self.operands.tail.split();
+        let at = task.output.index(0, outer, cells.start, task.output.columns.start);
+        let (uniform, placed) = self.operands.epilogue.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
-            everywhere.apply(results);
+            uniform.apply(results);
             if !placed.is_empty() {
                 for (p, cell) in results.chunks_mut(depth).enumerate() {
                     placed.apply_cell(0, at + p * depth, cell);
                 }
             }
         };
-        let to = task.pieces.cells_of_rows(outer, cells);
+        let to = task.output.cells_of_rows(outer, cells);
         if let Some(to) = E::as_compute_mut(to) {
             finished(to);
             return Ok(());
@@ -458,20 +460,30 @@ impl<'a, E: Element> Prepared<'a, E> {
         cells: Range<usize>,
         channels: Range<usize>,
         (results, starts): (&mut [E::Compute], &[usize]),
-        by_way: &mut [E::Compute],
+        staging: &mut [E::Compute],
     ) {
-        let (lanes, width) = (self.kernels.lanes, task.pieces.columns.len());
-        let (everywhere, placed) = self.operands.tail.split();
+        let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
+        let (uniform, placed) = self.operands.epilogue.split();
         let (count, depth) = (cells.len() * width, self.plan.depths.1);
-        everywhere.apply(&mut results[..count * depth]);
-        let first = task.pieces.cell(cells.start, task.pieces.columns.start);
+        uniform.apply(&mut results[..count * depth]);
+        let first = task.output.cell(cells.start, task.output.columns.start);
         for vector in blocks(&channels, lanes) {
             let slot = task.channel(self.problem, vector.start, 0);
             let slots = slot..slot + vector.len();
             for at in (0..count).step_by(CELLS_AT_ONCE) {
-                let run = CellRun { cells: first + at..first + count.min(at + CELLS_AT_ONCE), first: 0 };
-                let (results, tail) = (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
-                task.pieces.write_squares(self.kernels, slots.clone(), outer, &[run], results, starts, tail, by_way);
+                let run = IndexedRun { cells: first + at..first + count.min(at + CELLS_AT_ONCE), first: 0 };
+                let (results, epilogue) =
+                    (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
+                task.output.write_transposed(
+                    self.kernels,
+                    slots.clone(),
+                    outer,
+                    &[run],
+                    results,
+                    starts,
+                    epilogue,
+                    staging,
+                );
             }
         }
     }
@@ -520,7 +532,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for (i, dy) in y_taps {
                         for (j, dx) in x_taps {
                             let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
-                            taps.push(CellTap {
+                            taps.push(PixelTap {
                                 offset: place(*slab) + dy * row_stride + dx * depth,
                                 weights: (first + (o * of_rows + i) * of_columns + j) * of_tap,
                             });
@@ -535,7 +547,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     column: column - columns.cells.start,
                     count: end.saturating_sub(column).div_ceil(x.out_step),
                     source: if taps.is_empty() { 0 } else { source as usize * depth },
-                    taps: CellTaps::new(taps, x.in_step * depth),
+                    taps: PixelTaps::new(taps, x.in_step * depth),
                 }
             };
         let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
@@ -610,7 +622,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
                         let cells = Cells { source, step: many.1, taps, weights, each, bias, channels, picks };
                         let to = &mut to[i * few.2 + begin * many.2..];
-                        self.kernels.sum_of_cells(&cells, to, many.2, part.min(many.0 - begin));
+                        self.kernels.sum_of_pixels(&cells, to, many.2, part.min(many.0 - begin));
                     }
                 }
             }

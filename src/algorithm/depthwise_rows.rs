@@ -11,14 +11,14 @@ use crate::geometry::{AxisPhases, Phase};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::input_tile::{Filling, Sheets};
+use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::layout::taps::taps_before;
 use crate::layout::window::{WindowTaps, reads_in_place};
 use crate::layout::{blocks_of, even_blocks};
 use crate::memory::{Aligned, Scratch};
-use crate::output::epilogue::ChannelTail;
+use crate::output::epilogue::ChannelEpilogue;
 use crate::output::partition::group_parts;
-use crate::output::partition::{Cut, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Partition, Task, bytes_of_tasks, run_tasks};
 use crate::parallel::threads;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
@@ -26,8 +26,8 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Bytes of a channel's sheets that are worked on at a time: they stay in L2. A quarter of it, which stays in L1, was 1.1 to 1.6 times slower (Zen 4).
-const SHEET_BYTES: usize = 64 * 1024;
+/// Bytes of a channel's input tiles that are worked on at a time: they stay in L2. A quarter of it, which stays in L1, was 1.1 to 1.6 times slower (Zen 4).
+const INPUT_TILE_BYTES: usize = 64 * 1024;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct DepthwiseRows {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-    /// The axes as sheets lay them out.
+    /// The axes as input tiles lay them out.
     laid_out: Vec<AxisPhases>,
 }
 
@@ -76,14 +76,14 @@ const MASK_BYTES: usize = 8 * 1024;
 /// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
 const DENSE_STEP: usize = 2;
 
-/// Sheets for blocks of `rows` grid rows; `laid_out` are the axes without the steps that the kernel takes.
-fn sheets_of(axes: &[AxisPhases], laid_out: &[AxisPhases], rows: usize, flat: bool) -> Sheets {
+/// Input tiles for blocks of `rows` grid rows; `laid_out` are the axes without the steps that the kernel takes.
+fn input_tiles_of(axes: &[AxisPhases], laid_out: &[AxisPhases], rows: usize, flat: bool) -> InputTiles {
     let (row_step, column_step) = steps(axes, laid_out);
     let columns = axes[axes.len() - 1].grid;
-    Sheets::new(laid_out, (rows - 1) * row_step + 1, (columns - 1) * column_step + 1, flat)
+    InputTiles::new(laid_out, (rows - 1) * row_step + 1, (columns - 1) * column_step + 1, flat)
 }
 
-/// How many rows and columns of the sheets are from a grid position to the next.
+/// How many rows and columns of the input tiles are from a grid position to the next.
 fn steps(axes: &[AxisPhases], laid_out: &[AxisPhases]) -> (usize, usize) {
     let step = |from_last: usize| {
         let axis = axes.len() - from_last;
@@ -113,10 +113,10 @@ impl Algorithm for DepthwiseRows {
         for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {
             axis.in_step = 1;
         }
-        let sheets = |rows| sheets_of(&axes, &laid_out, rows, flat);
-        let fixed = sheets(1).channel_stride;
-        let per_row = sheets(2).channel_stride.saturating_sub(fixed).max(1);
-        let block_rows = (1 + (SHEET_BYTES / 4).saturating_sub(fixed) / per_row).min(y.grid);
+        let input_tiles = |rows| input_tiles_of(&axes, &laid_out, rows, flat);
+        let fixed = input_tiles(1).channel_stride;
+        let per_row = input_tiles(2).channel_stride.saturating_sub(fixed).max(1);
+        let block_rows = (1 + (INPUT_TILE_BYTES / 4).saturating_sub(fixed) / per_row).min(y.grid);
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
         let taps = positions(|axis| axis.phases.iter().map(|phase| phase.taps.len()).sum());
         let phases = positions(|axis| axis.out_step);
@@ -129,7 +129,7 @@ impl Algorithm for DepthwiseRows {
         let summed = cost::Rows { rows: if flat { 0 } else { rows }, vectors, taps: taps.div_ceil(phases) };
         let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
         let outer = axes[..axes.len() - 2].iter().map(|axis| axis.grid).product::<usize>();
-        let copied = cost::copied_rows(&sheets(y.grid), lanes, windows).saturating_mul(outer);
+        let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows).saturating_mul(outer);
         let of_channels = |channel: usize| channel.saturating_mul(problem.group_out);
         let copying = |channel: usize| of_channels(channel).saturating_add(copied);
         let mut ways = match (windows, flat) {
@@ -163,14 +163,13 @@ impl Algorithm for DepthwiseRows {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let sheets = match self.way.is_in_place() {
+        let input_tiles = match self.way.is_in_place() {
             // elements of another type are widened
             true => self.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.input)),
-            false => {
-                sheets_of(&self.axes, &self.laid_out, self.block_rows, self.way == Way::Runs).working_bytes(1, element)
-            }
+            false => input_tiles_of(&self.axes, &self.laid_out, self.block_rows, self.way == Way::Runs)
+                .working_bytes(1, element),
         };
-        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, 1)).saturating_add(MASK_BYTES)
+        input_tiles.saturating_add(bytes_of_tasks(problem, &self.axes, 1)).saturating_add(MASK_BYTES)
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -207,18 +206,18 @@ impl Algorithm for DepthwiseRows {
         } else {
             1
         };
-        let cut = Cut {
+        let partition = Partition {
             groups,
             channels: even_blocks(problem.group_out, parts),
             rows: blocks_of(y.grid, y.grid),
             columns: blocks_of(x.grid, x.grid),
         };
-        run_tasks(problem, &self.axes, &cut, to_share, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &partition, to_share, output, |task, scratch| {
             let mut phases = prepared.empty_phases();
             for rows in &prepared.blocks {
                 let copied = !self.way.is_in_place();
-                let filling = copied.then(|| prepared.filling(&task.outer, rows)).transpose()?;
-                let block = (rows, filling.as_ref());
+                let copy_plan = copied.then(|| prepared.copy_plan(&task.outer, rows)).transpose()?;
+                let block = (rows, copy_plan.as_ref());
                 task.groups.clone().try_for_each(|g| prepared.run_group(task, g, block, &mut phases, scratch))?;
             }
             Ok(())
@@ -231,10 +230,10 @@ struct Prepared<'a, E: Element> {
     plan: &'a DepthwiseRows,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    sheets: Sheets,
-    /// Rows and columns of the sheets from a grid position to the next.
+    input_tiles: InputTiles,
+    /// Rows and columns of the input tiles from a grid position to the next.
     steps: (usize, usize),
-    /// For each phase of outer and row axes, for each column phase: `(offset in the sheets, index in a channel's weights)` of its taps.
+    /// For each phase of outer and row axes, for each column phase: `(offset in the input_tiles, index in a channel's weights)` of its taps.
     rows: Vec<Vec<Vec<(usize, usize)>>>,
     /// For each phase of outer and row axes, where a row has one phase.
     windows: Vec<WindowTaps>,
@@ -259,7 +258,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let sheets = sheets_of(axes, &plan.laid_out, plan.block_rows, plan.way == Way::Runs);
+        let input_tiles = input_tiles_of(axes, &plan.laid_out, plan.block_rows, plan.way == Way::Runs);
         let steps = steps(axes, &plan.laid_out);
         let weights_of = taps_before(axes);
         let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
@@ -269,7 +268,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .map(|p| p.taps.iter().map(|t| t.shift))
                 .multi_cartesian_product()
                 .enumerate()
-                .map(|(i, shifts)| (sheets.tap(&shifts), first + i))
+                .map(|(i, shifts)| (input_tiles.tap(&shifts), first + i))
                 .collect()
         };
         let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
@@ -281,7 +280,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let results = axes[0].output.saturating_sub(i).div_ceil(axes[0].out_step);
                 return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first, results);
             }
-            WindowTaps::new(&taps_of(&picked), y, x.taps.len(), sheets.pitch, steps)
+            WindowTaps::new(&taps_of(&picked), y, x.taps.len(), input_tiles.pitch, steps)
         });
         let windows = windows.collect();
         let all: Vec<Vec<(usize, usize)>> =
@@ -303,7 +302,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             rows,
             windows,
             planes,
-            sheets,
+            input_tiles,
             steps,
             weights,
             taps: weights.len() / (problem.group * problem.group_out),
@@ -314,11 +313,11 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// What of the input goes where in a block of grid rows.
-    fn filling(&self, outer: &[usize], rows: &Range<usize>) -> TractResult<Filling> {
+    fn copy_plan(&self, outer: &[usize], rows: &Range<usize>) -> TractResult<CopyPlan> {
         let (row_step, column_step) = self.steps;
         let columns = (self.plan.axes[self.plan.axes.len() - 1].grid - 1) * column_step + 1;
         let rows = rows.start * row_step..(rows.end - 1) * row_step + 1;
-        self.sheets.filling(&self.strides.2, outer, rows, 0..columns)
+        self.input_tiles.copy_plan(&self.strides.2, outer, rows, 0..columns)
     }
 
     /// Room for the taps of each phase of each phase of rows.
@@ -332,7 +331,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         g: usize,
-        (rows, filling): (&Range<usize>, Option<&Filling>),
+        (rows, copy_plan): (&Range<usize>, Option<&CopyPlan>),
         phases: &mut [Vec<Vec<WeightedTap<E::Compute>>>],
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
@@ -341,12 +340,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let taps = self.taps;
         let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
         let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
-        let source = match filling {
-            Some(filling) => {
+        let source = match copy_plan {
+            Some(copy_plan) => {
                 // runs are read in whole vectors: what lies past the last position is never stored, but must exist
-                let sheets = block.of(self.sheets.channel_stride + self.steps.1 * self.kernels.lanes)?;
-                self.sheets.fill(self.kernels, filling, input, sheets, &mut scratch.ragged)?;
-                sheets
+                let input_tiles = block.of(self.input_tiles.channel_stride + self.steps.1 * self.kernels.lanes)?;
+                self.input_tiles.fill(self.kernels, copy_plan, input, input_tiles, &mut scratch.ragged)?;
+                input_tiles
             }
             None => {
                 let plane = &input[..y.input * x.input];
@@ -365,14 +364,14 @@ impl<'a, E: Element> Prepared<'a, E> {
             let weights = &self.weights[output_channel * taps..];
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
             let slot = task.channel(problem, g, channel);
-            let tail = self.operands.tail.of(output_channel);
-            for outer in 0..task.pieces.outer_phases.len() {
+            let epilogue = self.operands.epilogue.of(output_channel);
+            for outer in 0..task.output.outer_phases.len() {
                 if self.plan.way.has_one_phase() {
                     let place = (slot, outer, rows.clone());
-                    self.run_rows(task, source, &weights[..taps], bias, place, tail, scratch_row)?;
+                    self.run_rows(task, source, &weights[..taps], bias, place, epilogue, scratch_row)?;
                     continue;
                 }
-                let rows_of_taps = &self.rows[task.pieces.outer_phases[outer] * y.out_step..];
+                let rows_of_taps = &self.rows[task.output.outer_phases[outer] * y.out_step..];
                 for (phases, row) in phases.iter_mut().zip(rows_of_taps) {
                     for (phase, taps) in phases.iter_mut().zip(row) {
                         phase.clear();
@@ -380,17 +379,17 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 }
                 if self.plan.way == Way::Runs {
-                    let at = task.pieces.index(slot, outer, rows.start, 0);
-                    if let Some(to) = task.pieces.whole_rows(x.output, slot, outer, rows.clone()) {
-                        self.run_cells(source, &phases[0], bias, (tail, at), to, scratch_row)?;
+                    let at = task.output.index(slot, outer, rows.start, 0);
+                    if let Some(to) = task.output.whole_rows(x.output, slot, outer, rows.clone()) {
+                        self.run_cells(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
                         continue;
                     }
                 }
                 let end = (rows.end * y.out_step).min(y.output);
                 for cell in rows.start * y.out_step..end {
-                    let source = &source[(cell / y.out_step - rows.start) * self.sheets.pitch..];
+                    let source = &source[(cell / y.out_step - rows.start) * self.input_tiles.pitch..];
                     let place = (slot, outer, cell);
-                    self.run_row(task, source, &phases[cell % y.out_step], bias, place, tail, scratch_row)?;
+                    self.run_row(task, source, &phases[cell % y.out_step], bias, place, epilogue, scratch_row)?;
                 }
             }
         }
@@ -406,14 +405,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         weights: &[E::Compute],
         bias: E::Compute,
         (slot, outer, rows): (usize, usize, Range<usize>),
-        tail: ChannelTail<E>,
+        epilogue: ChannelEpilogue<E>,
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
-        let windows = self.windows.iter().skip(task.pieces.outer_phases[outer] * y.out_step).take(y.out_step);
+        let windows = self.windows.iter().skip(task.output.outer_phases[outer] * y.out_step).take(y.out_step);
         let cells = y.cells(&rows);
-        let at = task.pieces.index(slot, outer, cells.start, 0);
-        let to = task.pieces.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
+        let at = task.output.index(slot, outer, cells.start, 0);
+        let to = task.output.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
             if let Some(planes) = &self.planes {
                 self.kernels.sum_of_plane(planes, source, weights, bias, to);
@@ -423,7 +422,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
                 taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
             }
-            tail.apply(at, 1, to);
+            epilogue.apply(at, 1, to);
         };
         if let Some(to) = E::as_compute_mut(to) {
             results(to);
@@ -441,18 +440,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
         bias: E::Compute,
-        (tail, at): (ChannelTail<E>, usize),
+        (epilogue, at): (ChannelEpilogue<E>, usize),
         to: &mut [E],
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         if let Some(to) = E::as_compute_mut(to) {
             self.kernels.sum_of_taps(source, phases, bias, to);
-            tail.apply(at, 1, to);
+            epilogue.apply(at, 1, to);
             return Ok(());
         }
         let row = row.of(to.len())?;
         self.kernels.sum_of_taps(source, phases, bias, row);
-        tail.apply(at, 1, row);
+        epilogue.apply(at, 1, row);
         E::narrow_slice(row, to);
         Ok(())
     }
@@ -465,20 +464,20 @@ impl<'a, E: Element> Prepared<'a, E> {
         phases: &[Vec<WeightedTap<E::Compute>>],
         bias: E::Compute,
         (slot, outer, cell): (usize, usize, usize),
-        tail: ChannelTail<E>,
+        epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let x = &self.plan.axes[self.plan.axes.len() - 1];
         let whole = x.output == x.grid * x.out_step;
-        let at = task.pieces.index(slot, outer, cell, 0);
-        if whole && let Some(to) = task.pieces.whole_rows(x.output, slot, outer, cell..cell + 1) {
-            return self.run_cells(source, phases, bias, (tail, at), to, row);
+        let at = task.output.index(slot, outer, cell, 0);
+        if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, cell..cell + 1) {
+            return self.run_cells(source, phases, bias, (epilogue, at), to, row);
         }
         let row = row.of(x.grid * x.out_step)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         let row = &mut row[..x.output];
-        tail.apply(at, 1, row);
-        task.pieces.write_row(slot, outer, cell, row);
+        epilogue.apply(at, 1, row);
+        task.output.write_row(slot, outer, cell, row);
         Ok(())
     }
 }

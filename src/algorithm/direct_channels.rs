@@ -1,7 +1,7 @@
 //! Each phase as a small dense convolution over the shared grid: inputs are the scalars, output channels the lanes.
 //!
-//! Where [`phases`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
-//! streams positions, strip by strip.
+//! Where [`direct_positions`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
+//! streams positions, accumulator block by accumulator block.
 
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
@@ -10,17 +10,17 @@ use crate::estimate::cost;
 use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
+use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::{Listed, TapTable};
 use crate::memory::Scratch;
-use crate::output::blocks::{PhaseOfStrip, Run, StripShape, StripTable, Strips};
-use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
+use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
 
-/// The share of L2 that a strip's sums take. Longer strips use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
+/// The share of L2 that an accumulator block's sums take. Longer accumulator blocks use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
 /// times that many bytes were 8 % faster than what stays in L1 (Zen 4).
 const SHARE_OF_SUMS: usize = 16;
 
@@ -58,7 +58,7 @@ pub struct DirectChannels {
     /// Whether tiles end where grid rows end and leave out the taps that miss the input there, or run over the padding between rows.
     pub by_row: bool,
     /// Positions whose sums are made and stored together.
-    pub strip: usize,
+    pub acc_block: usize,
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Grid columns of a block.
@@ -66,7 +66,7 @@ pub struct DirectChannels {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Vec<AxisPhases>,
-    table: Listed<StripTable>,
+    table: Listed<AccumulatorTable>,
 }
 
 impl Algorithm for DirectChannels {
@@ -121,7 +121,7 @@ impl Algorithm for DirectChannels {
         let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
         let copied = match direct {
             true => 0,
-            false => cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
+            false => cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
         let weights = problem.group_out.saturating_mul(depth);
         let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
@@ -169,7 +169,7 @@ impl Algorithm for DirectChannels {
                     direct,
                     transposed,
                     by_row: rows < whole,
-                    strip: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
+                    acc_block: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
                     block_rows: blocks.rows,
                     block_columns: blocks.columns,
                     cost,
@@ -187,14 +187,14 @@ impl Algorithm for DirectChannels {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
+        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, false);
         // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
         let channels = problem.group_in.saturating_add(if self.transposed { 3 * self.width } else { 0 });
-        let block = if self.direct { 0 } else { sheets.working_bytes(channels, element) };
-        let sums = (self.strip + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
+        let block = if self.direct { 0 } else { input_tiles.working_bytes(channels, element) };
+        let sums = (self.acc_block + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         block
-            .saturating_add(sums.saturating_add(BYTES_BY_WAY))
+            .saturating_add(sums.saturating_add(STAGING_BYTES))
             .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
@@ -233,11 +233,12 @@ impl Algorithm for DirectChannels {
             panel: self.width,
             cost: self.cost,
         };
-        let cut = Cut::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+        let partition = Partition::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
             let copied = !self.direct;
-            let filling = copied.then(|| task.filling(&prepared.taps.sheets, &prepared.strides.2)).transpose()?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, filling.as_ref(), scratch))
+            let copy_plan =
+                copied.then(|| task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)).transpose()?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, copy_plan.as_ref(), scratch))
         })
     }
 }
@@ -266,11 +267,11 @@ struct Prepared<'a, E: Element> {
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     taps: &'a TapTable,
-    /// Channels side by side in a cell of the sheets.
+    /// Channels side by side in a cell of the input tiles.
     cell: usize,
     panels: Panels<'a, E>,
     input: &'a [E],
-    strips: Strips<'a, E>,
+    accumulators: Accumulators<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -282,7 +283,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        own: &'a mut Option<StripTable>,
+        own: &'a mut Option<AccumulatorTable>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let cell = match problem.data_format {
@@ -291,18 +292,18 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
         };
-        let shape = StripShape {
+        let shape = AccumulatorShape {
             width: plan.width,
             positions: plan.positions,
-            most: plan.strip,
+            most: plan.acc_block,
             by_row: plan.by_row,
             window: None,
             panels_first: false,
         };
         let list = || {
-            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
-            let taps = TapTable::new(axes, sheets, plan.direct, cell, problem.group_in)?;
-            StripTable::new(problem, axes, &shape, kernels.lanes, taps)
+            let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, false);
+            let taps = TapTable::new(axes, input_tiles, plan.direct, cell, problem.group_in)?;
+            AccumulatorTable::new(problem, axes, &shape, kernels.lanes, taps)
         };
         let table = plan.table.get(plan.cost, own, list)?;
         let panels = PanelShape {
@@ -318,7 +319,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             cell,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             input: operands.input,
-            strips: Strips::new(problem, axes, kernels, shape, table, operands.tail),
+            accumulators: Accumulators::new(problem, axes, kernels, shape, table, operands.epilogue),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
     }
@@ -327,31 +328,31 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         g: usize,
-        filling: Option<&Filling>,
+        copy_plan: Option<&CopyPlan>,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let x = &plan.axes[plan.axes.len() - 1];
         let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
         let spatial = &self.strides.2;
-        let (source, pitch, step) = if let Some(filling) = filling {
-            let stride = self.taps.sheets.channel_stride;
+        let (source, pitch, step) = if let Some(copy_plan) = copy_plan {
+            let stride = self.taps.input_tiles.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
             if problem.data_format == DataFormat::Ncx && self.cell == 1 {
                 let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
                     let from = &self.input[first + ci * self.strides.1..];
-                    self.taps.sheets.fill(self.kernels, filling, from, to, &mut scratch.tile)
+                    self.taps.input_tiles.fill(self.kernels, copy_plan, from, to, &mut scratch.tile)
                 };
                 data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
             } else {
                 let source = (&self.input[first..], self.strides.1, problem.group_in);
                 let (to, working) = ((&mut *data, self.cell), (&mut scratch.ragged, &mut scratch.tile));
-                self.taps.sheets.fill_deep(self.kernels, filling, problem.data_format, source, to, working)?;
+                self.taps.input_tiles.fill_deep(self.kernels, copy_plan, problem.data_format, source, to, working)?;
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
             let source =
                 Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
-            (source, self.taps.sheets.pitch, self.cell)
+            (source, self.taps.input_tiles.pitch, self.cell)
         } else {
             let data = E::as_compute(self.input).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
@@ -367,7 +368,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             (source, x.grid, step)
         };
         let panels = self.panels.within(task.channels.clone());
-        self.strips.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |of, sums| {
+        self.accumulators.run(task, (g, pitch), panels, (&mut scratch.tile, &mut scratch.ragged), |of, sums| {
             of.runs.iter().for_each(|run| self.sum(g, &of, run, &source, step, &mut sums[run.at..]));
             Ok(())
         })
@@ -377,7 +378,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        of: &PhaseOfStrip,
+        of: &PhaseSums,
         Run { taps, positions: run, .. }: &Run,
         source: &Source<E::Compute>,
         step: usize,

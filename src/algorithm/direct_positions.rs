@@ -1,19 +1,19 @@
 //! Each phase as a small dense convolution over the shared grid: weights are the scalars, positions the lanes.
 //!
-//! Per block of grid rows the input is laid out in [`Sheets`], or read in place where one shift serves all. Then every phase is
-//! `out[channel][position] = Σ weight · sheet[position + tap]`, and the phases of an output row are interleaved as it is stored.
+//! Per block of grid rows the input is laid out in [`InputTiles`], or read in place where one shift serves all. Then every phase is
+//! `out[channel][position] = Σ weight · input_tile[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
 use crate::geometry::AxisPhases;
-use crate::kernel::{CellRuns, Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start};
+use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
+use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::taps::{Listed, Phase, TapTable};
 use crate::memory::{Aligned, Scratch};
-use crate::output::epilogue::Tail;
-use crate::output::partition::{Block, Cut, MOST_ROWS, Task, bytes_of_tasks, flat_runs, run_tasks};
+use crate::output::epilogue::Epilogue;
+use crate::output::partition::{Block, MOST_ROWS, Partition, Task, bytes_of_tasks, flat_runs, run_tasks};
 use crate::simd::isa::Isa;
 use crate::simd::vector::FETCHES;
 use crate::spec::{DataFormat, Problem};
@@ -62,7 +62,7 @@ const LONG_RUNS_FROM: usize = 32 << 20;
 const CHUNK_BYTES: usize = 24 * 1024;
 
 /// Channels from which on channels-last results go through squares; fewer are stored element by element (two of them 2.8 times faster, Zen 4).
-const FEWEST_IN_SQUARES: usize = 4;
+const FEWEST_TRANSPOSED: usize = 4;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Algorithm for DirectPositions {
             if in_place && !apart {
                 continue;
             }
-            // a block's sheets, all channels, take at most half of L2: the weights stream through the rest
+            // a block's input tiles, all channels, take at most half of L2: the weights stream through the rest
             let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
@@ -152,7 +152,7 @@ impl Algorithm for DirectPositions {
                 columns: block_columns,
                 positions: flat,
                 count: blocks,
-                sheets: laid_out,
+                input_tiles: laid_out,
             } = GridBlocks::even(&axes, block, apart, in_place);
             let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
             let copied = match in_place {
@@ -170,8 +170,8 @@ impl Algorithm for DirectPositions {
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
-                let tail = problem.group_out % mr;
-                let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= tail).min().unwrap_or(mr);
+                let remainder = problem.group_out % mr;
+                let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
                 if forced.is_some_and(|f| f != (mr, tail_mr)) || (bundle > 1 && mr < problem.group_out) {
                     continue;
                 }
@@ -202,7 +202,7 @@ impl Algorithm for DirectPositions {
                     let last = if rest > 0 { tile_cost(m, rest) } else { 0 };
                     whole.saturating_mul(tile_cost(m, nv)).saturating_add(last).saturating_mul(runs)
                 };
-                let last = if tail > 0 { row_cost(tail_mr) } else { 0 };
+                let last = if remainder > 0 { row_cost(tail_mr) } else { 0 };
                 let multiplied = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
                 let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
                 let store = match rows {
@@ -267,14 +267,14 @@ impl Algorithm for DirectPositions {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
-        let sheets = if self.direct {
+        let input_tiles = if self.direct {
             0
         } else {
-            let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, self.apart);
-            sheets.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
+            let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+            input_tiles.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        sheets.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
+        input_tiles.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -315,14 +315,15 @@ impl Algorithm for DirectPositions {
             panel: self.mr,
             cost: self.cost,
         };
-        let cut = Cut::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+        let partition = Partition::for_threads(problem, &self.axes, &block);
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
             let copied = !self.direct;
-            let filling = copied.then(|| task.filling(&prepared.taps.sheets, &prepared.strides.2)).transpose()?;
+            let copy_plan =
+                copied.then(|| task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)).transpose()?;
             let groups = task.groups.clone();
             groups.clone().step_by(self.bundle).try_for_each(|g| {
                 let bundle = g..groups.end.min(g + self.bundle);
-                prepared.run_groups(task, bundle, filling.as_ref(), scratch)
+                prepared.run_groups(task, bundle, copy_plan.as_ref(), scratch)
             })
         })
     }
@@ -358,7 +359,7 @@ struct Prepared<'a, E: Element> {
     /// Padded to panel heights, per group.
     bias: Vec<E::Compute>,
     input: &'a [E],
-    tail: Tail<'a, E>,
+    epilogue: Epilogue<'a, E>,
     /// Cells of an output channel.
     plane: usize,
     /// Strides of the input: image, channel, spatial axes (at least two).
@@ -391,8 +392,8 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let list = || {
-            let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-            TapTable::new(axes, sheets, plan.direct, 1, problem.group_in)
+            let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, plan.apart);
+            TapTable::new(axes, input_tiles, plan.direct, 1, problem.group_in)
         };
         let taps = plan.taps.get(plan.cost, own, list)?;
         let columns = axes[axes.len() - 1].out_step;
@@ -430,7 +431,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             group_weights: at,
             bias: crate::layout::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            tail: operands.tail,
+            epilogue: operands.epilogue,
             plane: problem.axes.iter().map(|a| a.output).product(),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
@@ -441,7 +442,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         groups: Range<usize>,
-        filling: Option<&Filling>,
+        copy_plan: Option<&CopyPlan>,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
@@ -451,11 +452,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let tile_positions = plan.nv * lanes;
         let pitch;
         let block = &mut scratch.block;
-        let mut source = if let Some(filling) = filling {
-            pitch = self.taps.sheets.pitch;
+        let mut source = if let Some(copy_plan) = copy_plan {
+            pitch = self.taps.input_tiles.pitch;
             // squares that are transposed may run over a plane's last row
             let stride =
-                self.taps.sheets.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
+                self.taps.input_tiles.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
             // tiles may run past the last position: what they read there is never stored, but must exist
             let data = block.of(inputs * stride + tile_positions)?;
             let source = &self.input[first..];
@@ -463,12 +464,19 @@ impl<'a, E: Element> Prepared<'a, E> {
                 DataFormat::Ncx => {
                     for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
                         let source = &source[channel * self.strides.1..];
-                        self.taps.sheets.fill(self.kernels, filling, source, plane, &mut scratch.ragged)?;
+                        self.taps.input_tiles.fill(self.kernels, copy_plan, source, plane, &mut scratch.ragged)?;
                     }
                 }
                 DataFormat::Nxc => {
                     let to = (&mut data[..inputs * stride], stride);
-                    self.taps.sheets.fill_planes(self.kernels, filling, source, inputs, to, &mut scratch.ragged)?;
+                    self.taps.input_tiles.fill_planes(
+                        self.kernels,
+                        copy_plan,
+                        source,
+                        inputs,
+                        to,
+                        &mut scratch.ragged,
+                    )?;
                 }
             }
             Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], ahead: false }
@@ -562,12 +570,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first_channel = task.channel(self.problem, g, panel.first_channel);
         let from = task.columns.start + columns.start;
         let cells = x.cells(&(from..from + columns.len()));
-        for o in 0..task.pieces.outer_phases.len() {
-            let first = task.pieces.outer_phases[o] * self.per_outer;
+        for o in 0..task.output.outer_phases.len() {
+            let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
                 let cell = |row: usize| (task.rows.start + row) * y.out_step + ry;
                 // rows that the output has
-                let count = rows.clone().take_while(|row| cell(*row) < task.pieces.rows.end).count();
+                let count = rows.clone().take_while(|row| cell(*row) < task.output.rows.end).count();
                 if count == 0 {
                     break;
                 }
@@ -577,38 +585,38 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
                 let (first_cell, step) =
-                    (task.pieces.cell(cell(rows.start), cells.start), y.out_step * task.pieces.columns.len());
-                let at = task.pieces.index(first_channel, o, cell(rows.start), cells.start);
-                let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: CellRuns| {
+                    (task.output.cell(cell(rows.start), cells.start), y.out_step * task.output.columns.len());
+                let at = task.output.index(first_channel, o, cell(rows.start), cells.start);
+                let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: StridedRuns| {
                     self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
-                    if !self.tail.is_empty() {
+                    if !self.epilogue.is_empty() {
                         let first = g * self.problem.group_out + panel.first_channel;
                         for (m, slice) in slices.iter_mut().enumerate() {
                             for run in 0..runs.count {
                                 let at = at + m * self.plane + run * step;
-                                self.tail.of(first + m).apply(at, 1, &mut slice[run * runs.step..][..cells.len()]);
+                                self.epilogue.of(first + m).apply(at, 1, &mut slice[run * runs.step..][..cells.len()]);
                             }
                         }
                     }
                     TractResult::Ok(())
                 };
                 let slots = first_channel..first_channel + channels;
-                let runs = CellRuns { cells: 0..cells.len(), count, step, pitch };
+                let runs = StridedRuns { cells: 0..cells.len(), count, step, pitch };
                 let all = first_cell..first_cell + (count - 1) * step + cells.len();
                 let mut in_place = SmallVec::new();
-                if task.pieces.channel_cells(slots, o, all, &mut in_place) {
+                if task.output.channel_cells(slots, o, all, &mut in_place) {
                     finish(&mut in_place, runs)?;
                     continue;
                 }
                 drop(in_place);
                 let of_channel = count * cells.len();
-                let by_way = buffers.tile.of(channels * of_channel)?;
-                let mut slices = by_way.chunks_exact_mut(of_channel.max(1)).collect();
-                finish(&mut slices, CellRuns { step: cells.len(), ..runs })?;
+                let staging = buffers.tile.of(channels * of_channel)?;
+                let mut slices = staging.chunks_exact_mut(of_channel.max(1)).collect();
+                finish(&mut slices, StridedRuns { step: cells.len(), ..runs })?;
                 for (m, slice) in slices.iter().enumerate() {
                     for (run, cells_of_run) in slice.chunks(cells.len().max(1)).enumerate() {
                         let row = cell(rows.start + run);
-                        task.pieces.put(first_channel + m, o, row, cells.start, cells_of_run);
+                        task.output.put(first_channel + m, o, row, cells.start, cells_of_run);
                     }
                 }
             }
@@ -622,7 +630,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         RowTiles { panel, operands, bias }: &RowTiles<E::Compute>,
         source: &Source<E::Compute>,
         slices: &mut [&mut [E::Compute]],
-        runs: &CellRuns,
+        runs: &StridedRuns,
         ragged: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let lanes = self.kernels.lanes;
@@ -630,7 +638,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let whole = positions / (self.plan.nv * lanes) * self.plan.nv * lanes;
         let cells = runs.cells.len().min(whole * self.columns);
         if whole > 0 {
-            let runs = CellRuns { cells: 0..cells, ..*runs };
+            let runs = StridedRuns { cells: 0..cells, ..*runs };
             panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
         }
         if whole == positions {
@@ -647,13 +655,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
             false => runs.count,
         };
-        let left = CellRuns { cells: cells..runs.cells.len(), count: inside, ..*runs };
+        let left = StridedRuns { cells: cells..runs.cells.len(), count: inside, ..*runs };
         tile.run(operands, &source, bias, slices, &left);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
             let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
             let at = run * runs.step;
-            let left = CellRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
+            let left = StridedRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
             tile.run(operands, &source, bias, slices, &left);
         }
         Ok(())
@@ -685,10 +693,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         // groups follow each other in the output, but in the buffer, panels are padded
         let row = |at: usize| at / channels * of_group + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
-        let squares = rows.len() >= FEWEST_IN_SQUARES || self.makes_whole_cells(rows.len());
+        let squares = rows.len() >= FEWEST_TRANSPOSED || self.makes_whole_cells(rows.len());
 
-        for o in 0..task.pieces.outer_phases.len() {
-            let first = task.pieces.outer_phases[o] * self.per_outer;
+        for o in 0..task.output.outer_phases.len() {
+            let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
                 for (g, at) in groups.clone().cartesian_product((0..stride).step_by(tile_positions)) {
                     let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
@@ -708,16 +716,16 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 if problem.data_format == DataFormat::Nxc && squares {
                     let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
-                    let (everywhere, placed) = self.tail.split();
-                    everywhere.apply(out);
-                    let tail = (placed, &mut *buffers.row);
-                    self.store_cells(task, place, &rows, (position, count, pitch), (out, of_phase), tail)?;
+                    let (uniform, placed) = self.epilogue.split();
+                    uniform.apply(out);
+                    let epilogue = (placed, &mut *buffers.row);
+                    self.store_cells(task, place, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
                 for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
                     let cell = (task.rows.start + run.row) * y.out_step + ry;
-                    if cell >= task.pieces.rows.end {
+                    if cell >= task.output.rows.end {
                         break;
                     }
                     let first = (task.columns.start + run.column) * x.out_step;
@@ -728,8 +736,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                             rows.push(&out[at..at + run.len]);
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
-                        let tail = self.tail.of(g * problem.group_out + panel.first_channel + m);
-                        task.pieces.write(self.kernels, channel, o, cell, first, &rows, tail, buffers.row)?;
+                        let epilogue = self.epilogue.of(g * problem.group_out + panel.first_channel + m);
+                        task.output.write(self.kernels, channel, o, cell, first, &rows, epilogue, buffers.row)?;
                     }
                 }
             }
@@ -750,14 +758,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         rows: &[usize],
         (position, count, pitch): (usize, usize, usize),
         (out, phase_stride): (&[E::Compute], usize),
-        (tail, buffer): (Tail<E>, &mut Aligned<E::Compute>),
+        (epilogue, buffer): (Epilogue<E>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let whole = self.makes_whole_cells(rows.len());
         for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + phase_row;
-            if row >= task.pieces.rows.end {
+            if row >= task.output.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
@@ -769,13 +777,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                     *to = &out[at..at + run.len];
                 }
                 let interleaved = &interleaved[..rows.len() * self.columns];
-                task.pieces.write_whole_cells(self.kernels, (outer, row, first), interleaved, tail, buffer)?;
+                task.output.write_whole_cells(self.kernels, (outer, row, first), interleaved, epilogue, buffer)?;
                 continue;
             }
             for rx in 0..self.columns {
                 let place = (outer, row, first + rx);
                 let from = (&out[rx * phase_stride + run.at..], rows, run.len);
-                task.pieces.write_rows(self.kernels, place, x.out_step, channel, from, tail, buffer)?;
+                task.output.write_rows(self.kernels, place, x.out_step, channel, from, epilogue, buffer)?;
             }
         }
         Ok(())

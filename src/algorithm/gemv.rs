@@ -160,7 +160,7 @@ impl Gemv {
         output: &mut [E],
     ) -> TractResult<()> {
         let (taps, channels) = (cells.len(), problem.group_out);
-        let (everywhere, placed) = operands.tail.split();
+        let (uniform, placed) = operands.epilogue.split();
         let width = channels.next_multiple_of(kernels.lanes);
         let mut by_channel = zeros("working memory", channels * taps)?;
         let last = problem.data_format == DataFormat::Nxc;
@@ -180,7 +180,7 @@ impl Gemv {
                     row.iter_mut().for_each(|value| *value = value.plus(bias));
                 }
             }
-            everywhere.apply(&mut by_channel);
+            uniform.apply(&mut by_channel);
             if last {
                 crate::layout::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_cell, width);
                 for (cell, values) in cells.iter().zip(by_cell.chunks_mut(width)) {
@@ -228,7 +228,7 @@ impl Gemv {
             })
             .collect();
         let plane: usize = problem.axes.iter().map(|a| a.output).product();
-        let (everywhere, placed) = operands.tail.split();
+        let (uniform, placed) = operands.epilogue.split();
         let cell_stride = strides[x + problem.axes.len() - 1];
         let mut values: Vec<E::Compute> = vec![];
         let filled = cells.iter().flatten().count() == plane;
@@ -242,10 +242,10 @@ impl Gemv {
                 let bias = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
                 let first = n * strides[0] + channel * strides[c];
                 let output = &mut output[first..];
-                let tail = placed.of(channel);
+                let epilogue = placed.of(channel);
                 let result = |cell: usize, value: E::Compute| {
                     let mut value = [value];
-                    tail.apply(first + cell, 1, &mut value);
+                    epilogue.apply(first + cell, 1, &mut value);
                     E::narrow(value[0])
                 };
                 // the results of one channel in kernel order, then one cell more for where none lands
@@ -255,7 +255,7 @@ impl Gemv {
                 }
                 values.iter_mut().for_each(|value| *value = value.plus(bias));
                 values.push(bias);
-                everywhere.apply(&mut values);
+                uniform.apply(&mut values);
                 if !filled {
                     let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
                     empty.for_each(|(cell, to)| *to = result(cell, values[taps]));

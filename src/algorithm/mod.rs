@@ -18,7 +18,7 @@ use crate::geometry::AxisPhases;
 use crate::kernel::KernelSizes;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::{axes_of, too_many_phases};
-use crate::output::epilogue::Tail;
+use crate::output::epilogue::Epilogue;
 use crate::simd::isa::Isa;
 use crate::spec::Problem;
 use std::cell::OnceCell;
@@ -254,5 +254,5 @@ pub(crate) struct Operands<'a, E: Element> {
     /// One value per output channel, over all groups.
     pub bias: Option<&'a [E]>,
     /// What is applied to the sums before they are stored.
-    pub tail: Tail<'a, E>,
+    pub epilogue: Epilogue<'a, E>,
 }

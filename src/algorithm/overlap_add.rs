@@ -14,7 +14,7 @@ use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 
 use crate::memory::Scratch;
-use crate::output::partition::{Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Block, Partition, Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
 use crate::spec::{Axis, Direction, Problem, ceil_div};
 use std::ops::Range;
@@ -124,7 +124,7 @@ impl Algorithm for OverlapAdd {
             panel: problem.group_out,
             cost: self.cost,
         };
-        let cut = Cut::for_threads(problem, &self.axes, &block);
+        let partition = Partition::for_threads(problem, &self.axes, &block);
         let prepared = Prepared {
             plan: self,
             problem,
@@ -135,7 +135,7 @@ impl Algorithm for OverlapAdd {
             strides: crate::layout::input_strides(problem, self.axes.len()),
             zeros: vec![E::Compute::ZERO; self.width],
         };
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
     }
@@ -157,7 +157,7 @@ struct Prepared<'a, E: Element> {
 impl<E: Element> Prepared<'_, E> {
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (problem, axis) = (self.problem, self.axis);
-        let cells = task.pieces.columns.clone();
+        let cells = task.output.columns.clone();
         let positions = self.positions(&cells);
         let taps = axis.kernel;
         let pitch = (problem.group_out * taps).next_multiple_of(self.plan.width);
@@ -179,9 +179,9 @@ impl<E: Element> Prepared<'_, E> {
                 }
             }
             let slot = task.channel(problem, g, co);
-            let first = task.pieces.index(slot, 0, 0, cells.start);
-            self.operands.tail.of(channel).apply(first, task.pieces.stride(), row);
-            task.pieces.write_row(slot, 0, 0, row);
+            let first = task.output.index(slot, 0, 0, cells.start);
+            self.operands.epilogue.of(channel).apply(first, task.output.stride(), row);
+            task.output.write_row(slot, 0, 0, row);
         }
         Ok(())
     }

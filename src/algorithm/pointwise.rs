@@ -3,7 +3,7 @@
 use crate::element::{Compute, Element};
 use crate::kernel::{Kernels, PoolAxis};
 use crate::memory::zeros;
-use crate::output::epilogue::{Bound, Tail};
+use crate::output::epilogue::{Bound, Epilogue};
 use crate::parallel::parallel;
 use crate::spec::DataFormat;
 use tract_core::internal::*;
@@ -50,20 +50,20 @@ impl<E: Element> ElementWise<'_, E> {
         }
         parallel(&mut tasks, cost, |(first, part)| {
             let steps = &self.steps[*first / of_image];
-            let tail = Tail { steps, kernels: self.kernels };
+            let epilogue = Epilogue { steps, kernels: self.kernels };
             match self.data_format {
                 DataFormat::Ncx => {
                     for (i, plane) in part.chunks_mut(unit).enumerate() {
                         let at = *first + i * unit;
-                        let tail = tail.of(at / unit % self.channels);
-                        self.change(at, AT_ONCE, plane, |at, run| tail.apply(at, 1, run));
+                        let epilogue = epilogue.of(at / unit % self.channels);
+                        self.change(at, AT_ONCE, plane, |at, run| epilogue.apply(at, 1, run));
                     }
                 }
                 DataFormat::Nxc => {
-                    let (everywhere, placed) = tail.split();
+                    let (uniform, placed) = epilogue.split();
                     let cells = (AT_ONCE / unit).max(1) * unit;
                     self.change(*first, cells, part, |at, run| {
-                        everywhere.apply(run);
+                        uniform.apply(run);
                         if !placed.is_empty() {
                             for (i, cell) in run.chunks_mut(unit).enumerate() {
                                 placed.apply_cell(0, at + i * unit, cell);

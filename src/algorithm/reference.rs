@@ -89,7 +89,7 @@ impl Algorithm for Reference {
                         }
                         let at = n * output_strides[0] + channel * output_strides[c_axis] + spatial_offset;
                         let mut sum = [sum];
-                        operands.tail.of(channel).apply(at, 1, &mut sum);
+                        operands.epilogue.of(channel).apply(at, 1, &mut sum);
                         output[at] = E::narrow(sum[0]);
                     }
                 }

@@ -1,7 +1,7 @@
 //! What the planner's estimates are made of. A slot is one vector multiply-add.
 //!
 //! The constants were fitted to the times of random layers, each under every strategy that takes it (f32, one thread): those of channels to 480 on a Zen 4
-//! with AVX-512 (channels first), those of tile registers to 600 on a Xeon, of both directions and layouts, of sheets, of input that is read in place and of
+//! with AVX-512 (channels first), those of tile registers to 600 on a Xeon, of both directions and layouts, of input tiles, of input that is read in place and of
 //! what phases and col2im store to 1,200 there, and those of layers of one input channel a group, the two strategies made for them, to 1,200 more; those that
 //! hold where there are no tile registers to 900 on the Zen 4, and those of layers of one tap to 600 there. What is neither was set to the times of the layers
 //! in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector of results, memory traffic included; on the Xeon dense
@@ -9,7 +9,7 @@
 //! the best ones.
 
 use crate::estimate::machine::Machine;
-use crate::layout::input_tile::Sheets;
+use crate::layout::input_tile::InputTiles;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::DatumType;
@@ -54,7 +54,7 @@ pub(crate) const STREAMED_PARTS: usize = 310;
 /// 3.9 ms in one block, 5.5 in four).
 pub(crate) const READ_AGAIN: usize = 520;
 
-/// Loading such weights and making parts of them, once a strip.
+/// Loading such weights and making parts of them, once an accumulator block.
 pub(crate) const PARTED_WEIGHTS: usize = 650;
 
 /// Storing a vector of sums of the strategies with lanes of channels: transposed (21 on a Xeon whose output is in L3; less on a Zen 4 where the sixteen planes
@@ -85,12 +85,14 @@ pub(crate) fn far_weight(isa: Isa) -> usize {
 /// four slots a nanosecond on a Xeon where dense layers have 5.6).
 pub(crate) const MOVED: u64 = 2;
 
-/// Copying what the strategy that sums a channel's rows reads into sheets, once an outer position; for windows, rows are long and few.
-pub(crate) fn copied_rows(sheets: &Sheets, lanes: usize, windows: bool) -> usize {
-    let rows = sheets.channel_stride / sheets.pitch;
+/// Copying what the strategy that sums a channel's rows reads into input tiles, once an outer position; for windows, rows are long and few.
+pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool) -> usize {
+    let rows = input_tiles.channel_stride / input_tiles.pitch;
     match windows {
-        true => rows.saturating_mul(14).saturating_add(sheets.count().saturating_mul(120)).saturating_add(600),
-        false => (sheets.channel_stride / lanes).saturating_mul(5).saturating_add(sheets.count().saturating_mul(185)),
+        true => rows.saturating_mul(14).saturating_add(input_tiles.count().saturating_mul(120)).saturating_add(600),
+        false => (input_tiles.channel_stride / lanes)
+            .saturating_mul(5)
+            .saturating_add(input_tiles.count().saturating_mul(185)),
     }
 }
 
@@ -240,11 +242,11 @@ pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> usize {
 /// Storing a row of a phase of a channel from such a buffer, whatever its length.
 pub(crate) const BUFFERED_ROW: usize = 50;
 
-/// Filling the sheets of some channels, of which a vector of positions costs `copying`, and each sheet something besides, whatever its size.
-pub(crate) fn filled(sheets: &Sheets, channels: usize, lanes: usize, copying: usize) -> usize {
+/// Filling the input tiles of some channels, of which a vector of positions costs `copying`, and each input tile something besides, whatever its size.
+pub(crate) fn filled(input_tiles: &InputTiles, channels: usize, lanes: usize, copying: usize) -> usize {
     const SHEET: usize = 100;
-    let vectors = (sheets.elements(channels) / lanes).saturating_mul(copying);
-    vectors.saturating_add(sheets.count().saturating_mul(channels).saturating_mul(SHEET))
+    let vectors = (input_tiles.elements(channels) / lanes).saturating_mul(copying);
+    vectors.saturating_add(input_tiles.count().saturating_mul(channels).saturating_mul(SHEET))
 }
 
 /// A row of a channel of which only some positions are picked, as no tap reads the others, whatever its length (192 to 384 channels on 32×32 positions, 1×1 taps of

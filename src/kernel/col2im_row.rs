@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Neighbouring elements that are added to neighbouring ones of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GatheredRun {
+pub(crate) struct Col2imRun {
     /// The first of them, from a base on.
     pub from: usize,
     pub to: Range<usize>,
@@ -20,7 +20,7 @@ pub(crate) struct GatheredRun {
 pub(crate) unsafe fn gather<V: Vector>(
     from: &[V::Lane],
     bases: &[usize],
-    runs: &[GatheredRun],
+    runs: &[Col2imRun],
     bias: V::Lane,
     to: &mut [V::Lane],
 ) {

@@ -6,7 +6,7 @@ use crate::simd::vector::{MOST_LANES, Vector};
 
 /// A tap of a phase.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CellTap {
+pub(crate) struct PixelTap {
     /// What to add to the index of a position's first channel.
     pub offset: usize,
     /// Where the tap's weights begin among those of a vector of output channels: a vector for each input channel of a group.
@@ -15,10 +15,10 @@ pub(crate) struct CellTap {
 
 /// The taps of a run of positions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CellTaps {
+pub(crate) struct PixelTaps {
     /// By offset.
-    taps: Vec<CellTap>,
-    furthest: CellTap,
+    taps: Vec<PixelTap>,
+    furthest: PixelTap,
     /// How many taps are each as far from the one before as positions are from each other, in parts of at most [`MOST_BESIDE`], for positions `step` apart;
     /// empty where all such numbers are one.
     beside: Vec<usize>,
@@ -28,9 +28,9 @@ pub(crate) struct CellTaps {
 /// The most taps that share what they read.
 const MOST_BESIDE: usize = 3;
 
-impl CellTaps {
+impl PixelTaps {
     /// Taps in any order, most often for positions that are `step` apart in the source.
-    pub fn new(mut taps: Vec<CellTap>, step: usize) -> CellTaps {
+    pub fn new(mut taps: Vec<PixelTap>, step: usize) -> PixelTaps {
         taps.sort_unstable_by_key(|tap| tap.offset);
         let runs = taps.chunk_by(|tap, next| next.offset - tap.offset == step);
         let parts = |len: usize| (0..len).step_by(MOST_BESIDE).map(move |at| MOST_BESIDE.min(len - at));
@@ -38,11 +38,11 @@ impl CellTaps {
         if beside.iter().all(|count| *count == 1) {
             beside.clear();
         }
-        let furthest = CellTap {
+        let furthest = PixelTap {
             offset: taps.iter().map(|tap| tap.offset).max().unwrap_or(0),
             weights: taps.iter().map(|tap| tap.weights).max().unwrap_or(0),
         };
-        CellTaps { taps, furthest, beside, step }
+        PixelTaps { taps, furthest, beside, step }
     }
 
     /// Whether there are none.
@@ -52,7 +52,7 @@ impl CellTaps {
 
     /// Whether every tap, `reach` elements from its offset and `width` weights from where its weights begin, is within the slices.
     pub(crate) fn fit<T>(&self, source: &[T], reach: usize, weights: &[T], width: usize) -> bool {
-        let CellTap { offset, weights: first } = self.furthest;
+        let PixelTap { offset, weights: first } = self.furthest;
         let ends = [(offset, reach, source.len()), (first, width, weights.len())];
         self.is_empty() || ends.into_iter().all(|(at, len, end)| extent::reach([(at, 1), (len, 1)]) <= end)
     }
@@ -127,7 +127,7 @@ pub(crate) struct Cells<'a, T> {
     /// Elements from a position to the next.
     pub step: usize,
     /// The taps.
-    pub taps: &'a CellTaps,
+    pub taps: &'a PixelTaps,
     /// The weights of all taps, a vector of output channels after the other.
     pub weights: &'a [T],
     /// How many of them an output channel has.
@@ -157,7 +157,7 @@ impl<T> Cells<'_, T> {
 /// for every tap, the source holds the channels from each position, rounded up to whole vectors, or if `PICKED`, as much as is read; so much does the
 /// bias, and `to` the channels from each position. If `PICKED`, there are picks for vectors of `V` and so many channels.
 #[inline(always)]
-pub(crate) unsafe fn sum_of_cells<V: Vector, const PICKED: bool>(
+pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
     cells: &Cells<V::Lane>,
     to: &mut [V::Lane],
     to_step: usize,
@@ -184,7 +184,7 @@ pub(crate) unsafe fn sum_of_cells<V: Vector, const PICKED: bool>(
 }
 
 /// # Safety
-/// As [`sum_of_cells`], for positions `first..first + P`.
+/// As [`sum_of_pixels`], for positions `first..first + P`.
 #[inline(always)]
 unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
     cells: &Cells<V::Lane>,
@@ -197,7 +197,7 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
         // SAFETY: the bias is padded to whole vectors; taps are one by one or as far apart as positions; of a vector, what is channels is stored.
         unsafe {
             let mut acc = [V::load(cells.bias.as_ptr().add(c)); P];
-            let CellTaps { taps, beside, step, .. } = cells.taps;
+            let PixelTaps { taps, beside, step, .. } = cells.taps;
             if beside.is_empty() || *step != cells.step {
                 for tap in taps {
                     acc = add::<V, P, 1, PICKED>(acc, cells, source, [tap], c);
@@ -230,13 +230,13 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
 /// picked, serves them all.
 ///
 /// # Safety
-/// As [`sum_of_cells`], for positions from `source` on; `c` is less than the channels, and a whole number of vectors.
+/// As [`sum_of_pixels`], for positions from `source` on; `c` is less than the channels, and a whole number of vectors.
 #[inline(always)]
 unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
     mut acc: [V; P],
     cells: &Cells<V::Lane>,
     source: *const V::Lane,
-    taps: [&CellTap; K],
+    taps: [&PixelTap; K],
     c: usize,
 ) -> [V; P] {
     let (inputs, reads): (usize, &[Read]) = match cells.picks {

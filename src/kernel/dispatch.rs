@@ -3,15 +3,16 @@
 use crate::element::Compute;
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
-use crate::kernel::col2im_row::{GatheredRun, gather};
-use crate::kernel::depthwise_pixels::{Cells, sum_of_cells};
+use crate::kernel::col2im_row::{Col2imRun, gather};
+use crate::kernel::depthwise_pixels::{Cells, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window, window};
 use crate::kernel::elementwise;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::gemm_tile::{
-    CellRuns, ChannelTile, PhaseOperand, PositionTile, RowTile, channel_tile, position_tile, room_for_halves, row_tile,
+    ChannelTile, PhaseOperand, PositionTile, RowTile, StridedRuns, channel_tile, position_tile, room_for_halves,
+    row_tile,
 };
 use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
 use crate::kernel::pool::{PoolAxis, pool};
@@ -25,7 +26,7 @@ use crate::output::epilogue::Activation;
 use crate::simd::isa::Isa;
 use crate::simd::vector::*;
 
-type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]);
+type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type PlacedCells<T> =
@@ -72,7 +73,7 @@ pub(crate) struct Kernels<T: 'static> {
     /// For the numbers of rows of taps of [`WINDOW_ROWS`].
     sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     sum_of_plane: SumOfPlane<T>,
-    sum_of_cells: [SumOfCells<T>; 2],
+    sum_of_pixels: [SumOfCells<T>; 2],
     add: unsafe fn(&[T], &mut [T]),
     affine: unsafe fn(T, T, &mut [T]),
     leak: unsafe fn(T, &mut [T]),
@@ -317,7 +318,7 @@ impl<T: Compute> Kernels<T> {
     ///
     /// # Panics
     /// When weights, bias or what a position reads are not whole vectors, or `to` is too short; when picks were made for other lanes or channels.
-    pub fn sum_of_cells(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
+    pub fn sum_of_pixels(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
         if count == 0 || cells.channels == 0 {
             return;
         }
@@ -328,7 +329,7 @@ impl<T: Compute> Kernels<T> {
         assert!(reach([(count - 1, to_step), (cells.channels, 1)]) <= to.len());
         assert!(cells.picks.is_none_or(|picks| picks.fit(self.lanes, cells.channels)));
         // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
-        unsafe { self.sum_of_cells[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
+        unsafe { self.sum_of_pixels[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
@@ -362,9 +363,9 @@ impl<T: Compute> Kernels<T> {
     ///
     /// # Panics
     /// When a run ends outside of a slice.
-    pub fn gather(&self, from: &[T], bases: &[usize], runs: &[GatheredRun], bias: T, to: &mut [T]) {
+    pub fn gather(&self, from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]) {
         let furthest = bases.iter().max().unwrap_or(&0);
-        let fits = |run: &GatheredRun| {
+        let fits = |run: &Col2imRun| {
             reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
         };
         assert!(runs.iter().all(fits));
@@ -403,7 +404,7 @@ macro_rules! kernels {
                 source: &crate::kernel::gemm_tile::Source<$lane>,
                 bias: &[$lane],
                 channels: &mut [&mut [$lane]],
-                runs: &CellRuns,
+                runs: &StridedRuns,
             ) {
                 // SAFETY: entered through a tile only, see `RowTile::run`.
                 unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs) }
@@ -552,8 +553,8 @@ macro_rules! kernels {
 
             $(#[$feature])*
             unsafe fn cells<const PICKED: bool>(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
-                // SAFETY: entered through `Kernels::sum_of_cells` only, which checks.
-                unsafe { sum_of_cells::<$vector, PICKED>(cells, to, to_step, count) }
+                // SAFETY: entered through `Kernels::sum_of_pixels` only, which checks.
+                unsafe { sum_of_pixels::<$vector, PICKED>(cells, to, to_step, count) }
             }
 
             $(#[$feature])*
@@ -577,7 +578,7 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[GatheredRun], bias: $lane, to: &mut [$lane]) {
+            unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
                 // SAFETY: entered through `Kernels::gather` only, which checks.
                 unsafe { gather::<$vector>(from, bases, runs, bias, to) }
             }
@@ -640,7 +641,7 @@ macro_rules! kernels {
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_window: [of_window::<1, 4>, of_window::<3, 4>, of_window::<5, 4>, of_window::<7, 3>],
                 sum_of_plane: plane,
-                sum_of_cells: [cells::<false>, cells::<true>],
+                sum_of_pixels: [cells::<false>, cells::<true>],
                 add,
                 affine,
                 leak,

@@ -22,12 +22,12 @@ pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::winograd::{PointStrides, TileData};
-    use crate::kernel::col2im_row::GatheredRun;
-    use crate::kernel::depthwise_pixels::{CellTap, CellTaps, Cells, Picks};
+    use crate::kernel::col2im_row::Col2imRun;
+    use crate::kernel::depthwise_pixels::{Cells, Picks, PixelTap, PixelTaps};
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
     use crate::kernel::depthwise_window::{Edges, Results, Window};
-    use crate::kernel::gemm_tile::{CellRuns, PhaseOperand, Source, Start};
+    use crate::kernel::gemm_tile::{PhaseOperand, Source, Start, StridedRuns};
     use crate::kernel::pad_copy::{Rows, SplitRows};
     use crate::kernel::{Dispatch, Kernels};
     use crate::simd::isa::Isa;
@@ -76,7 +76,7 @@ mod tests {
         let tile = kernels.row_tiles(1).iter().find(|tile| tile.mr() == 1).expect("a tile of one row");
         let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, in_halves: false };
         let mut run = |source: &Source<f32>, cells, count, step, pitch| {
-            tile.run(&[operand], source, bias, &mut [&mut out[..]], &CellRuns { cells, count, step, pitch })
+            tile.run(&[operand], source, bias, &mut [&mut out[..]], &StridedRuns { cells, count, step, pitch })
         };
         refused("row tile, channels", || run(&source, 0..1, 1, 0, 0));
         refused("row tile, pitch", || run(&near, 0..1, 3, 1, HUGE));
@@ -152,9 +152,10 @@ mod tests {
         refused("window with edges, width", || sum(with(Edges { width: usize::MAX, ..edges }, 64), results));
         let plane = PlaneTaps::new(lanes, HUGE, 1, 2, &[]);
         refused("plane", || kernels.sum_of_plane(&plane, &[], &[], 0.0, &mut [0.0; 2]));
-        let tap = CellTap { offset: 0, weights: 0 };
-        let (taps, far) = (CellTaps::new(vec![tap], 1), CellTaps::new(vec![CellTap { offset: usize::MAX, ..tap }], 1));
-        let heavy = CellTaps::new(vec![CellTap { weights: usize::MAX, ..tap }], 1);
+        let tap = PixelTap { offset: 0, weights: 0 };
+        let (taps, far) =
+            (PixelTaps::new(vec![tap], 1), PixelTaps::new(vec![PixelTap { offset: usize::MAX, ..tap }], 1));
+        let heavy = PixelTaps::new(vec![PixelTap { weights: usize::MAX, ..tap }], 1);
         let cells = Cells {
             source: &from,
             step: 1,
@@ -165,16 +166,16 @@ mod tests {
             channels: 4,
             picks: None,
         };
-        let mut sum = |cells: Cells<f32>, step: usize| kernels.sum_of_cells(&cells, &mut to, step, 3);
+        let mut sum = |cells: Cells<f32>, step: usize| kernels.sum_of_pixels(&cells, &mut to, step, 3);
         refused("cells, read", || sum(Cells { step: HUGE, ..cells }, 4));
         refused("cells, offset", || sum(Cells { taps: &far, ..cells }, 4));
         refused("cells, weights", || sum(Cells { taps: &heavy, ..cells }, 4));
         refused("cells, each", || sum(Cells { each: usize::MAX / lanes + 1, channels: lanes + 1, ..cells }, 64));
         refused("cells, written", || sum(cells, HUGE));
         assert_eq!(Picks::new(lanes, HUGE, 2, 1), None);
-        let runs = [GatheredRun { from: usize::MAX, to: 0..1 }];
+        let runs = [Col2imRun { from: usize::MAX, to: 0..1 }];
         refused("gather, run", || kernels.gather(&from, &[1], &runs, 0.0, &mut to));
-        let runs = [GatheredRun { from: 1, to: 0..1 }];
+        let runs = [Col2imRun { from: 1, to: 0..1 }];
         refused("gather, base", || kernels.gather(&from, &[usize::MAX], &runs, 0.0, &mut to));
     }
 

@@ -264,7 +264,7 @@ pub(crate) struct PhaseOperand<'a, T> {
 
 /// The cells that row tiles write of each output channel: runs of as many.
 #[derive(Clone, Debug)]
-pub(crate) struct CellRuns {
+pub(crate) struct StridedRuns {
     /// The first one's, in the channel's slice.
     pub cells: Range<usize>,
     /// How many there are.
@@ -275,8 +275,13 @@ pub(crate) struct CellRuns {
     pub pitch: usize,
 }
 
-type RowEntry<T> =
-    unsafe fn(phases: &[PhaseOperand<T>], source: &Source<T>, bias: &[T], channels: &mut [&mut [T]], runs: &CellRuns);
+type RowEntry<T> = unsafe fn(
+    phases: &[PhaseOperand<T>],
+    source: &Source<T>,
+    bias: &[T],
+    channels: &mut [&mut [T]],
+    runs: &StridedRuns,
+);
 
 /// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases, interleaved in registers and written straight to
 /// output rows.
@@ -345,7 +350,7 @@ impl<T: Compute> RowTile<T> {
         source: &Source<T>,
         bias: &[T],
         channels: &mut [&mut [T]],
-        runs: &CellRuns,
+        runs: &StridedRuns,
     ) {
         if runs.count == 0 || runs.cells.is_empty() {
             return;
@@ -407,7 +412,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     source: &Source<V::Lane>,
     bias: &[V::Lane],
     channels: &mut [&mut [V::Lane]],
-    runs: &CellRuns,
+    runs: &StridedRuns,
 ) {
     let whole = S * NV * V::LANES;
     for i in 0..runs.count {

@@ -1,15 +1,15 @@
 //! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
 //! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
 
-use crate::kernel::col2im_row::GatheredRun;
-use crate::kernel::depthwise_pixels::{CellTap, CellTaps, Cells, Picks};
+use crate::kernel::col2im_row::Col2imRun;
+use crate::kernel::depthwise_pixels::{Cells, Picks, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
 use crate::kernel::gemm_tile::{PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::winograd::{PointStrides, TileData, points_of};
-use crate::kernel::{CellRuns, Dispatch, Kernels};
+use crate::kernel::{Dispatch, Kernels, StridedRuns};
 use crate::simd::isa::Isa;
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
@@ -269,7 +269,7 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let before = vec![T::of(99); if count == 0 { 0 } else { (count - 1) * step + len }];
             let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
             let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
-            let runs = CellRuns { cells: 0..len, count, step, pitch };
+            let runs = StridedRuns { cells: 0..len, count, step, pitch };
             tile.run(&phases, &shape.source(), &bias, &mut slices, &runs);
             for (m, row) in out.iter().enumerate() {
                 let mut expected = before.clone();
@@ -318,7 +318,7 @@ fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     calls
 }
 
-fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
     // groups, and the channels that one has in and out
@@ -345,14 +345,14 @@ fn sums_of_cells<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let each = offsets.len() * inputs;
                 let weights = Guarded::new(side, &values::<T>(each * width, 2));
                 let bias = Guarded::new(side, &values::<T>(width, 3));
-                let tap = |(t, offset): (usize, &usize)| CellTap { offset: *offset, weights: t * inputs * lanes };
-                let mut list: Vec<CellTap> = offsets.iter().enumerate().map(tap).collect();
-                let taps = CellTaps::new(list.clone(), step);
+                let tap = |(t, offset): (usize, &usize)| PixelTap { offset: *offset, weights: t * inputs * lanes };
+                let mut list: Vec<PixelTap> = offsets.iter().enumerate().map(tap).collect();
+                let taps = PixelTaps::new(list.clone(), step);
                 let (source, weights) = (&source[..], &weights[..]);
                 let picks = picks.as_ref();
                 let cells = Cells { source, step, taps: &taps, weights, each, bias: &bias, channels, picks };
                 let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
-                kernels.sum_of_cells(&cells, &mut to, to_step, count);
+                kernels.sum_of_pixels(&cells, &mut to, to_step, count);
                 list.sort_by_key(|tap| tap.offset);
                 for (at, got) in to.iter().enumerate() {
                     let (p, c) = (at / to_step, at % to_step);
@@ -467,7 +467,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         assert!(to.iter().zip(&before).zip(&*from).all(|((to, before), from)| *to == before.plus(*from)));
         let mut to = Guarded::new(side, &before);
         let half = len / 2;
-        let run = |from, to| GatheredRun { from, to };
+        let run = |from, to| Col2imRun { from, to };
         let within = len / 3..len - len.div_ceil(3);
         let runs = [run(half, 0..half), run(0, len - half..len), run(half / 2, within)];
         let bases = [0, len % 2];
@@ -729,7 +729,7 @@ fn sums_of_taps_stay_inside() {
 
 #[test]
 fn sums_of_cells_stay_inside() {
-    for_each_kernel_set!(sums_of_cells);
+    for_each_kernel_set!(sums_of_pixels);
 }
 
 #[test]

@@ -24,14 +24,14 @@ pub(crate) use activation::activate;
 pub(crate) use amx::{
     DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular,
 };
-pub(crate) use col2im_row::GatheredRun;
-pub(crate) use depthwise_pixels::{CellTap, CellTaps, Cells, Picks};
+pub(crate) use col2im_row::Col2imRun;
+pub(crate) use depthwise_pixels::{Cells, Picks, PixelTap, PixelTaps};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::WeightedTap;
 pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 pub(crate) use dispatch::{Dispatch, Kernels, WINDOW_ROWS};
 pub(crate) use f16_convert::{narrow, widen};
-pub(crate) use gemm_tile::{CellRuns, ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start};
+pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pool::PoolAxis;
 pub(crate) use sizes::KernelSizes;

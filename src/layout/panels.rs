@@ -3,7 +3,7 @@
 use crate::element::Element;
 use crate::kernel::{ChannelTile, Kernels};
 use crate::layout::filter::{PackedFilter, panel_heights};
-use crate::output::blocks::PanelOfStrip;
+use crate::output::blocks::PanelPlace;
 use crate::spec::Problem;
 use std::ops::Range;
 use tract_core::internal::*;
@@ -20,7 +20,7 @@ pub(crate) struct PanelShape {
 }
 
 struct Panel<T: 'static> {
-    place: PanelOfStrip,
+    place: PanelPlace,
     /// Where its weights begin among the group's.
     weights: usize,
     tiles: Vec<&'static ChannelTile<T>>,
@@ -58,7 +58,7 @@ impl<'a, E: Element> Panels<'a, E> {
                 let fits = |tile: &&ChannelTile<_>| tile.channels() == width && tile.positions() <= shape.positions;
                 let tiles: Vec<_> = kernels.channel_tiles.iter().rev().filter(fits).collect();
                 ensure!(tiles.last().is_some_and(|t| t.positions() == 1), "kernel: a tile of the plan is missing");
-                Ok(Panel { place: PanelOfStrip { index, first_channel, width }, weights, tiles })
+                Ok(Panel { place: PanelPlace { index, first_channel, width }, weights, tiles })
             })
             .collect::<TractResult<_>>()?;
         let weights = filter.data::<E::Compute>()?;
@@ -67,22 +67,22 @@ impl<'a, E: Element> Panels<'a, E> {
     }
 
     /// Those that begin within some output channels of a group.
-    pub fn within(&self, channels: Range<usize>) -> impl Iterator<Item = PanelOfStrip> {
+    pub fn within(&self, channels: Range<usize>) -> impl Iterator<Item = PanelPlace> {
         self.list.iter().map(|panel| panel.place).filter(move |place| channels.contains(&place.first_channel))
     }
 
     /// The weights of a panel of a group, without the `before` first of each output channel.
-    pub fn weights(&self, g: usize, panel: PanelOfStrip, before: usize) -> &[E::Compute] {
+    pub fn weights(&self, g: usize, panel: PanelPlace, before: usize) -> &[E::Compute] {
         &self.weights[g * self.group_weights + self.list[panel.index].weights + before * panel.width..]
     }
 
     /// The bias of a panel of a group.
-    pub fn bias(&self, g: usize, panel: PanelOfStrip) -> &[E::Compute] {
+    pub fn bias(&self, g: usize, panel: PanelPlace) -> &[E::Compute] {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
     /// The register tiles of a panel: that of most positions, then smaller ones for those that are left, at last of one.
-    pub fn tiles(&self, panel: PanelOfStrip) -> &[&'static ChannelTile<E::Compute>] {
+    pub fn tiles(&self, panel: PanelPlace) -> &[&'static ChannelTile<E::Compute>] {
         &self.list[panel.index].tiles
     }
 }

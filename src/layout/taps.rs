@@ -2,7 +2,7 @@
 
 use crate::estimate::cost;
 use crate::geometry::{self, AxisPhases};
-use crate::layout::input_tile::Sheets;
+use crate::layout::input_tile::InputTiles;
 use crate::memory::reserved;
 use crate::spec::Problem;
 use std::sync::OnceLock;
@@ -58,7 +58,7 @@ pub(crate) fn too_many_phases(problem: &Problem) -> Option<String> {
 /// One phase of a row of outputs: which taps, and where its weights are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
-    /// Offsets of the taps in a channel's sheets.
+    /// Offsets of the taps in a channel's input tiles.
     pub taps: Vec<usize>,
     /// Where its weights begin in a panel, in units of the panel's height.
     pub weights: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TapTable {
     /// How a block's input is laid out.
-    pub sheets: Sheets,
+    pub input_tiles: InputTiles,
     /// Over all axes, outermost first.
     pub phases: Vec<Phase>,
     /// Weights of all phases, in units of a panel's height.
@@ -76,19 +76,19 @@ pub(crate) struct TapTable {
 }
 
 impl TapTable {
-    /// For blocks that sheets lay out, whose cells have `cell` elements, or that are read in place. Each tap has `channels` weights.
+    /// For blocks that input tiles lay out, whose cells have `cell` elements, or that are read in place. Each tap has `channels` weights.
     ///
     /// # Errors
     /// When the memory can't be had.
     pub fn new(
         axes: &[AxisPhases],
-        sheets: Sheets,
+        input_tiles: InputTiles,
         in_place: bool,
         cell: usize,
         channels: usize,
     ) -> TractResult<TapTable> {
         let before = taps_before(axes);
-        let offset = |shifts: &[i64]| if in_place { 0 } else { cell * sheets.tap(shifts) };
+        let offset = |shifts: &[i64]| if in_place { 0 } else { cell * input_tiles.tap(shifts) };
         let phase_of = |picked: &[&geometry::Phase]| -> TractResult<Phase> {
             let mut taps = reserved("taps", picked.iter().map(|p| p.taps.len()).product())?;
             let shifts = picked.iter().map(|p| p.taps.iter().map(|t| t.shift)).multi_cartesian_product();
@@ -100,7 +100,7 @@ impl TapTable {
         for picked in axes.iter().map(|a| &a.phases).multi_cartesian_product() {
             phases.push(phase_of(&picked)?);
         }
-        Ok(TapTable { phases, weights: before.last().map_or(0, |end| end * channels), sheets })
+        Ok(TapTable { phases, weights: before.last().map_or(0, |end| end * channels), input_tiles })
     }
 }
 

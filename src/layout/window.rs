@@ -1,4 +1,4 @@
-//! The taps of a phase as a window that moves down the rows of a sheet, see [`Kernels::sum_of_window`].
+//! The taps of a phase as a window that moves down the rows of an input tile, see [`Kernels::sum_of_window`].
 
 use crate::element::Compute;
 use crate::geometry::{AxisPhases, Phase};
@@ -47,8 +47,8 @@ fn spread(of_rows: &Phase, steps: (usize, usize)) -> Option<i64> {
 }
 
 impl WindowTaps {
-    /// `taps` are the `(offset in the sheets, index in a channel's weights)` of a phase, by its taps on the outer axes, then on the row axis (those of
-    /// `of_rows`), then on the column axis (`columns`). `pitch` is that of the sheets, `steps` their rows and columns from a grid position to the next.
+    /// `taps` are the `(offset in the input_tiles, index in a channel's weights)` of a phase, by its taps on the outer axes, then on the row axis (those of
+    /// `of_rows`), then on the column axis (`columns`). `pitch` is that of the input tiles, `steps` their rows and columns from a grid position to the next.
     pub fn new(
         taps: &[(usize, usize)],
         of_rows: &Phase,
@@ -62,7 +62,7 @@ impl WindowTaps {
             let of_outer = taps.chunks(rows.len() * columns);
             of_outer.flat_map(move |taps| &taps[of * columns..(of + 1) * columns])
         };
-        // one sheet has what all rows of taps read, as far apart as they are
+        // one input tile has what all rows of taps read, as far apart as they are
         let moves = |spread: &i64| {
             let first = || row(rows[0]).map(|tap| tap.0);
             let far = |k: usize| k * *spread as usize * pitch;

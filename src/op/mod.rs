@@ -125,7 +125,7 @@ impl EvalOp for GroupedDeconv {
             input: &inputs[0],
             bias: tensor(&inputs, self.bias_slot())?,
             output_shape: tensor(&inputs, self.output_shape_slot())?,
-            tail: &[],
+            epilogue: &[],
             residuals: tvec!(),
         }
         .eval(ctx.symbols, |plan| {
@@ -284,7 +284,7 @@ impl TypedOp for GroupedDeconv {
             }
         };
         let mut op = OptGroupedDeconv::new(self, model, facts[0], &filter, bias, options)?;
-        op.tail = following.tail;
+        op.epilogue = following.epilogue;
         inputs.extend(following.residuals);
         let mut patch = TypedModelPatch::default();
         let taps = patch.taps(model, &inputs)?;

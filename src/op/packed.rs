@@ -28,7 +28,7 @@ pub struct OptGroupedDeconv {
     /// Where the bias is.
     pub bias: Bias,
     /// What is applied to the results before they are stored.
-    pub tail: Vec<Step>,
+    pub epilogue: Vec<Step>,
     /// What may be forced on the planner, with the packed filter's layout.
     pub options: PlanOptions,
     /// Whether what stands before may become a [`BetweenLayers`].
@@ -99,7 +99,7 @@ impl OptGroupedDeconv {
             dialect: op.dialect,
             datum_type,
             bias,
-            tail: vec![],
+            epilogue: vec![],
             fusion: op.fusion,
             options: PlanOptions { layout: Some(layout), ..options },
             filter: packed,
@@ -144,8 +144,8 @@ impl Op for OptGroupedDeconv {
 
     fn info(&self) -> TractResult<Vec<String>> {
         let mut lines = vec![shared::info(&self.spec, self.dialect)];
-        if !self.tail.is_empty() {
-            lines.push(format!("then {}", list(&self.tail, ", ")));
+        if !self.epilogue.is_empty() {
+            lines.push(format!("then {}", list(&self.epilogue, ", ")));
         }
         lines.push(match self.plans.latest() {
             Some(plan) => plan.to_string(),
@@ -174,7 +174,7 @@ impl EvalOp for OptGroupedDeconv {
                 Bias::None | Bias::Input => tensor(&inputs, self.bias_slot())?,
             },
             output_shape: tensor(&inputs, self.output_shape_slot())?,
-            tail: &self.tail,
+            epilogue: &self.epilogue,
             residuals: inputs.iter().skip(self.first_residual_slot()).map(|value| &**value).collect(),
         }
         .eval(ctx.symbols, |_| Ok(Arc::clone(&self.filter)))
@@ -190,7 +190,7 @@ impl EvalOp for OptGroupedDeconv {
 
 impl TypedOp for OptGroupedDeconv {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let expected = self.first_residual_slot() + epilogue::added(&self.tail);
+        let expected = self.first_residual_slot() + epilogue::added(&self.epilogue);
         ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
         ensure!(
             inputs[0].datum_type == self.datum_type,

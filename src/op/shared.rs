@@ -9,7 +9,7 @@ use crate::kernel::Dispatch;
 use crate::layout::filter::PackedFilter;
 use crate::memory;
 use crate::output::epilogue;
-use crate::output::epilogue::{Step, Tail};
+use crate::output::epilogue::{Epilogue, Step};
 use crate::plan::{Plan, PlanOptions, converted_bytes};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
@@ -23,7 +23,7 @@ pub(super) struct Run<'a> {
     pub input: &'a Tensor,
     pub bias: Option<&'a Tensor>,
     pub output_shape: Option<&'a Tensor>,
-    pub tail: &'a [Step],
+    pub epilogue: &'a [Step],
     /// What the tail adds.
     pub residuals: TVec<&'a Tensor>,
 }
@@ -45,7 +45,7 @@ impl Run<'_> {
             let (problem, dt) = (self.spec.problem(self.input.shape(), requested.as_deref())?, self.input.datum_type());
             self.options.limit().check_output(&problem.output_shape(), dt)?;
             self.options.limit().check_working(converted_bytes(&problem, dt))?;
-            let output = bias_only(&problem, self.input.datum_type(), self.bias, self.tail, &self.residuals)?;
+            let output = bias_only(&problem, self.input.datum_type(), self.bias, self.epilogue, &self.residuals)?;
             return Ok(tvec!(output.into_tvalue()));
         }
         let plan = self.plans.get(
@@ -56,7 +56,7 @@ impl Run<'_> {
             self.options,
         )?;
         let filter = filter(&plan)?;
-        let output = plan.run_with_tail(self.input, &filter, self.bias, self.tail, &self.residuals)?;
+        let output = plan.run_with_epilogue(self.input, &filter, self.bias, self.epilogue, &self.residuals)?;
         Ok(tvec!(output.into_tvalue()))
     }
 }
@@ -66,7 +66,7 @@ fn bias_only(
     problem: &Problem,
     datum_type: DatumType,
     bias: Option<&Tensor>,
-    tail: &[Step],
+    epilogue: &[Step],
     residuals: &[&Tensor],
 ) -> TractResult<Tensor> {
     let shape = problem.output_shape();
@@ -83,10 +83,10 @@ fn bias_only(
             let bias = bias.try_as_plain_ram()?;
             sums.iter_mut().zip(bias.as_slice::<E>()?).for_each(|(sum, bias)| *sum = bias.widen());
         }
-        let steps = epilogue::bind::<E>(tail, residuals, sums.len(), &shape)?;
+        let steps = epilogue::bind::<E>(epilogue, residuals, sums.len(), &shape)?;
         let kernels = <<E as Element>::Compute as Dispatch>::kernels(Isa::best());
-        let (everywhere, placed) = Tail { steps: &steps, kernels }.split();
-        everywhere.apply(&mut sums);
+        let (uniform, placed) = Epilogue { steps: &steps, kernels }.split();
+        uniform.apply(&mut sums);
         let mut view = output.try_as_plain_ram_mut()?;
         let cells = view.as_slice_mut::<E>()?;
         for (run, cells) in cells.chunks_mut(inner.max(1)).enumerate() {

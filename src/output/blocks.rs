@@ -1,4 +1,4 @@
-//! Strips: runs of a block's positions whose sums, lanes of output channels, are made and then stored together.
+//! Accumulator blocks: runs of a block's positions whose sums, lanes of output channels, are made and then stored together.
 //!
 //! Channels-last results are stored as they come, channels-first ones through transposed squares, in which the phases of a row interleave by themselves.
 
@@ -8,8 +8,8 @@ use crate::kernel::Kernels;
 use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
 use crate::memory::{self, reserved};
-use crate::output::epilogue::{Everywhere, Tail};
-use crate::output::partition::{CELLS_BY_WAY, CellRun, Task, flat_runs, unflatten};
+use crate::output::epilogue::{Epilogue, UniformSteps};
+use crate::output::partition::{IndexedRun, STAGED_CELLS, Task, flat_runs, unflatten};
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -18,46 +18,46 @@ use tract_core::internal::*;
 
 /// How the positions of a block are parted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StripShape {
+pub(crate) struct AccumulatorShape {
     /// Output channels of a panel: the sums of a position are so many elements from those of the one before.
     pub width: usize,
-    /// Positions of a register tile: strips of part of a row are multiples of it.
+    /// Positions of a register tile: accumulator blocks of part of a row are multiples of it.
     pub positions: usize,
-    /// Positions of a strip, at most.
+    /// Positions of an accumulator block, at most.
     pub most: usize,
     /// Whether runs of positions end where grid rows end, or run over the padding between them.
     pub by_row: bool,
-    /// Rows and columns of a strip, where those of neighbouring rows are summed together. The rows of a block are `most` positions apart at most then, all
+    /// Rows and columns of an accumulator block, where those of neighbouring rows are summed together. The rows of a block are `most` positions apart at most then, all
     /// together.
     pub window: Option<(usize, usize)>,
-    /// Whether all panels pass over a strip before the next one, or a panel over all strips before the next panel.
+    /// Whether all panels pass over an accumulator block before the next one, or a panel over all accumulator blocks before the next panel.
     pub panels_first: bool,
 }
 
-impl StripShape {
-    /// Elements of the sums of a phase: squares that are transposed may run over a strip's last position.
+impl AccumulatorShape {
+    /// Elements of the sums of a phase: squares that are transposed may run over an accumulator block's last position.
     fn phase_stride(&self, lanes: usize) -> usize {
         (self.most + lanes) * self.width
     }
 
     /// The positions of a block of rows and columns, in parts.
-    fn strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Strip> {
+    fn accumulators(&self, rows: usize, columns: usize, pitch: usize) -> Vec<AccumulatorBlock> {
         if let Some((of_rows, of_columns)) = self.window {
             let places = crate::layout::blocks_of(rows, of_rows).into_iter();
             let places = places.cartesian_product(crate::layout::blocks_of(columns, of_columns));
             return places
-                .map(|(rows, columns)| Strip {
+                .map(|(rows, columns)| AccumulatorBlock {
                     flat: rows.start * pitch + columns.start..(rows.end - 1) * pitch + columns.end,
                     columns,
                 })
                 .collect();
         }
-        let whole = |flat| Strip { flat, columns: 0..columns };
-        self.flat_strips(rows, columns, pitch).into_iter().map(whole).collect()
+        let whole = |flat| AccumulatorBlock { flat, columns: 0..columns };
+        self.flat_blocks(rows, columns, pitch).into_iter().map(whole).collect()
     }
 
     /// The flat positions of a block of rows and columns, in parts.
-    fn flat_strips(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
+    fn flat_blocks(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
         if !self.by_row {
             return crate::layout::blocks_of((rows - 1) * pitch + columns, self.most);
         }
@@ -76,33 +76,33 @@ impl StripShape {
 
 /// Some positions of a block.
 #[derive(Clone, Debug)]
-struct Strip {
+struct AccumulatorBlock {
     /// From the first to the last.
     flat: Range<usize>,
     /// Columns that it has of its rows.
     columns: Range<usize>,
 }
 
-/// What strips need to know of taps and cells, whatever the data.
+/// What accumulator blocks need to know of taps and cells, whatever the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StripTable {
+pub(crate) struct AccumulatorTable {
     pub taps: TapTable,
-    /// For each cell of a row of a strip, where its sums are: the phases interleave. Channels-last cells need none.
+    /// For each cell of a row of an accumulator block, where its sums are: the phases interleave. Channels-last cells need none.
     cells: Vec<usize>,
 }
 
-impl StripTable {
-    /// `axes` are all spatial axes, outermost first; `lanes` are those of the vectors that store the strips.
+impl AccumulatorTable {
+    /// `axes` are all spatial axes, outermost first; `lanes` are those of the vectors that store the accumulator blocks.
     ///
     /// # Errors
     /// When the memory can't be had.
     pub fn new(
         problem: &Problem,
         axes: &[AxisPhases],
-        shape: &StripShape,
+        shape: &AccumulatorShape,
         lanes: usize,
         taps: TapTable,
-    ) -> TractResult<StripTable> {
+    ) -> TractResult<AccumulatorTable> {
         let (columns, stride) = (axes[axes.len() - 1].out_step, shape.phase_stride(lanes));
         let phases_of = |at: usize| (0..columns).map(move |phase| phase * stride + at * shape.width);
         let mut cells = vec![];
@@ -110,13 +110,13 @@ impl StripTable {
             cells = reserved("cells", (shape.most + lanes) * columns)?;
             cells.extend((0..shape.most + lanes).flat_map(phases_of));
         }
-        Ok(StripTable { taps, cells })
+        Ok(AccumulatorTable { taps, cells })
     }
 }
 
 /// The output channels of a group that are lanes together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PanelOfStrip {
+pub(crate) struct PanelPlace {
     /// Its place among the panels.
     pub index: usize,
     /// Its first output channel of the group.
@@ -125,9 +125,9 @@ pub(crate) struct PanelOfStrip {
     pub width: usize,
 }
 
-/// What is summed at once: a phase of a panel, over a strip.
-pub(crate) struct PhaseOfStrip<'r> {
-    pub panel: PanelOfStrip,
+/// What is summed at once: a phase of a panel, over an accumulator block.
+pub(crate) struct PhaseSums<'r> {
+    pub panel: PanelPlace,
     /// Over all axes, outermost first.
     pub phase: usize,
     pub runs: &'r [Run],
@@ -139,36 +139,36 @@ pub(crate) struct Run {
     pub taps: Range<usize>,
     /// Flat positions of the block.
     pub positions: Range<usize>,
-    /// Where its sums begin among those of the strip's phase.
+    /// Where its sums begin among those of the accumulator block's phase.
     pub at: usize,
 }
 
 /// Everything that tasks share.
-pub(crate) struct Strips<'a, E: Element> {
+pub(crate) struct Accumulators<'a, E: Element> {
     problem: &'a Problem,
     axes: &'a [AxisPhases],
     kernels: &'static Kernels<E::Compute>,
-    shape: StripShape,
-    table: &'a StripTable,
+    shape: AccumulatorShape,
+    table: &'a AccumulatorTable,
     /// What is applied to all sums at once, then what is applied where they are stored.
-    tail: (Everywhere<'a, E>, Tail<'a, E>),
+    epilogue: (UniformSteps<'a, E>, Epilogue<'a, E>),
 }
 
-impl<'a, E: Element> Strips<'a, E> {
+impl<'a, E: Element> Accumulators<'a, E> {
     /// `axes` are all spatial axes, outermost first, at least two.
     pub fn new(
         problem: &'a Problem,
         axes: &'a [AxisPhases],
         kernels: &'static Kernels<E::Compute>,
-        shape: StripShape,
-        table: &'a StripTable,
-        tail: Tail<'a, E>,
-    ) -> Strips<'a, E> {
-        Strips { problem, axes, kernels, shape, table, tail: tail.split() }
+        shape: AccumulatorShape,
+        table: &'a AccumulatorTable,
+        epilogue: Epilogue<'a, E>,
+    ) -> Accumulators<'a, E> {
+        Accumulators { problem, axes, kernels, shape, table, epilogue: epilogue.split() }
     }
 
     /// Makes the sums of some panels of group `g` over all positions of a task, `pitch` apart where rows begin, and stores them. `sum` writes those of the runs
-    /// of a phase, a panel's width for each position, [`StripShape::width`] apart; `tile` and `ragged` are working memory.
+    /// of a phase, a panel's width for each position, [`AccumulatorShape::width`] apart; `tile` and `ragged` are working memory.
     ///
     /// # Errors
     /// When the memory can't be had, and those of `sum`.
@@ -176,53 +176,56 @@ impl<'a, E: Element> Strips<'a, E> {
         &self,
         task: &mut Task<E>,
         (g, pitch): (usize, usize),
-        panels: impl Iterator<Item = PanelOfStrip>,
+        panels: impl Iterator<Item = PanelPlace>,
         (tile, ragged): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
-        mut sum: impl FnMut(PhaseOfStrip, &mut [E::Compute]) -> TractResult<()>,
+        mut sum: impl FnMut(PhaseSums, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let columns = x.out_step;
         let per_outer = y.out_step * columns;
-        let strips = self.shape.strips(task.rows.len(), task.columns.len(), pitch);
+        let accumulators = self.shape.accumulators(task.rows.len(), task.columns.len(), pitch);
         let phase_stride = self.shape.phase_stride(self.kernels.lanes);
         let mut starts = vec![];
         let mut listed = vec![];
-        let panels: TVec<PanelOfStrip> = panels.collect();
-        let (outer, inner) =
-            if self.shape.panels_first { (strips.len(), panels.len()) } else { (panels.len(), strips.len()) };
+        let panels: TVec<PanelPlace> = panels.collect();
+        let (outer, inner) = if self.shape.panels_first {
+            (accumulators.len(), panels.len())
+        } else {
+            (panels.len(), accumulators.len())
+        };
         for i in 0..outer {
             for j in 0..inner {
-                let (panel, strip) =
-                    if self.shape.panels_first { (panels[j], &strips[i]) } else { (panels[i], &strips[j]) };
-                // the same for all panels, of which a strip that is alone has its own once
-                if (i, j) == (0, 0) || (strips.len() > 1 && (j == 0 || !self.shape.panels_first)) {
-                    listed = self.runs_of(task, strip, pitch);
+                let (panel, acc_block) =
+                    if self.shape.panels_first { (panels[j], &accumulators[i]) } else { (panels[i], &accumulators[j]) };
+                // the same for all panels, of which an accumulator block that is alone has its own once
+                if (i, j) == (0, 0) || (accumulators.len() > 1 && (j == 0 || !self.shape.panels_first)) {
+                    listed = self.runs_of(task, acc_block, pitch);
                 }
-                for o in 0..task.pieces.outer_phases.len() {
+                for o in 0..task.output.outer_phases.len() {
                     for ry in 0..y.out_step {
                         let sums = tile.of(columns * phase_stride)?;
                         for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                            let phase = task.pieces.outer_phases[o] * per_outer + ry * columns + rx;
+                            let phase = task.output.outer_phases[o] * per_outer + ry * columns + rx;
                             let runs = &listed[o * per_outer + ry * columns + rx];
-                            sum(PhaseOfStrip { panel, phase, runs }, sums)?;
+                            sum(PhaseSums { panel, phase, runs }, sums)?;
                         }
                         if self.shape.window.is_some() {
                             // between the rows of a window may be more than in them
                             let runs = &listed[o * per_outer + ry * columns];
                             for sums in sums.chunks_mut(phase_stride) {
                                 for Run { at, positions, .. } in runs {
-                                    self.tail.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
+                                    self.epilogue.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
                                 }
                             }
                         } else {
-                            self.tail.0.apply(sums);
+                            self.epilogue.0.apply(sums);
                         }
-                        let place = Place { g, outer: o, phase_row: ry, strip: strip.clone(), pitch };
+                        let place = Place { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_cells(task, place, panel, sums),
                             DataFormat::Ncx => {
-                                let by_way = ragged.of(self.kernels.lanes * CELLS_BY_WAY)?;
-                                self.store_rows(task, place, panel, sums, (by_way, &mut starts))?
+                                let staging = ragged.of(self.kernels.lanes * STAGED_CELLS)?;
+                                self.store_rows(task, place, panel, sums, (staging, &mut starts))?
                             }
                         }
                     }
@@ -232,15 +235,15 @@ impl<'a, E: Element> Strips<'a, E> {
         Ok(())
     }
 
-    /// The runs of a strip, for each phase of the output that a task has: the same for all panels.
-    fn runs_of(&self, task: &Task<E>, strip: &Strip, pitch: usize) -> Vec<Vec<Run>> {
+    /// The runs of an accumulator block, for each phase of the output that a task has: the same for all panels.
+    fn runs_of(&self, task: &Task<E>, acc_block: &AccumulatorBlock, pitch: usize) -> Vec<Vec<Run>> {
         let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
         let per_outer = y.out_step * x.out_step;
-        let first = strip.flat.start;
-        let by_row = self.shape.by_row.then(|| flat_runs(strip.flat.clone(), pitch, strip.columns.clone()));
+        let first = acc_block.flat.start;
+        let by_row = self.shape.by_row.then(|| flat_runs(acc_block.flat.clone(), pitch, acc_block.columns.clone()));
         let positions: Vec<Range<usize>> = match by_row {
             Some(runs) => runs.map(|run| first + run.at..first + run.at + run.len).collect(),
-            None => vec![strip.flat.clone()],
+            None => vec![acc_block.flat.clone()],
         };
         let run = |phase: usize, run: &Range<usize>| {
             let rows = run.start / pitch..run.end.div_ceil(pitch);
@@ -248,7 +251,7 @@ impl<'a, E: Element> Strips<'a, E> {
             let taps = self.taps_inside(phase, &task.outer, rows);
             Run { taps, positions: run.clone(), at: (run.start - first) * self.shape.width }
         };
-        let phases = task.pieces.outer_phases.iter().flat_map(|o| o * per_outer..(o + 1) * per_outer);
+        let phases = task.output.outer_phases.iter().flat_map(|o| o * per_outer..(o + 1) * per_outer);
         phases.map(|phase| positions.iter().map(|positions| run(phase, positions)).collect()).collect()
     }
 
@@ -272,14 +275,14 @@ impl<'a, E: Element> Strips<'a, E> {
     }
 
     /// Channels last: a cell's channels are contiguous, in the sums as in the output.
-    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: PanelOfStrip, sums: &mut [E::Compute]) {
+    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: PanelPlace, sums: &mut [E::Compute]) {
         let (axes, width) = (self.axes, self.shape.width);
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         let channel = place.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(task.channels.end - panel.first_channel);
-        for run in flat_runs(place.strip.flat, place.pitch, place.strip.columns) {
+        for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
             let cell = (task.rows.start + run.row) * y.out_step + place.phase_row;
-            if cell >= task.pieces.rows.end {
+            if cell >= task.output.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
@@ -288,7 +291,7 @@ impl<'a, E: Element> Strips<'a, E> {
                 let place = (place.outer, cell, first + rx);
                 let cells = (&mut sums[run.at * width..], width, run.len);
                 let channels = channel..channel + present;
-                task.pieces.write_cells(self.kernels, place, x.out_step, channels, cells, self.tail.1);
+                task.output.write_cells(self.kernels, place, x.out_step, channels, cells, self.epilogue.1);
             }
         }
     }
@@ -298,29 +301,29 @@ impl<'a, E: Element> Strips<'a, E> {
         &self,
         task: &mut Task<E>,
         place: Place,
-        panel: PanelOfStrip,
+        panel: PanelPlace,
         sums: &[E::Compute],
-        (by_way, starts): (&mut [E::Compute], &mut Vec<usize>),
+        (staging, starts): (&mut [E::Compute], &mut Vec<usize>),
     ) -> TractResult<()> {
         let axes = self.axes;
         let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
         starts.clear();
-        let cells = place.strip.flat.len() * x.out_step;
+        let cells = place.acc_block.flat.len() * x.out_step;
         memory::reserve("cells", starts, cells + self.kernels.lanes)?;
-        let mut runs = SmallVec::<[CellRun; 4]>::new();
-        for run in flat_runs(place.strip.flat, place.pitch, place.strip.columns) {
+        let mut runs = SmallVec::<[IndexedRun; 4]>::new();
+        for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
-            if row >= task.pieces.rows.end {
+            if row >= task.output.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
-            let count = (run.len * x.out_step).min(task.pieces.columns.end - first);
-            let cell = task.pieces.cell(row, first);
+            let count = (run.len * x.out_step).min(task.output.columns.end - first);
+            let cell = task.output.cell(row, first);
             match runs.last_mut() {
                 Some(last) if last.cells.end == cell => last.cells.end += count,
                 _ => {
                     runs.try_reserve(1).ok().context("runs: the memory for their list can not be allocated")?;
-                    runs.push(CellRun { cells: cell..cell + count, first: starts.len() });
+                    runs.push(IndexedRun { cells: cell..cell + count, first: starts.len() });
                 }
             }
             starts.extend_from_slice(&self.table.cells[run.at * x.out_step..][..count]);
@@ -331,20 +334,29 @@ impl<'a, E: Element> Strips<'a, E> {
         starts.resize(starts.len() + lanes, 0);
         for m in (0..channels).step_by(lanes) {
             let slots = slot + m..slot + channels.min(m + lanes);
-            let tail = (self.tail.1, place.g * self.problem.group_out + panel.first_channel + m);
-            task.pieces.write_squares(self.kernels, slots, place.outer, &runs, &sums[m..], starts, tail, by_way);
+            let epilogue = (self.epilogue.1, place.g * self.problem.group_out + panel.first_channel + m);
+            task.output.write_transposed(
+                self.kernels,
+                slots,
+                place.outer,
+                &runs,
+                &sums[m..],
+                starts,
+                epilogue,
+                staging,
+            );
         }
         Ok(())
     }
 }
 
-/// Where a strip's sums go.
+/// Where an accumulator block's sums go.
 struct Place {
     g: usize,
     /// Index of the outer phase.
     outer: usize,
     /// Phase of the row axis.
     phase_row: usize,
-    strip: Strip,
+    acc_block: AccumulatorBlock,
     pitch: usize,
 }

@@ -170,19 +170,19 @@ pub(crate) fn bind<'a, E: Element>(
 
 /// Bound steps, to be applied in order.
 #[derive(Clone, Copy)]
-pub(crate) struct Tail<'a, E: Element> {
+pub(crate) struct Epilogue<'a, E: Element> {
     /// The steps.
     pub steps: &'a [Bound<'a, E>],
     /// What runs are changed by.
     pub kernels: &'static Kernels<E::Compute>,
 }
 
-impl<'a, E: Element> Tail<'a, E> {
+impl<'a, E: Element> Epilogue<'a, E> {
     /// The steps at the beginning that are the same for every result, and the others.
-    pub fn split(self) -> (Everywhere<'a, E>, Tail<'a, E>) {
+    pub fn split(self) -> (UniformSteps<'a, E>, Epilogue<'a, E>) {
         let same = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
         let (same, placed) = self.steps.split_at(same);
-        (Everywhere(Tail { steps: same, ..self }), Tail { steps: placed, ..self })
+        (UniformSteps(Epilogue { steps: same, ..self }), Epilogue { steps: placed, ..self })
     }
 
     /// Whether there are no steps.
@@ -191,8 +191,8 @@ impl<'a, E: Element> Tail<'a, E> {
     }
 
     /// For results of one output channel, counted over all groups.
-    pub fn of(self, channel: usize) -> ChannelTail<'a, E> {
-        ChannelTail { tail: self, channel }
+    pub fn of(self, channel: usize) -> ChannelEpilogue<'a, E> {
+        ChannelEpilogue { epilogue: self, channel }
     }
 
     /// Applies the steps to results of neighbouring channels at one position, in channels-last data: `at` is the index of
@@ -217,26 +217,26 @@ impl<'a, E: Element> Tail<'a, E> {
 
 /// Steps that are the same for every result.
 #[derive(Clone, Copy)]
-pub(crate) struct Everywhere<'a, E: Element>(Tail<'a, E>);
+pub(crate) struct UniformSteps<'a, E: Element>(Epilogue<'a, E>);
 
-impl<E: Element> Everywhere<'_, E> {
+impl<E: Element> UniformSteps<'_, E> {
     /// Applies the steps to any results.
     pub fn apply(self, run: &mut [E::Compute]) {
         self.0.apply_cell(0, 0, run)
     }
 }
 
-/// A [`Tail`] for results of one output channel.
+/// A [`Epilogue`] for results of one output channel.
 #[derive(Clone, Copy)]
-pub(crate) struct ChannelTail<'a, E: Element> {
-    tail: Tail<'a, E>,
+pub(crate) struct ChannelEpilogue<'a, E: Element> {
+    epilogue: Epilogue<'a, E>,
     channel: usize,
 }
 
-impl<E: Element> ChannelTail<'_, E> {
+impl<E: Element> ChannelEpilogue<'_, E> {
     /// Applies the steps: `at` is the index of the first result in the output, the others follow `stride` apart.
     pub fn apply(self, at: usize, stride: usize, run: &mut [E::Compute]) {
-        let Tail { steps, kernels } = self.tail;
+        let Epilogue { steps, kernels } = self.epilogue;
         for step in steps {
             match step {
                 Bound::Activation(activation) => kernels.activate(*activation, run),

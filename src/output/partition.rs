@@ -5,10 +5,10 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Kernels};
 use crate::layout::blocks_of;
 use crate::layout::even_blocks;
-use crate::layout::input_tile::{Filling, Sheets};
+use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::memory::reserved;
 use crate::memory::{Aligned, Scratch};
-use crate::output::epilogue::{ChannelTail, Tail};
+use crate::output::epilogue::{ChannelEpilogue, Epilogue};
 use crate::spec::{Axis, DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::{Either, Itertools};
@@ -25,10 +25,10 @@ pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>
 }
 
 /// Cells of a channel that are finished and narrowed together.
-pub(crate) const CELLS_BY_WAY: usize = 256;
+pub(crate) const STAGED_CELLS: usize = 256;
 
 /// Bytes that they take, at most.
-pub(crate) const BYTES_BY_WAY: usize = CELLS_BY_WAY * 16 * size_of::<f64>();
+pub(crate) const STAGING_BYTES: usize = STAGED_CELLS * 16 * size_of::<f64>();
 
 /// Outputs from so many bytes on are written past the caches: each line would be read into them before it is written, and be out again before it is read
 /// (0.77 to 0.95 of the time on 42 to 134 MB; from 8 MB on nothing either way).
@@ -48,7 +48,7 @@ pub(crate) const MOST_ROWS: usize = 16;
 
 /// How the grid is cut. All lists are in memory order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct Partition {
     /// Grid rows of each block.
     pub rows: Vec<Range<usize>>,
     /// Grid columns of each block; more than one block only where there is a single grid row or where rows are one block each.
@@ -73,9 +73,9 @@ pub(crate) struct Block {
     pub cost: u64,
 }
 
-impl Cut {
+impl Partition {
     /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
-    pub fn for_threads(problem: &Problem, axes: &[AxisPhases], block: &Block) -> Cut {
+    pub fn for_threads(problem: &Problem, axes: &[AxisPhases], block: &Block) -> Partition {
         let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
         let outer: usize = outer.iter().map(|a| a.grid).product();
         let threads = crate::parallel::threads(block.cost);
@@ -128,11 +128,11 @@ impl Cut {
             .into_iter()
             .map(|p| p.start * block.panel..(p.end * block.panel).min(problem.group_out))
             .collect();
-        Cut { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
+        Partition { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
     }
 
     /// The same with blocks that begin at multiples of a number of rows and of columns. None is larger than the largest was, rounded up to such a multiple.
-    pub fn in_steps(mut self, [rows, columns]: [usize; 2]) -> Cut {
+    pub fn in_steps(mut self, [rows, columns]: [usize; 2]) -> Partition {
         for (blocks, step) in [(&mut self.rows, rows), (&mut self.columns, columns)] {
             let end = blocks.last().map_or(0, |block| block.end);
             for block in blocks.iter_mut() {
@@ -172,7 +172,7 @@ pub(crate) struct FlatRun {
     pub at: usize,
 }
 
-/// The runs of a range of the flat index `row·pitch + column`, of `columns` alone: elsewhere is no output, or another strip's.
+/// The runs of a range of the flat index `row·pitch + column`, of `columns` alone: elsewhere is no output, or another accumulator block's.
 pub(crate) fn flat_runs(flat: Range<usize>, pitch: usize, columns: Range<usize>) -> impl Iterator<Item = FlatRun> {
     let rows = flat.start / pitch..flat.end.div_ceil(pitch);
     rows.filter_map(move |row| {
@@ -196,11 +196,11 @@ pub(crate) struct Task<'a, E> {
     pub rows: Range<usize>,
     /// Grid columns.
     pub columns: Range<usize>,
-    pub pieces: Pieces<'a, E>,
+    pub output: TaskOutput<'a, E>,
 }
 
 /// The slices that a task writes.
-pub(crate) struct Pieces<'a, E> {
+pub(crate) struct TaskOutput<'a, E> {
     /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task. In NXC, where other tasks have other
     /// channels of the same cells: per outer phase, each cell.
     slices: Slices<'a, E>,
@@ -318,12 +318,12 @@ pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usi
 pub(crate) fn run_tasks<E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
-    cut: &Cut,
+    partition: &Partition,
     cost: u64,
     output: &mut [E],
     work: impl Fn(&mut Task<E>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
-    let mut tasks = tasks(problem, axes, cut, output)?;
+    let mut tasks = tasks(problem, axes, partition, output)?;
     crate::parallel::parallel(&mut tasks, cost, |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
 }
 
@@ -334,33 +334,38 @@ pub(crate) fn run_tasks<E: Element>(
 fn tasks<'a, E: Element>(
     problem: &Problem,
     axes: &[AxisPhases],
-    cut: &Cut,
+    partition: &Partition,
     output: &'a mut [E],
 ) -> TractResult<Vec<Task<'a, E>>> {
     let (outer_axes, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
     let interleaved = problem.data_format == DataFormat::Nxc;
     let step = if interleaved { problem.group * problem.group_out } else { 1 };
-    let by_cell = cut.is_by_cell(problem);
+    let by_cell = partition.is_by_cell(problem);
     let streamed = size_of_val(output) >= STREAMED_FROM;
-    let row_blocks: Vec<Range<usize>> = cut.rows.iter().map(|r| y.cells(r)).collect();
-    let column_blocks: Vec<Range<usize>> = cut.columns.iter().map(|c| x.cells(c)).collect();
-    let groups = &cut.groups;
+    let row_blocks: Vec<Range<usize>> = partition.rows.iter().map(|r| y.cells(r)).collect();
+    let column_blocks: Vec<Range<usize>> = partition.columns.iter().map(|c| x.cells(c)).collect();
+    let groups = &partition.groups;
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
 
-    let even = outer_grid == 1 && cut.rows.len() * cut.columns.len() == 1 && !by_cell;
+    let even = outer_grid == 1 && partition.rows.len() * partition.columns.len() == 1 && !by_cell;
     let mut tasks = reserved(
         "tasks",
-        problem.batch * groups.len() * cut.channels.len() * outer_grid * cut.rows.len() * cut.columns.len(),
+        problem.batch
+            * groups.len()
+            * partition.channels.len()
+            * outer_grid
+            * partition.rows.len()
+            * partition.columns.len(),
     )?;
     let mut rest = Rest::of(output);
     for n in 0..problem.batch {
         for group in groups {
-            for channels in &cut.channels {
+            for channels in &partition.channels {
                 for at in 0..outer_grid {
                     let outer = unflatten(at, outer_axes.iter().map(|a| a.grid));
                     let outer_phases = phases_inside(outer_axes, &outer);
-                    for (rows, row_cells) in cut.rows.iter().zip(&row_blocks) {
-                        for (columns, column_cells) in cut.columns.iter().zip(&column_blocks) {
+                    for (rows, row_cells) in partition.rows.iter().zip(&row_blocks) {
+                        for (columns, column_cells) in partition.columns.iter().zip(&column_blocks) {
                             let slices = match (interleaved, by_cell) {
                                 (false, _) => group.len() * channels.len(),
                                 (true, false) => 1,
@@ -380,7 +385,7 @@ fn tasks<'a, E: Element>(
                                 outer: outer.clone(),
                                 rows: rows.clone(),
                                 columns: columns.clone(),
-                                pieces: Pieces {
+                                output: TaskOutput {
                                     slices,
                                     by_cell: by_cell.then(|| channels.clone()),
                                     outer_phases: outer_phases.clone(),
@@ -398,7 +403,7 @@ fn tasks<'a, E: Element>(
     }
 
     if !even {
-        hand_out(problem, outer_axes, cut, (&row_blocks, &column_blocks), &mut rest, &mut tasks)?;
+        hand_out(problem, outer_axes, partition, (&row_blocks, &column_blocks), &mut rest, &mut tasks)?;
     }
     rest.is_empty()?;
     Ok(tasks)
@@ -409,14 +414,14 @@ fn tasks<'a, E: Element>(
 fn hand_out<'a, E>(
     problem: &Problem,
     outer_axes: &[AxisPhases],
-    cut: &Cut,
+    partition: &Partition,
     (row_blocks, column_blocks): (&[Range<usize>], &[Range<usize>]),
     rest: &mut Rest<'a, E>,
     tasks: &mut [Task<'a, E>],
 ) -> TractResult<()> {
     let mut give = |task: &mut Task<'a, E>, len: usize| {
         let slice = rest.take(len)?;
-        if let Slices::Listed(list) = &mut task.pieces.slices {
+        if let Slices::Listed(list) = &mut task.output.slices {
             list.push(slice);
         }
         TractResult::Ok(())
@@ -430,9 +435,9 @@ fn hand_out<'a, E>(
     };
     let places: Vec<usize> = (0..outer_axes.iter().map(|a| a.output).product()).map(place).collect();
     let of_part = (outer_axes.iter().map(|a| a.grid).product::<usize>() * blocks.len()).max(1);
-    let parts = cut.channels.iter().map(|channels| channels.len());
-    if cut.is_by_cell(problem) {
-        for tasks in tasks.chunks_mut(cut.channels.len() * of_part) {
+    let parts = partition.channels.iter().map(|channels| channels.len());
+    if partition.is_by_cell(problem) {
+        for tasks in tasks.chunks_mut(partition.channels.len() * of_part) {
             for place in &places {
                 for (block, cells) in (place * blocks.len()..).zip(&blocks) {
                     for (_, (part, len)) in (0..*cells).cartesian_product(parts.clone().enumerate()) {
@@ -443,7 +448,7 @@ fn hand_out<'a, E>(
         }
         return Ok(());
     }
-    let parts = (0..problem.batch).cartesian_product(&cut.groups).cartesian_product(parts);
+    let parts = (0..problem.batch).cartesian_product(&partition.groups).cartesian_product(parts);
     for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut(of_part)) {
         let (planes, step) = match problem.data_format {
             DataFormat::Ncx => (group.len() * part, 1),
@@ -459,7 +464,7 @@ fn hand_out<'a, E>(
 }
 
 impl<E> Task<'_, E> {
-    /// The index that [`Pieces`] wants for output channel `channel` of group `g`.
+    /// The index that [`TaskOutput`] wants for output channel `channel` of group `g`.
     pub fn channel(&self, problem: &Problem, g: usize, channel: usize) -> usize {
         match problem.data_format {
             DataFormat::Ncx => (g - self.groups.start) * self.channels.len() + channel - self.channels.start,
@@ -467,12 +472,12 @@ impl<E> Task<'_, E> {
         }
     }
 
-    /// What of the input goes where in sheets of the task's positions; `strides` are those of the spatial axes.
+    /// What of the input goes where in input tiles of the task's positions; `strides` are those of the spatial axes.
     ///
     /// # Errors
-    /// As [`Sheets::filling`].
-    pub fn filling(&self, sheets: &Sheets, strides: &[usize]) -> TractResult<Filling> {
-        sheets.filling(strides, &self.outer, self.rows.clone(), self.columns.clone())
+    /// As [`InputTiles::copy_plan`].
+    pub fn copy_plan(&self, input_tiles: &InputTiles, strides: &[usize]) -> TractResult<CopyPlan> {
+        input_tiles.copy_plan(strides, &self.outer, self.rows.clone(), self.columns.clone())
     }
 
     /// Where the task's first grid position is in an input that shares the grid, given the strides of the spatial axes.
@@ -504,8 +509,8 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
     at
 }
 
-/// Consecutive cells of a piece (see [`Pieces::cell`]), and where in a list those are that tell of them.
-pub(crate) struct CellRun {
+/// Consecutive cells of a piece (see [`TaskOutput::cell`]), and where in a list those are that tell of them.
+pub(crate) struct IndexedRun {
     /// The cells.
     pub cells: Range<usize>,
     /// Where in the list the first one is; the others follow.
@@ -522,10 +527,10 @@ struct Places {
     count: usize,
 }
 
-impl<E: Element> Pieces<'_, E> {
+impl<E: Element> TaskOutput<'_, E> {
     /// Writes a run of one output row: the interleaving of `phases` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
     /// the piece are dropped. `channel` counts the task's own (NCX) or all of the output (NXC), see [`Task::channel`]; `outer` indexes
-    /// [`Pieces::outer_phases`].
+    /// [`TaskOutput::outer_phases`].
     #[expect(clippy::too_many_arguments)]
     pub fn write(
         &mut self,
@@ -535,7 +540,7 @@ impl<E: Element> Pieces<'_, E> {
         row: usize,
         column: usize,
         phases: &[&[E::Compute]],
-        tail: ChannelTail<E>,
+        epilogue: ChannelEpilogue<E>,
         scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let len = phases.len() * phases[0].len();
@@ -547,13 +552,13 @@ impl<E: Element> Pieces<'_, E> {
             && let Some(to) = E::as_compute_mut(&mut cells[..len])
         {
             kernels.interleave(phases, to);
-            tail.apply(first, 1, to);
+            epilogue.apply(first, 1, to);
             return Ok(());
         }
         let scratch = scratch.of(len)?;
         kernels.interleave(phases, scratch);
         let run = &mut scratch[..inside];
-        tail.apply(first, step, run);
+        epilogue.apply(first, step, run);
         self.put(channel, outer, row, column, run);
         Ok(())
     }
@@ -567,16 +572,16 @@ impl<E: Element> Pieces<'_, E> {
         step: usize,
         channels: Range<usize>,
         (from, width, count): (&mut [E::Compute], usize, usize),
-        tail: Tail<E>,
+        epilogue: Epilogue<E>,
     ) {
-        let (size, streamed) = (channels.len(), self.streamed && tail.is_empty());
+        let (size, streamed) = (channels.len(), self.streamed && epilogue.is_empty());
         let Some(places) = self.places(place, step, channels.start, count) else { return };
         let finish = |cell: &mut [E::Compute], i: usize| {
-            tail.apply_cell(channels.start, places.first + i * places.step, cell);
+            epilogue.apply_cell(channels.start, places.first + i * places.step, cell);
         };
         if let Some(to) = self.in_place(place, channels.start) {
             kernels.placed_cells(from, width, (places.count, size), to, places.step, streamed);
-            if !tail.is_empty() {
+            if !epilogue.is_empty() {
                 (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
             }
             return;
@@ -599,7 +604,7 @@ impl<E: Element> Pieces<'_, E> {
         step: usize,
         first_channel: usize,
         (from, starts, count): (&[E::Compute], &[usize], usize),
-        tail: Tail<E>,
+        epilogue: Epilogue<E>,
         scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let Some(places) = self.places(place, step, first_channel, count) else { return Ok(()) };
@@ -607,13 +612,13 @@ impl<E: Element> Pieces<'_, E> {
         for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
             let (channel, size) = (first_channel + m * kernels.lanes, starts.len());
             let finish = |cell: &mut [E::Compute], i: usize| {
-                if !tail.is_empty() {
-                    tail.apply_cell(channel, places.first + channel - first_channel + i * places.step, cell);
+                if !epilogue.is_empty() {
+                    epilogue.apply_cell(channel, places.first + channel - first_channel + i * places.step, cell);
                 }
             };
             if let Some(to) = self.in_place(place, channel) {
                 kernels.rows_to_placed_cells(from, starts, places.count, to, places.step);
-                if !tail.is_empty() {
+                if !epilogue.is_empty() {
                     (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
                 }
                 continue;
@@ -636,7 +641,7 @@ impl<E: Element> Pieces<'_, E> {
         kernels: &Kernels<E::Compute>,
         (outer, row, column): (usize, usize, usize),
         rows: &[&[E::Compute]],
-        tail: Tail<E>,
+        epilogue: Epilogue<E>,
         scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         if column >= self.columns.end {
@@ -650,8 +655,10 @@ impl<E: Element> Pieces<'_, E> {
             let (whole, rest) = to.split_at_mut(len / size * size);
             kernels.interleave(rows, whole);
             rest.iter_mut().zip(rows).for_each(|(to, row)| *to = row[len / size]);
-            if !tail.is_empty() {
-                to.chunks_mut(step).enumerate().for_each(|(i, cell)| tail.apply_cell(0, first + at + i * step, cell));
+            if !epilogue.is_empty() {
+                to.chunks_mut(step)
+                    .enumerate()
+                    .for_each(|(i, cell)| epilogue.apply_cell(0, first + at + i * step, cell));
             }
         };
         let to = &mut cells[at..at + len];
@@ -683,13 +690,13 @@ impl<E: Element> Pieces<'_, E> {
         if self.by_cell.is_some() { None } else { E::as_compute_mut(self.cells_at(channel, outer, row, column)) }
     }
 
-    /// A slice from a channel of a cell on; the arguments are those of [`Pieces::write`].
+    /// A slice from a channel of a cell on; the arguments are those of [`TaskOutput::write`].
     fn cells_at(&mut self, channel: usize, outer: usize, row: usize, column: usize) -> &mut [E] {
         let (slice, at) = self.find(channel, outer, row, column);
         &mut self.slices.cells(slice)[at..]
     }
 
-    /// Writes consecutive cells of one channel; the arguments are those of [`Pieces::write`].
+    /// Writes consecutive cells of one channel; the arguments are those of [`TaskOutput::write`].
     pub fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, cells: &[E::Compute]) {
         if self.by_cell.is_some() {
             for (i, from) in cells.iter().enumerate() {
@@ -706,7 +713,7 @@ impl<E: Element> Pieces<'_, E> {
         }
     }
 
-    /// The slice of a cell, and its index there; the arguments are those of [`Pieces::write`].
+    /// The slice of a cell, and its index there; the arguments are those of [`TaskOutput::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
         let cell = self.cell(row, column);
         match (&self.by_cell, self.step) {
@@ -716,7 +723,7 @@ impl<E: Element> Pieces<'_, E> {
         }
     }
 
-    /// The index of a cell in the output; the arguments are those of [`Pieces::write`].
+    /// The index of a cell in the output; the arguments are those of [`TaskOutput::write`].
     pub fn index(&self, channel: usize, outer: usize, row: usize, column: usize) -> usize {
         let (slice, at) = self.find(channel, outer, row, column);
         self.slices.at(slice) + at
@@ -732,7 +739,7 @@ impl<E: Element> Pieces<'_, E> {
         (row - self.rows.start) * self.columns.len() + column - self.columns.start
     }
 
-    /// Consecutive cells (see [`Pieces::cell`]) of consecutive channels (NCX), `channels` counting the task's own.
+    /// Consecutive cells (see [`TaskOutput::cell`]) of consecutive channels (NCX), `channels` counting the task's own.
     fn segments(
         &mut self,
         channels: Range<usize>,
@@ -746,30 +753,30 @@ impl<E: Element> Pieces<'_, E> {
 
     /// Writes runs of cells of at most a vector of consecutive channels (NCX): those of the cell that `starts` tells of are side by side in `from`, from there
     /// on. `starts` goes on for a vector behind the last run's last cell. `channel` is the first one's number in the output; runs that are less than a square,
-    /// or of another element type, go by way of `rows`, [`CELLS_BY_WAY`] for each lane.
+    /// or of another element type, go by way of `rows`, [`STAGED_CELLS`] for each lane.
     #[expect(clippy::too_many_arguments)]
-    pub fn write_squares(
+    pub fn write_transposed(
         &mut self,
         kernels: &Kernels<E::Compute>,
         channels: Range<usize>,
         outer: usize,
-        runs: &[CellRun],
+        runs: &[IndexedRun],
         from: &[E::Compute],
         starts: &[usize],
-        (tail, channel): (Tail<E>, usize),
+        (epilogue, channel): (Epilogue<E>, usize),
         rows: &mut [E::Compute],
     ) {
-        let (lanes, streamed) = (kernels.lanes, self.streamed && tail.is_empty());
+        let (lanes, streamed) = (kernels.lanes, self.streamed && epilogue.is_empty());
         let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
         let place = |lane: usize| self.slices.at(slice(lane));
         let places: SmallVec<[usize; 16]> =
-            if tail.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
+            if epilogue.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
         let finish = |lane: usize, cell: usize, results: &mut [E::Compute]| {
             if let Some(place) = places.get(lane) {
-                tail.of(channel + lane).apply(place + cell, 1, results);
+                epilogue.of(channel + lane).apply(place + cell, 1, results);
             }
         };
-        let whole = |run: &CellRun| run.cells.len() >= lanes;
+        let whole = |run: &IndexedRun| run.cells.len() >= lanes;
         // rows are gathered once for all runs: that takes as long as a few squares
         let mut in_place = SmallVec::<[&mut [E::Compute]; 16]>::new();
         let all = 0..self.rows.len() * self.columns.len();
@@ -778,7 +785,7 @@ impl<E: Element> Pieces<'_, E> {
                 .segments(channels.clone(), outer, all)
                 .all(|plane| E::as_compute_mut(plane).map(|plane| in_place.push(plane)).is_some());
         if stored {
-            for CellRun { cells, first } in runs.iter().filter(|run| whole(run)) {
+            for IndexedRun { cells, first } in runs.iter().filter(|run| whole(run)) {
                 kernels.cells_to_rows(from, &starts[*first..first + cells.len()], &mut in_place, cells.start, streamed);
                 for (lane, plane) in in_place.iter_mut().enumerate().take(places.len()) {
                     finish(lane, cells.start, &mut plane[cells.clone()]);
@@ -786,10 +793,10 @@ impl<E: Element> Pieces<'_, E> {
             }
         }
         drop(in_place);
-        for CellRun { cells, first } in runs.iter().filter(|run| !(stored && whole(run))) {
-            for at in (0..cells.len()).step_by(CELLS_BY_WAY) {
-                let count = CELLS_BY_WAY.min(cells.len() - at);
-                let mut rows = rows.chunks_mut(CELLS_BY_WAY).take(channels.len()).collect::<SmallVec<[_; 16]>>();
+        for IndexedRun { cells, first } in runs.iter().filter(|run| !(stored && whole(run))) {
+            for at in (0..cells.len()).step_by(STAGED_CELLS) {
+                let count = STAGED_CELLS.min(cells.len() - at);
+                let mut rows = rows.chunks_mut(STAGED_CELLS).take(channels.len()).collect::<SmallVec<[_; 16]>>();
                 kernels.cells_to_rows(from, &starts[first + at..first + at + count.max(lanes)], &mut rows, 0, false);
                 let cell = cells.start + at;
                 let segments = self.segments(channels.clone(), outer, cell..cell + count);
@@ -821,7 +828,7 @@ impl<E: Element> Pieces<'_, E> {
         self.put(channel, outer, row, self.columns.start, cells);
     }
 
-    /// Collects consecutive cells (see [`Pieces::cell`]) of consecutive channels, as slices of compute elements to be written in place, in `slices`, which was empty: it
+    /// Collects consecutive cells (see [`TaskOutput::cell`]) of consecutive channels, as slices of compute elements to be written in place, in `slices`, which was empty: it
     /// is large to move. Whether that was possible: the layout or the element type may forbid it.
     pub fn channel_cells<'s>(
         &'s mut self,
@@ -854,19 +861,19 @@ mod tests {
     }
 
     /// Everything at once, in blocks of rows, and in parts of the channels.
-    fn cuts(problem: &Problem, axes: &[AxisPhases]) -> Vec<Cut> {
+    fn cuts(problem: &Problem, axes: &[AxisPhases]) -> Vec<Partition> {
         let [.., y, x] = axes else { return vec![] };
-        let whole = Cut {
+        let whole = Partition {
             rows: vec![0..y.grid],
             columns: vec![0..x.grid],
             groups: vec![0..problem.group],
             channels: vec![0..problem.group_out],
         };
         let (rows, columns) = (crate::layout::even_blocks(y.grid, y.grid), crate::layout::even_blocks(x.grid, 2));
-        let mut cuts = vec![Cut { rows, columns, ..whole.clone() }];
+        let mut cuts = vec![Partition { rows, columns, ..whole.clone() }];
         if problem.data_format == DataFormat::Ncx {
             let groups = (0..problem.group).map(|g| g..g + 1).collect();
-            cuts.push(Cut { groups, channels: vec![0..1, 1..4], ..whole.clone() });
+            cuts.push(Partition { groups, channels: vec![0..1, 1..4], ..whole.clone() });
         }
         cuts.push(whole);
         cuts
@@ -883,17 +890,17 @@ mod tests {
                 let mut cuts = cuts(&problem, &axes);
                 if group == 1 {
                     // parts of the channels of each cell
-                    let parts = Cut { channels: vec![0..1, 1..4], ..cuts[0].clone() };
+                    let parts = Partition { channels: vec![0..1, 1..4], ..cuts[0].clone() };
                     cuts.push(parts);
                 }
-                for cut in cuts {
+                for partition in cuts {
                     let mut output = vec![0f32; len + 1];
-                    assert!(!tasks(&problem, &axes, &cut, &mut output[..len])?.is_empty());
-                    let short = tasks(&problem, &axes, &cut, &mut output[..len - 1]).err().map(|e| e.to_string());
-                    assert!(short.is_some_and(|e| e.starts_with("output partition: elements=")), "{cut:?}");
-                    let long = tasks(&problem, &axes, &cut, &mut output[..]).err().map(|e| e.to_string());
+                    assert!(!tasks(&problem, &axes, &partition, &mut output[..len])?.is_empty());
+                    let short = tasks(&problem, &axes, &partition, &mut output[..len - 1]).err().map(|e| e.to_string());
+                    assert!(short.is_some_and(|e| e.starts_with("output partition: elements=")), "{partition:?}");
+                    let long = tasks(&problem, &axes, &partition, &mut output[..]).err().map(|e| e.to_string());
                     let words = format!("output partition: elements={len}, the output has 1 more");
-                    assert_eq!(long, Some(words), "{cut:?}");
+                    assert_eq!(long, Some(words), "{partition:?}");
                 }
             }
         }
@@ -905,9 +912,9 @@ mod tests {
         let problem = problem(DataFormat::Ncx, 2);
         let axes = axes_of(&problem);
         let mut output = vec![0f32; problem.output_shape().iter().product()];
-        let mut cut = cuts(&problem, &axes).remove(0);
-        cut.rows.pop();
-        let error = tasks(&problem, &axes, &cut, &mut output).err().map(|e| e.to_string());
+        let mut partition = cuts(&problem, &axes).remove(0);
+        partition.rows.pop();
+        let error = tasks(&problem, &axes, &partition, &mut output).err().map(|e| e.to_string());
         assert!(error.is_some_and(|e| e.starts_with("output partition: elements=")));
     }
 }

@@ -1,8 +1,8 @@
 //! Each phase as a small dense convolution over the shared grid, of fewer products than it has (tap, position) pairs: neighbouring taps and positions are
 //! multiplied in transformed tiles (Winograd's minimal filtering, `src/kernel/winograd.rs`).
 //!
-//! Per strip of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
-//! multiplied point by point as [`channels`](crate::algorithm::direct_channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
+//! Per accumulator block of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
+//! multiplied point by point as [`direct_channels`](crate::algorithm::direct_channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
 //! split into twos and threes. Sums that are not finite are made again tap by tap: in transformed tiles an infinity is not told from what is not a number.
 
 mod tiles;
@@ -15,12 +15,12 @@ use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::input_tile::{Filling, GridBlocks, Sheets};
+use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::{Listed, TapTable};
 use crate::memory::{Aligned, Scratch};
-use crate::output::blocks::{PhaseOfStrip, StripShape, StripTable, Strips};
-use crate::output::partition::{BYTES_BY_WAY, Block, Cut, Task, bytes_of_tasks, run_tasks};
+use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
+use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -41,17 +41,17 @@ const LONGEST_CHAIN: usize = 48;
 /// there from tile to tile (four took 3 % more where there are few tiles).
 const CHAINS_OF_PASS: usize = 2;
 
-/// Tiles of a strip, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, a strip has more (256 to 256 channels on 32×32
+/// Tiles of an accumulator block, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, an accumulator block has more (256 to 256 channels on 32×32
 /// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
 const FEWEST_TILES: usize = 128;
 
-/// What the transformed tiles of a strip take, at most, in sizes of L2: layers of many taps have fewer tiles.
+/// What the transformed tiles of an accumulator block take, at most, in sizes of L2: layers of many taps have fewer tiles.
 const MOST_OF_L2: usize = 4;
 
-/// Positions of a strip, at most: of few channels, more would gain nothing.
+/// Positions of an accumulator block, at most: of few channels, more would gain nothing.
 const MOST_POSITIONS: usize = 4096;
 
-/// Positions after which tiles repeat themselves, at most: a strip has all of them, and dilated taps are far apart.
+/// Positions after which tiles repeat themselves, at most: an accumulator block has all of them, and dilated taps are far apart.
 const LONGEST_PERIOD: usize = 1024;
 
 /// The decision for one problem.
@@ -82,26 +82,26 @@ pub struct Winograd {
 /// What is listed of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Table {
-    strips: StripTable,
+    accumulators: AccumulatorTable,
     /// For each phase.
     terms: Vec<Vec<Term>>,
 }
 
 impl Table {
-    fn new(plan: &Winograd, problem: &Problem, shape: &StripShape, lanes: usize) -> TractResult<Table> {
+    fn new(plan: &Winograd, problem: &Problem, shape: &AccumulatorShape, lanes: usize) -> TractResult<Table> {
         let axes = &plan.axes;
-        let sheets = Sheets::new(axes, plan.block_rows, plan.block_columns, false);
-        let taps = TapTable::new(axes, sheets, false, 1, problem.group_in)?;
+        let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, false);
+        let taps = TapTable::new(axes, input_tiles, false, 1, problem.group_in)?;
         let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
         let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
-        Ok(Table { strips: StripTable::new(problem, axes, shape, lanes, taps)?, terms })
+        Ok(Table { accumulators: AccumulatorTable::new(problem, axes, shape, lanes, taps)?, terms })
     }
 }
 
 /// How a grid is cut.
 struct Cutting {
     block: (usize, usize),
-    /// Rows and columns of a strip.
+    /// Rows and columns of an accumulator block.
     window: (usize, usize),
 }
 
@@ -171,10 +171,10 @@ impl Algorithm for Winograd {
         let blocks = GridBlocks::even(&axes, block, false, false);
 
         let outer: usize = outer.iter().map(|axis| axis.grid).product();
-        let strips = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
+        let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
         let phases: usize = axes.iter().map(|axis| axis.out_step).product();
         let vectors_in = problem.group_in.div_ceil(lanes);
-        let copied = cost::filled(&blocks.sheets, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
+        let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
         let store = cost::from_lanes(problem, datum_type, isa);
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
@@ -193,7 +193,7 @@ impl Algorithm for Winograd {
                 let of = |nv: usize| run_cost(tiles_of_run, positions, nv, &tiles, lanes * element);
                 (panels - 1).saturating_mul(of(nv)).saturating_add(of(tail_width / lanes))
             };
-            let of_strip = |(tiles, of): &(usize, &Work)| {
+            let of_acc_block = |(tiles, of): &(usize, &Work)| {
                 let multiplied = of_run(*tiles).saturating_mul(problem.group_in);
                 let weights = (problem.group_in * vectors_out).saturating_mul(cost::TRANSFORMED_WEIGHTS);
                 let data = (tiles * vectors_in).saturating_mul(cost::TRANSFORMED);
@@ -206,7 +206,8 @@ impl Algorithm for Winograd {
                     .saturating_mul(of.products)
                     .saturating_add(results)
             };
-            let multiplied = windows.iter().map(of_strip).fold(0, usize::saturating_add).saturating_mul(strips);
+            let multiplied =
+                windows.iter().map(of_acc_block).fold(0, usize::saturating_add).saturating_mul(accumulators);
             let stored = (y.grid * x.grid).saturating_mul(vectors_out * phases * store);
             let image = multiplied.saturating_add(stored).saturating_mul(outer);
             let image = image.saturating_add(copied.saturating_mul(blocks.count)) as u64;
@@ -237,12 +238,12 @@ impl Algorithm for Winograd {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let [.., y, x] = &self.axes[..] else { unreachable!("axes end in rows and columns") };
-        let sheets = Sheets::new(&self.axes, self.block_rows, self.block_columns, false);
+        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, false);
         // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
         let channels = problem.group_in.saturating_add(4 * self.width);
-        let block = sheets
+        let block = input_tiles
             .working_bytes(channels, element)
-            .saturating_add(self.slack(&sheets).saturating_mul(channels * element));
+            .saturating_add(self.slack(&input_tiles).saturating_mul(channels * element));
         let work = Work::of(&self.axes, self.lattices);
         let tiles = |of: &Work| self.most_tiles(of.taps);
         let phases: usize = self.axes[..self.axes.len() - 2].iter().map(|axis| axis.out_step).product();
@@ -257,7 +258,7 @@ impl Algorithm for Winograd {
         data.saturating_add(points.saturating_add(weights).saturating_mul(self.width))
             .saturating_mul(element)
             .saturating_add(block)
-            .saturating_add(sums.saturating_add(BYTES_BY_WAY))
+            .saturating_add(sums.saturating_add(STAGING_BYTES))
             .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
@@ -267,7 +268,7 @@ impl Algorithm for Winograd {
 
     fn explain(&self) -> String {
         format!(
-            "tiles of {}x{}, strips of {}x{} positions, blocks of {}x{} positions",
+            "tiles of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
             self.tiles, self.width, self.window.0, self.window.1, self.block_rows, self.block_columns
         )
     }
@@ -290,18 +291,19 @@ impl Algorithm for Winograd {
             panel: self.width,
             cost: self.cost,
         };
-        let cut = Cut::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
-        run_tasks(problem, &self.axes, &cut, self.cost, output, |task, scratch| {
-            let filling = task.filling(&prepared.table.strips.taps.sheets, &prepared.strides.2)?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &filling, scratch))
+        let partition =
+            Partition::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
+        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
+            let copy_plan = task.copy_plan(&prepared.table.accumulators.taps.input_tiles, &prepared.strides.2)?;
+            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &copy_plan, scratch))
         })
     }
 }
 
 impl Winograd {
-    fn shape(&self) -> StripShape {
+    fn shape(&self) -> AccumulatorShape {
         let columns = &self.axes[self.axes.len() - 1];
-        StripShape {
+        AccumulatorShape {
             width: self.width,
             positions: self.tiles,
             most: if self.window.0 == 1 { self.window.1 } else { self.window.0 * columns.grid },
@@ -311,13 +313,13 @@ impl Winograd {
         }
     }
 
-    /// Cells behind the sheets of a block: the last tiles may have results that are not the block's.
-    fn slack(&self, sheets: &Sheets) -> usize {
+    /// Cells behind the input tiles of a block: the last tiles may have results that are not the block's.
+    fn slack(&self, input_tiles: &InputTiles) -> usize {
         let [rows, columns] = self.lattices.map(|lattice| lattice.0.unwrap_or(0));
-        rows.saturating_mul(sheets.pitch).saturating_add(columns)
+        rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
 
-    /// Tiles of a strip, at most, of a phase of so many taps along rows and columns.
+    /// Tiles of an accumulator block, at most, of a phase of so many taps along rows and columns.
     fn most_tiles(&self, taps: (usize, usize)) -> usize {
         self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
     }
@@ -341,7 +343,7 @@ struct Prepared<'a, E: Element> {
     /// As many as a panel is wide.
     zeros: Vec<E::Compute>,
     input: &'a [E],
-    strips: Strips<'a, E>,
+    accumulators: Accumulators<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
@@ -356,12 +358,12 @@ struct Cells<'a, T> {
     pitch: usize,
 }
 
-/// Where the tiles of a phase of a strip are.
+/// Where the tiles of a phase of an accumulator block are.
 #[derive(Default)]
 struct Tiles {
     /// The index of what each reads first, among a block's cells.
     starts: Vec<usize>,
-    /// The index of each result among the strip's sums; those that a tile has and the strip has not are behind them.
+    /// The index of each result among the accumulator block's sums; those that a tile has and the accumulator block has not are behind them.
     places: Vec<[usize; 4]>,
     /// For each term, where its transformed data begin.
     data: Vec<usize>,
@@ -382,7 +384,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let panels = PanelShape {
             widths: (plan.width, plan.tail_width),
             positions: plan.tiles,
-            weights: table.strips.taps.weights,
+            weights: table.accumulators.taps.weights,
         };
         Ok(Prepared {
             plan,
@@ -392,7 +394,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             zeros: vec![E::Compute::ZERO; plan.width],
             input: operands.input,
-            strips: Strips::new(problem, axes, kernels, shape, &table.strips, operands.tail),
+            accumulators: Accumulators::new(problem, axes, kernels, shape, &table.accumulators, operands.epilogue),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
     }
@@ -401,24 +403,24 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         g: usize,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
-        let sheets = &self.table.strips.taps.sheets;
+        let input_tiles = &self.table.accumulators.taps.input_tiles;
         let Scratch { block, tile, ragged, transformed: [data, weights, products], .. } = scratch;
         let size = match self.problem.data_format {
             // an odd number of vectors: cells a power of two apart would fight for the same cache sets
             DataFormat::Ncx => self.channels(),
             DataFormat::Nxc => self.problem.group_in,
         };
-        let inside = size * sheets.channel_stride;
-        let cells = block.of(inside + size * plan.slack(sheets) + lanes)?;
+        let inside = size * input_tiles.channel_stride;
+        let cells = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
         let input = &self.input[task.n * self.strides.0 + g * self.problem.group_in * self.strides.1..];
         let source = (input, self.strides.1, self.problem.group_in);
         let to = (&mut cells[..inside], size);
-        sheets.fill_deep(self.kernels, filling, self.problem.data_format, source, to, (ragged, tile))?;
-        let cells = Cells { data: cells, size, pitch: sheets.pitch };
+        input_tiles.fill_deep(self.kernels, copy_plan, self.problem.data_format, source, to, (ragged, tile))?;
+        let cells = Cells { data: cells, size, pitch: input_tiles.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
         let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
@@ -433,9 +435,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let data = data.of(all)?;
         let mut used = 0;
         let panels = self.panels.within(task.channels.clone());
-        self.strips.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
+        self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
-                // another strip
+                // another accumulator block
                 of_phases.fill_with(|| None);
                 used = 0;
             }
@@ -476,11 +478,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         (y.phases[row].taps.len(), x.phases[column].taps.len())
     }
 
-    /// Where the tiles of a phase of a strip are, in a block that begins at `rows` and `columns` of the grid.
-    fn tiles(&self, of: &PhaseOfStrip, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
+    /// Where the tiles of a phase of an accumulator block are, in a block that begins at `rows` and `columns` of the grid.
+    fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
         let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
         let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Tiles::default() };
-        // the strip's positions, as the grid counts them
+        // the accumulator block's positions, as the grid counts them
         let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
         let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
         let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
@@ -503,7 +505,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         tiles
     }
 
-    /// Transforms the data of a strip's tiles, for each term of a phase.
+    /// Transforms the data of an accumulator block's tiles, for each term of a phase.
     fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
         let lanes = self.kernels.lanes;
         let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * cells.size);
@@ -523,11 +525,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a phase over a strip; whether all of them are finite.
+    /// The sums of a phase over an accumulator block; whether all of them are finite.
     fn multiply(
         &self,
         g: usize,
-        of: &PhaseOfStrip,
+        of: &PhaseSums,
         tiles: &Tiles,
         data: &[E::Compute],
         (weights, products): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
@@ -595,7 +597,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn transform_weights(
         &self,
         g: usize,
-        of: &PhaseOfStrip,
+        of: &PhaseSums,
         term: &Term,
         pass: Range<usize>,
         (to, of_point): (&mut [E::Compute], usize),
@@ -619,18 +621,18 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// The chunk of an input channel, and its weights in a phase of a panel: `[tap][input channel][output channel]`.
-    fn chunk(&self, g: usize, of: &PhaseOfStrip, channel: usize) -> (Range<usize>, &[E::Compute]) {
-        let (phase, width) = (&self.table.strips.taps.phases[of.phase], of.panel.width);
+    fn chunk(&self, g: usize, of: &PhaseSums, channel: usize) -> (Range<usize>, &[E::Compute]) {
+        let (phase, width) = (&self.table.accumulators.taps.phases[of.phase], of.panel.width);
         let first = channel / self.plan.chunk * self.plan.chunk;
         let weights = self.panels.weights(g, of.panel, phase.weights);
         let chunk = first..(first + self.plan.chunk).min(self.problem.group_in);
         (chunk, &weights[first * phase.taps.len() * width..])
     }
 
-    /// Makes sums that are not finite again, tap by tap; positions of the strip's rows are `pitch` apart.
-    fn repair(&self, g: usize, of: &PhaseOfStrip, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
+    /// Makes sums that are not finite again, tap by tap; positions of the accumulator block's rows are `pitch` apart.
+    fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
         let (plan, width) = (self.plan, of.panel.width);
-        let phase = &self.table.strips.taps.phases[of.phase];
+        let phase = &self.table.accumulators.taps.phases[of.phase];
         let Some(tile) = self.panels.tiles(of.panel).last() else { return };
         let zero = E::Compute::ZERO;
         for (run, i) in of.runs.iter().flat_map(|run| (0..run.positions.len()).map(move |i| (run, i))) {

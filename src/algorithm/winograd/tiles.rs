@@ -73,7 +73,7 @@ impl Term {
 /// The taps of one tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// The offset of its first tap in a channel's sheets.
+    /// The offset of its first tap in a channel's input tiles.
     pub(crate) offset: usize,
     /// Their places among the phase's, row by row.
     pub(crate) taps: Vec<usize>,

@@ -1,8 +1,8 @@
 //! Windows of the input, laid out so that every tap is one constant offset.
 //!
-//! A *sheet* holds, for one channel, what a class of taps reads for a block of grid positions: rows of equal pitch, cells outside
-//! the input zero. Taps whose shifts differ by whole steps may share a sheet with a few extra rows or columns; the others
-//! have a sheet of their own. In the flat index `row·pitch + column` of a sheet, the same position of another tap is then a
+//! A *input tile* holds, for one channel, what a class of taps reads for a block of grid positions: rows of equal pitch, cells outside
+//! the input zero. Taps whose shifts differ by whole steps may share an input tile with a few extra rows or columns; the others
+//! have an input tile of their own. In the flat index `row·pitch + column` of an input tile, the same position of another tap is then a
 //! constant away, and a register tile may run over row ends.
 
 mod segments;
@@ -12,14 +12,14 @@ use crate::geometry::AxisPhases;
 use crate::kernel::{Kernels, Rows, SplitRows};
 use crate::memory::{Aligned, reserved};
 use crate::spec::DataFormat;
-pub(crate) use segments::Landing;
+pub(crate) use segments::CopySegment;
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// How the taps of one axis share sheets.
+/// How the taps of one axis share input tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct AxisSheets {
+struct AxisTiles {
     /// For each class, the input index of its first cell at grid position zero.
     firsts: Vec<i64>,
     /// Cells that a class needs beyond those of the block.
@@ -30,11 +30,11 @@ struct AxisSheets {
     input: usize,
 }
 
-impl AxisSheets {
+impl AxisTiles {
     /// One class for each shift.
-    fn apart(axis: &AxisPhases) -> AxisSheets {
+    fn apart(axis: &AxisPhases) -> AxisTiles {
         let shifts = axis.shifts();
-        AxisSheets {
+        AxisTiles {
             extra: 0,
             shifts: shifts.iter().enumerate().map(|(class, s)| (*s, class, 0)).collect(),
             firsts: shifts,
@@ -44,22 +44,22 @@ impl AxisSheets {
     }
 
     /// One class for the shifts that are whole steps apart.
-    fn shared(axis: &AxisPhases) -> AxisSheets {
+    fn shared(axis: &AxisPhases) -> AxisTiles {
         let step = axis.in_step as i64;
-        let mut sheets =
-            AxisSheets { firsts: vec![], extra: 0, shifts: vec![], in_step: axis.in_step, input: axis.input };
+        let mut input_tiles =
+            AxisTiles { firsts: vec![], extra: 0, shifts: vec![], in_step: axis.in_step, input: axis.input };
         let mut classes = HashMap::new();
         for shift in axis.shifts() {
             // ascending, so the first of a class is its smallest
             let class = *classes.entry(shift.rem_euclid(step)).or_insert_with(|| {
-                sheets.firsts.push(shift);
-                sheets.firsts.len() - 1
+                input_tiles.firsts.push(shift);
+                input_tiles.firsts.len() - 1
             });
-            let offset = ((shift - sheets.firsts[class]) / step) as usize;
-            sheets.extra = sheets.extra.max(offset);
-            sheets.shifts.push((shift, class, offset));
+            let offset = ((shift - input_tiles.firsts[class]) / step) as usize;
+            input_tiles.extra = input_tiles.extra.max(offset);
+            input_tiles.shifts.push((shift, class, offset));
         }
-        sheets
+        input_tiles
     }
 
     fn find(&self, shift: i64) -> (usize, usize) {
@@ -95,64 +95,64 @@ impl AxisSheets {
     }
 }
 
-/// The layout of the sheets of one channel, for blocks of at most `rows` × `columns` grid positions at one outer position.
+/// The layout of the input tiles of one channel, for blocks of at most `rows` × `columns` grid positions at one outer position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sheets {
-    outer: Vec<AxisSheets>,
-    rows: AxisSheets,
-    columns: AxisSheets,
+pub(crate) struct InputTiles {
+    outer: Vec<AxisTiles>,
+    rows: AxisTiles,
+    columns: AxisTiles,
     /// Elements between rows.
     pub pitch: usize,
-    sheet: usize,
+    input_tile: usize,
     /// Elements between channels.
     pub channel_stride: usize,
 }
 
-impl Sheets {
-    /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own sheet, so that rows
+impl InputTiles {
+    /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own input tile, so that rows
     /// have no extra cells and the pitch is the block's width. Sizes saturate: a dilation can spread few taps over more
-    /// cells than can be counted, which [`Sheets::working_bytes`] tells.
-    pub fn new(axes: &[AxisPhases], rows: usize, columns: usize, apart: bool) -> Sheets {
+    /// cells than can be counted, which [`InputTiles::working_bytes`] tells.
+    pub fn new(axes: &[AxisPhases], rows: usize, columns: usize, apart: bool) -> InputTiles {
         let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
-        let outer: Vec<AxisSheets> = outer.iter().map(AxisSheets::apart).collect();
-        let y = AxisSheets::shared(y);
-        let x = if apart { AxisSheets::apart(x) } else { AxisSheets::shared(x) };
+        let outer: Vec<AxisTiles> = outer.iter().map(AxisTiles::apart).collect();
+        let y = AxisTiles::shared(y);
+        let x = if apart { AxisTiles::apart(x) } else { AxisTiles::shared(x) };
         let pitch = columns + x.extra;
-        let sheet = (rows + y.extra).saturating_mul(pitch);
+        let input_tile = (rows + y.extra).saturating_mul(pitch);
         let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
-        let cells = counts.fold(sheet, usize::saturating_mul);
+        let cells = counts.fold(input_tile, usize::saturating_mul);
         // whole cache lines, and never a multiple of a page: neighbouring channels must not fight for the same cache sets
         let mut channel_stride = cells.checked_next_multiple_of(16).unwrap_or(usize::MAX);
         if channel_stride.is_multiple_of(512) {
             channel_stride = channel_stride.saturating_add(16);
         }
-        Sheets { outer, rows: y, columns: x, pitch, sheet, channel_stride }
+        InputTiles { outer, rows: y, columns: x, pitch, input_tile, channel_stride }
     }
 
-    /// Sheets of a channel.
+    /// Input tiles of a channel.
     pub fn count(&self) -> usize {
         self.outer.iter().chain([&self.rows, &self.columns]).map(|axis| axis.firsts.len()).product()
     }
 
-    /// Elements of the sheets of some channels.
+    /// Elements of the input tiles of some channels.
     pub fn elements(&self, channels: usize) -> usize {
         self.channel_stride.saturating_mul(channels)
     }
 
-    /// Bytes of the sheets of some channels and of what fills them: the description, and, where the input has elements of another type, the widened part
+    /// Bytes of the input tiles of some channels and of what fills them: the description, and, where the input has elements of another type, the widened part
     /// of a channel.
     pub fn working_bytes(&self, channels: usize, element: usize) -> usize {
-        let rows = self.rows.span(self.sheet / self.pitch);
+        let rows = self.rows.span(self.input_tile / self.pitch);
         let widened =
             rows.saturating_sub(1).saturating_mul(self.columns.input).saturating_add(self.columns.span(self.pitch));
-        let parts = (self.channel_stride / self.sheet.max(1)).saturating_mul(size_of::<Part>());
+        let parts = (self.channel_stride / self.input_tile.max(1)).saturating_mul(size_of::<Part>());
         self.elements(channels).saturating_add(widened).saturating_mul(element).saturating_add(parts)
     }
 
     /// Positions of the input that are between the first and the last that a block needs, of all planes of rows and columns.
     pub fn positions_read(&self) -> usize {
         let planes: usize = self.outer.iter().map(|axis| axis.firsts.len()).product();
-        let rows = self.rows.span(self.sheet / self.pitch);
+        let rows = self.rows.span(self.input_tile / self.pitch);
         planes.saturating_mul(rows).saturating_mul(self.columns.span(self.pitch))
     }
 
@@ -163,21 +163,21 @@ impl Sheets {
             self.outer.iter().zip(outer).fold(0, |at, (axis, shift)| at * axis.firsts.len() + axis.find(*shift).0);
         let (y_class, y_offset) = self.rows.find(*y);
         let (x_class, x_offset) = self.columns.find(*x);
-        let sheet = (class * self.rows.firsts.len() + y_class) * self.columns.firsts.len() + x_class;
-        sheet * self.sheet + y_offset * self.pitch + x_offset
+        let input_tile = (class * self.rows.firsts.len() + y_class) * self.columns.firsts.len() + x_class;
+        input_tile * self.input_tile + y_offset * self.pitch + x_offset
     }
 
     /// What of the input goes where for a block: `strides` are those of the spatial axes.
     ///
     /// # Errors
     /// When the memory can't be had.
-    pub fn filling(
+    pub fn copy_plan(
         &self,
         strides: &[usize],
         outer_at: &[usize],
         rows: Range<usize>,
         columns: Range<usize>,
-    ) -> TractResult<Filling> {
+    ) -> TractResult<CopyPlan> {
         let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else {
             unreachable!("axes end in rows and columns")
         };
@@ -206,7 +206,7 @@ impl Sheets {
         }
         let whole = columns.len() == self.pitch && self.columns.input == self.pitch;
         let unit = *column_stride == 1 && (self.rows.in_step, self.columns.in_step) == (1, 1);
-        Ok(Filling {
+        Ok(CopyPlan {
             parts,
             count,
             row_stride: *row_stride,
@@ -216,23 +216,23 @@ impl Sheets {
         })
     }
 
-    /// Writes the sheets of one channel, whose elements follow each other in the input; `source` begins with the first. `wide` is working memory for
-    /// elements of another type than sheets have.
+    /// Writes the input tiles of one channel, whose elements follow each other in the input; `source` begins with the first. `wide` is working memory for
+    /// elements of another type than input tiles have.
     ///
     /// # Errors
     /// When the memory can't be had.
     pub fn fill<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         source: &[E],
         to: &mut [E::Compute],
         wide: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let per_plane = self.rows.firsts.len() * self.columns.firsts.len();
-        let sheets = to.chunks_mut((per_plane * self.sheet).max(1));
-        for (parts, sheets) in filling.parts.chunks(per_plane.max(1)).zip(sheets) {
-            let read = self.read_by(filling, parts);
+        let input_tiles = to.chunks_mut((per_plane * self.input_tile).max(1));
+        for (parts, input_tiles) in copy_plan.parts.chunks(per_plane.max(1)).zip(input_tiles) {
+            let read = self.read_by(copy_plan, parts);
             let read = match E::as_compute(&source[read.clone()]) {
                 Some(plane) => (plane, read.start),
                 None => {
@@ -241,74 +241,76 @@ impl Sheets {
                     (&*plane, read.start)
                 }
             };
-            self.fill_plane(kernels, filling, parts, read, sheets);
+            self.fill_plane(kernels, copy_plan, parts, read, input_tiles);
         }
         Ok(())
     }
 
-    /// The sheets of one plane of rows and columns, of which an element of the channel and all that is read from there on is given.
+    /// The input tiles of one plane of rows and columns, of which an element of the channel and all that is read from there on is given.
     fn fill_plane<T: Compute>(
         &self,
         kernels: &Kernels<T>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         parts: &[Part],
         (plane, at): (&[T], usize),
-        sheets: &mut [T],
+        input_tiles: &mut [T],
     ) {
         let columns = self.columns.firsts.len();
         let from = |parts: &[Part]| {
-            let read = self.read_by(filling, parts);
+            let read = self.read_by(copy_plan, parts);
             &plane[read.start - at..read.end - at]
         };
-        for (parts, sheets) in parts.chunks(columns).zip(sheets.chunks_mut(columns * self.sheet)) {
-            let mut sheets = sheets.chunks_mut(self.sheet).map(|sheet| &mut sheet[..filling.count * self.pitch]);
-            if let ([a, b], Some(first), Some(_)) = (parts, filling.split, parts[0].base)
-                && let Some(both) = sheets.next().zip(sheets.next())
+        for (parts, input_tiles) in parts.chunks(columns).zip(input_tiles.chunks_mut(columns * self.input_tile)) {
+            let mut input_tiles = input_tiles
+                .chunks_mut(self.input_tile)
+                .map(|input_tile| &mut input_tile[..copy_plan.count * self.pitch]);
+            if let ([a, b], Some(first), Some(_)) = (parts, copy_plan.split, parts[0].base)
+                && let Some(both) = input_tiles.next().zip(input_tiles.next())
             {
-                self.fill_split(kernels, filling, first, [a, b], from(parts), both.into());
+                self.fill_split(kernels, copy_plan, first, [a, b], from(parts), both.into());
                 continue;
             }
-            for (part, sheet) in parts.iter().zip(sheets) {
+            for (part, input_tile) in parts.iter().zip(input_tiles) {
                 if part.base.is_none() {
-                    sheet.fill(T::ZERO);
+                    input_tile.fill(T::ZERO);
                     continue;
                 }
                 let source = from(std::slice::from_ref(part));
-                if filling.shifted {
-                    self.fill_shifted(part, source, sheet);
+                if copy_plan.shifted {
+                    self.fill_shifted(part, source, input_tile);
                 } else if self.columns.in_step == 1 {
-                    self.fill_rows(kernels, filling, part, source, sheet);
+                    self.fill_rows(kernels, copy_plan, part, source, input_tile);
                 } else {
                     let copy = |from: &[_], to: &mut [_]| kernels.strided(from, self.columns.in_step, to);
-                    self.fill_stepped(filling, part, source, 1, sheet, copy);
+                    self.fill_stepped(copy_plan, part, source, 1, input_tile, copy);
                 }
             }
         }
     }
 
-    /// As [`Sheets::fill`], for cells that hold `depth` channels side by side, in the input as in the sheets.
+    /// As [`InputTiles::fill`], for cells that hold `depth` channels side by side, in the input as in the input tiles.
     pub fn fill_cells<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         source: &[E],
         depth: usize,
         to: &mut [E::Compute],
     ) {
-        for (part, sheet) in filling.parts.iter().zip(to.chunks_mut((self.sheet * depth).max(1))) {
-            let sheet = &mut sheet[..filling.count * self.pitch * depth];
+        for (part, input_tile) in copy_plan.parts.iter().zip(to.chunks_mut((self.input_tile * depth).max(1))) {
+            let input_tile = &mut input_tile[..copy_plan.count * self.pitch * depth];
             let Some(base) = part.base else {
-                sheet.fill(E::Compute::ZERO);
+                input_tile.fill(E::Compute::ZERO);
                 continue;
             };
-            let first = base + part.rows.from * filling.row_stride + part.columns.from * filling.column_stride;
-            let stride = self.columns.in_step * filling.column_stride;
+            let first = base + part.rows.from * copy_plan.row_stride + part.columns.from * copy_plan.column_stride;
+            let stride = self.columns.in_step * copy_plan.column_stride;
             let copy = |from: &[E], to: &mut [_]| copy(kernels, from, stride, depth, to);
-            self.fill_stepped(filling, part, &source[first..], depth, sheet, copy);
+            self.fill_stepped(copy_plan, part, &source[first..], depth, input_tile, copy);
         }
     }
 
-    /// Writes the sheets of some channels of channels-first input, `stride` elements apart from the first in `source`, as cells of `cell` elements, whole vectors. `planes` and
+    /// Writes the input tiles of some channels of channels-first input, `stride` elements apart from the first in `source`, as cells of `cell` elements, whole vectors. `planes` and
     /// `wide` are working memory.
     ///
     /// # Errors
@@ -316,20 +318,20 @@ impl Sheets {
     pub fn fill_transposed<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         (source, stride, channels): (&[E], usize, usize),
         (to, cell): (&mut [E::Compute], usize),
         (planes, wide): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let (lanes, size) = (kernels.lanes, self.channel_stride);
-        if let Some(source) = E::as_compute(source).filter(|_| self.rows_make_squares(filling, lanes)) {
-            self.fill_squares(kernels, filling, (source, stride, channels), (to, cell));
+        if let Some(source) = E::as_compute(source).filter(|_| self.rows_fill_vectors(copy_plan, lanes)) {
+            self.fill_transposing(kernels, copy_plan, (source, stride, channels), (to, cell));
             return Ok(());
         }
         let planes = planes.of(lanes * size)?;
         for c in (0..channels).step_by(lanes) {
             for (ci, plane) in (c..channels).zip(planes.chunks_mut(size)) {
-                self.fill(kernels, filling, &source[ci * stride..], plane, wide)?;
+                self.fill(kernels, copy_plan, &source[ci * stride..], plane, wide)?;
             }
             crate::layout::transposed(kernels, planes, size, (size, lanes), &mut to[c..], cell);
         }
@@ -337,28 +339,28 @@ impl Sheets {
     }
 
     /// Whether rows are read without gaps, and hardly longer in whole vectors than with what is around them.
-    fn rows_make_squares(&self, filling: &Filling, lanes: usize) -> bool {
+    fn rows_fill_vectors(&self, copy_plan: &CopyPlan, lanes: usize) -> bool {
         let of_part = |part: &Part| part.columns.cells.len().next_multiple_of(lanes) <= self.pitch + lanes / 4;
-        (self.columns.in_step, filling.column_stride) == (1, 1) && filling.parts.iter().all(of_part)
+        (self.columns.in_step, copy_plan.column_stride) == (1, 1) && copy_plan.parts.iter().all(of_part)
     }
 
-    /// As [`Sheets::fill_transposed`], row by row from where they are.
-    fn fill_squares<T: Compute>(
+    /// As [`InputTiles::fill_transposed`], row by row from where they are.
+    fn fill_transposing<T: Compute>(
         &self,
         kernels: &Kernels<T>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         (source, stride, channels): (&[T], usize, usize),
         (to, cell): (&mut [T], usize),
     ) {
-        for (part, sheet) in filling.parts.iter().zip(to.chunks_mut((self.sheet * cell).max(1))) {
-            let sheet = &mut sheet[..filling.count * self.pitch * cell];
+        for (part, input_tile) in copy_plan.parts.iter().zip(to.chunks_mut((self.input_tile * cell).max(1))) {
+            let input_tile = &mut input_tile[..copy_plan.count * self.pitch * cell];
             let Some(base) = part.base else {
-                sheet.fill(T::ZERO);
+                input_tile.fill(T::ZERO);
                 continue;
             };
             let (begin, end) = (part.columns.cells.start * cell, part.columns.cells.end * cell);
-            let first = base + part.rows.from * filling.row_stride + part.columns.from;
-            let inside = part.rows_inside(self.pitch * cell, sheet);
+            let first = base + part.rows.from * copy_plan.row_stride + part.columns.from;
+            let inside = part.rows_inside(self.pitch * cell, input_tile);
             for row in inside.chunks_mut(self.pitch * cell) {
                 row[..begin].fill(T::ZERO);
                 row[end..].fill(T::ZERO);
@@ -366,22 +368,22 @@ impl Sheets {
             for c in (0..channels).step_by(kernels.lanes) {
                 let size = (part.columns.cells.len(), kernels.lanes.min(channels - c));
                 for (j, row) in inside.chunks_mut(self.pitch * cell).enumerate() {
-                    let from = &source[c * stride + first + j * self.rows.in_step * filling.row_stride..];
+                    let from = &source[c * stride + first + j * self.rows.in_step * copy_plan.row_stride..];
                     crate::layout::transposed(kernels, from, stride, size, &mut row[begin + c..], cell);
                 }
             }
         }
     }
 
-    /// Writes the sheets of some channels as cells of `cell` elements, from either layout: channels-first input has its planes `stride` elements apart, channels-last
-    /// cells stay as they are. The rest is as for [`Sheets::fill_transposed`].
+    /// Writes the input tiles of some channels as cells of `cell` elements, from either layout: channels-first input has its planes `stride` elements apart, channels-last
+    /// cells stay as they are. The rest is as for [`InputTiles::fill_transposed`].
     ///
     /// # Errors
     /// When the memory can't be had.
     pub fn fill_deep<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         data_format: DataFormat,
         (source, stride, channels): (&[E], usize, usize),
         (to, cell): (&mut [E::Compute], usize),
@@ -389,67 +391,69 @@ impl Sheets {
     ) -> TractResult<()> {
         match data_format {
             DataFormat::Nxc => {
-                self.fill_cells(kernels, filling, source, cell, to);
+                self.fill_cells(kernels, copy_plan, source, cell, to);
                 Ok(())
             }
-            DataFormat::Ncx => self.fill_transposed(kernels, filling, (source, stride, channels), (to, cell), working),
+            DataFormat::Ncx => {
+                self.fill_transposed(kernels, copy_plan, (source, stride, channels), (to, cell), working)
+            }
         }
     }
 
     /// Row by row, by a function that copies cells of `depth` elements; `source` begins with the first cell.
     fn fill_stepped<S, T: Compute>(
         &self,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         part: &Part,
         source: &[S],
         depth: usize,
-        sheet: &mut [T],
+        input_tile: &mut [T],
         copy: impl Fn(&[S], &mut [T]),
     ) {
         let (begin, end) = (part.columns.cells.start * depth, part.columns.cells.end * depth);
-        let rows = part.rows_inside(self.pitch * depth, sheet).chunks_mut(self.pitch * depth);
+        let rows = part.rows_inside(self.pitch * depth, input_tile).chunks_mut(self.pitch * depth);
         for (j, row) in rows.enumerate() {
             clear(&mut row[..begin]);
             clear(&mut row[end..]);
-            copy(&source[j * self.rows.in_step * filling.row_stride..], &mut row[begin..end]);
+            copy(&source[j * self.rows.in_step * copy_plan.row_stride..], &mut row[begin..end]);
         }
     }
 
     /// From the first to the last element that some parts read of a channel that has its elements side by side.
-    fn read_by(&self, filling: &Filling, parts: &[Part]) -> Range<usize> {
+    fn read_by(&self, copy_plan: &CopyPlan, parts: &[Part]) -> Range<usize> {
         let of_part = |part: &Part| {
-            let first = part.base? + part.rows.from * filling.row_stride + part.columns.from;
-            let rows = (part.rows.cells.len() - 1) * self.rows.in_step * filling.row_stride;
+            let first = part.base? + part.rows.from * copy_plan.row_stride + part.columns.from;
+            let rows = (part.rows.cells.len() - 1) * self.rows.in_step * copy_plan.row_stride;
             Some(first..first + rows + (part.columns.cells.len() - 1) * self.columns.in_step + 1)
         };
         let all = parts.iter().filter_map(of_part);
         all.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
-    /// As [`Sheets::fill`], for `channels` that are side by side in the input: each has its sheets in a plane of its own, `stride` elements apart. Planes
-    /// have room for a vector behind the sheets. `cells` is working memory.
+    /// As [`InputTiles::fill`], for `channels` that are side by side in the input: each has its input tiles in a plane of its own, `stride` elements apart. Planes
+    /// have room for a vector behind the input tiles. `cells` is working memory.
     pub fn fill_planes<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         source: &[E],
         channels: usize,
         (to, stride): (&mut [E::Compute], usize),
         cells: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let step = self.columns.in_step * filling.column_stride;
-        for (index, part) in filling.parts.iter().enumerate() {
-            let sheet = index * self.sheet..index * self.sheet + filling.count * self.pitch;
+        let step = self.columns.in_step * copy_plan.column_stride;
+        for (index, part) in copy_plan.parts.iter().enumerate() {
+            let input_tile = index * self.input_tile..index * self.input_tile + copy_plan.count * self.pitch;
             let Some(base) = part.base else {
-                to.chunks_mut(stride).take(channels).for_each(|plane| plane[sheet.clone()].fill(E::Compute::ZERO));
+                to.chunks_mut(stride).take(channels).for_each(|plane| plane[input_tile.clone()].fill(E::Compute::ZERO));
                 continue;
             };
             let (rows, columns) = (&part.rows, &part.columns);
             for (j, row) in rows.cells.clone().enumerate() {
                 let size = (channels, columns.cells.len());
-                let at = base + columns.from * filling.column_stride;
-                let source = &source[at + (rows.from + j * self.rows.in_step) * filling.row_stride..];
-                let to = &mut to[sheet.start + row * self.pitch + columns.cells.start..];
+                let at = base + columns.from * copy_plan.column_stride;
+                let source = &source[at + (rows.from + j * self.rows.in_step) * copy_plan.row_stride..];
+                let to = &mut to[input_tile.start + row * self.pitch + columns.cells.start..];
                 if let Some(source) = E::as_compute(source) {
                     crate::layout::transposed(kernels, source, step, size, to, stride);
                 } else {
@@ -460,7 +464,7 @@ impl Sheets {
             }
             // last: rows were written in whole vectors
             for plane in to.chunks_mut(stride).take(channels) {
-                for row in part.rows_inside(self.pitch, &mut plane[sheet.clone()]).chunks_mut(self.pitch) {
+                for row in part.rows_inside(self.pitch, &mut plane[input_tile.clone()]).chunks_mut(self.pitch) {
                     clear(&mut row[..columns.cells.start]);
                     clear(&mut row[columns.cells.end..]);
                 }
@@ -469,51 +473,51 @@ impl Sheets {
         Ok(())
     }
 
-    /// The sheets of two column classes that are the even and the odd columns of the input.
+    /// The input tiles of two column classes that are the even and the odd columns of the input.
     fn fill_split<T: Compute>(
         &self,
         kernels: &Kernels<T>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         first: usize,
         parts: [&Part; 2],
         source: &[T],
-        sheets: [&mut [T]; 2],
+        input_tiles: [&mut [T]; 2],
     ) {
-        let [a, b] = sheets;
+        let [a, b] = input_tiles;
         let (a, b) = (parts[0].rows_inside(self.pitch, a), parts[1].rows_inside(self.pitch, b));
         let to = if first == 0 { [a, b] } else { [b, a] };
         let [even, odd] = [first, 1 - first].map(|class| &parts[class].columns);
         let rows = SplitRows {
             count: parts[0].rows.cells.len(),
-            step: self.rows.in_step * filling.row_stride,
+            step: self.rows.in_step * copy_plan.row_stride,
             widths: [even.cells.len(), odd.cells.len()],
             before: [even.cells.start, odd.cells.start],
         };
         kernels.split_rows(source, &rows, to, self.pitch);
     }
 
-    /// The sheet of a column class that has no gaps in the input.
+    /// The input tile of a column class that has no gaps in the input.
     fn fill_rows<T: Compute>(
         &self,
         kernels: &Kernels<T>,
-        filling: &Filling,
+        copy_plan: &CopyPlan,
         part: &Part,
         source: &[T],
-        sheet: &mut [T],
+        input_tile: &mut [T],
     ) {
         let rows = Rows {
             count: part.rows.cells.len(),
             width: part.columns.cells.len(),
-            step: self.rows.in_step * filling.row_stride,
+            step: self.rows.in_step * copy_plan.row_stride,
             before: part.columns.cells.start,
         };
-        kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, sheet), self.pitch);
+        kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, input_tile), self.pitch);
     }
 
     /// Rows of the input's own width: one shifted copy, in which the cells that wrapped around a row's end are then cleared.
-    fn fill_shifted<T: Compute>(&self, part: &Part, source: &[T], sheet: &mut [T]) {
+    fn fill_shifted<T: Compute>(&self, part: &Part, source: &[T], input_tile: &mut [T]) {
         let Range { start, end } = part.columns.cells;
-        let inside = part.rows_inside(self.pitch, sheet);
+        let inside = part.rows_inside(self.pitch, input_tile);
         inside[start..start + source.len()].copy_from_slice(source);
         for row in inside.chunks_mut(self.pitch) {
             clear(&mut row[..start]);
@@ -532,15 +536,15 @@ pub(crate) struct GridBlocks {
     pub positions: usize,
     /// Blocks, over all outer positions.
     pub count: usize,
-    /// The sheets of a block.
-    pub sheets: Sheets,
+    /// The input tiles of a block.
+    pub input_tiles: InputTiles,
 }
 
 impl GridBlocks {
-    /// Rows and columns of blocks of which a channel's sheets have at most so many cells, where that is possible. A single row is cut, several are not.
+    /// Rows and columns of blocks of which a channel's input tiles have at most so many cells, where that is possible. A single row is cut, several are not.
     pub fn within(axes: &[AxisPhases], apart: bool, cells: usize) -> (usize, usize) {
         let [.., y, x] = axes else { unreachable!("axes end in rows and columns") };
-        let size = |rows, columns| Sheets::new(axes, rows, columns, apart).channel_stride;
+        let size = |rows, columns| InputTiles::new(axes, rows, columns, apart).channel_stride;
         if y.grid == 1 && y.output == 1 {
             let some = 64.min(x.grid);
             let per_column = size(1, some).div_ceil(some).max(1);
@@ -556,8 +560,8 @@ impl GridBlocks {
         let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
         let rows = y.grid.div_ceil(y.grid.div_ceil(rows));
         let columns = x.grid.div_ceil(x.grid.div_ceil(columns));
-        let sheets = Sheets::new(axes, rows, columns, apart);
-        let pitch = if in_place { x.grid } else { sheets.pitch };
+        let input_tiles = InputTiles::new(axes, rows, columns, apart);
+        let pitch = if in_place { x.grid } else { input_tiles.pitch };
         let outer: usize = outer.iter().map(|a| a.grid).product();
         GridBlocks {
             rows,
@@ -565,40 +569,40 @@ impl GridBlocks {
             // a dilation can make the pitch larger than can be counted
             positions: (rows - 1).saturating_mul(pitch).saturating_add(columns),
             count: outer * y.grid.div_ceil(rows) * x.grid.div_ceil(columns),
-            sheets,
+            input_tiles,
         }
     }
 }
 
-/// What of the input goes where in the sheets of a block: the same for every channel.
-pub(crate) struct Filling {
-    /// One a sheet.
+/// What of the input goes where in the input tiles of a block: the same for every channel.
+pub(crate) struct CopyPlan {
+    /// One an input tile.
     parts: Vec<Part>,
-    /// Rows of a sheet.
+    /// Rows of an input tile.
     count: usize,
     row_stride: usize,
     column_stride: usize,
-    /// Whether sheets are shifted copies of the input.
+    /// Whether input tiles are shifted copies of the input.
     shifted: bool,
     /// Where the columns of two classes are the even and the odd ones of the input, which of them has the first.
     split: Option<usize>,
 }
 
-/// What of the input goes to a sheet.
+/// What of the input goes to an input tile.
 struct Part {
-    /// Where the input is at the block's outer position; none for a sheet of zeros.
+    /// Where the input is at the block's outer position; none for an input tile of zeros.
     base: Option<usize>,
     rows: Inside,
     columns: Inside,
 }
 
 impl Part {
-    /// The rows of a sheet that are inside the input; the others get zeros.
-    fn rows_inside<'s, T: Compute>(&self, pitch: usize, sheet: &'s mut [T]) -> &'s mut [T] {
+    /// The rows of an input tile that are inside the input; the others get zeros.
+    fn rows_inside<'s, T: Compute>(&self, pitch: usize, input_tile: &'s mut [T]) -> &'s mut [T] {
         let Range { start, end } = self.rows.cells;
-        clear(&mut sheet[..start * pitch]);
-        clear(&mut sheet[end * pitch..]);
-        &mut sheet[start * pitch..end * pitch]
+        clear(&mut input_tile[..start * pitch]);
+        clear(&mut input_tile[end * pitch..]);
+        &mut input_tile[start * pitch..end * pitch]
     }
 }
 

@@ -1,12 +1,12 @@
 //! The same layout, told from the input's side: where runs of its positions go. For copies that make something else of cells on the way.
 
-use crate::layout::input_tile::{Filling, Inside, Part, Sheets};
+use crate::layout::input_tile::{CopyPlan, InputTiles, Inside, Part};
 use std::ops::Range;
 
 /// Some positions of a run, and the cells that they become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Landing {
-    /// The first cell of a plane's sheets; the others follow.
+pub(crate) struct CopySegment {
+    /// The first cell of a plane's input tiles; the others follow.
     pub to: usize,
     /// Where its position is in the run.
     pub from: usize,
@@ -15,30 +15,30 @@ pub(crate) struct Landing {
     pub count: usize,
 }
 
-/// What of a plane of rows and columns goes where in its sheets: the same for every plane that is inside the input, and for every channel.
-pub(crate) struct Landings {
-    /// Runs of a plane's positions, row after row, and which of the landings are theirs.
+/// What of a plane of rows and columns goes where in its input tiles: the same for every plane that is inside the input, and for every channel.
+pub(crate) struct CopySegments {
+    /// Runs of a plane's positions, row after row, and which of the copy segments are theirs.
     pub runs: Vec<(Range<usize>, Range<usize>)>,
-    pub all: Vec<Landing>,
-    /// Where each plane begins in the input and its sheets among the cells, of those that are inside.
+    pub all: Vec<CopySegment>,
+    /// Where each plane begins in the input and its input tiles among the cells, of those that are inside.
     pub planes: Vec<(usize, usize)>,
     /// The cells that are outside the input, over all planes.
     pub outside: Vec<Range<usize>>,
 }
 
-impl Sheets {
-    /// The runs of at most `most` positions that hold all that goes to a block's sheets; where they hold more, it is less than as much again.
-    pub fn landings(&self, filling: &Filling, most: usize) -> Landings {
+impl InputTiles {
+    /// The runs of at most `most` positions that hold all that goes to a block's input tiles; where they hold more, it is less than as much again.
+    pub fn segments(&self, copy_plan: &CopyPlan, most: usize) -> CopySegments {
         let (classes, width) = (self.columns.firsts.len(), self.columns.input);
         let per_plane = self.rows.firsts.len() * classes;
-        let parts = filling.parts.get(..per_plane).unwrap_or(&[]);
-        let mut landings = Landings { runs: vec![], all: vec![], planes: vec![], outside: self.outside(filling) };
-        let planes = filling.parts.chunks(per_plane.max(1)).enumerate();
+        let parts = copy_plan.parts.get(..per_plane).unwrap_or(&[]);
+        let mut segments = CopySegments { runs: vec![], all: vec![], planes: vec![], outside: self.outside(copy_plan) };
+        let planes = copy_plan.parts.chunks(per_plane.max(1)).enumerate();
         let begin = |(at, parts): (usize, &[Part])| {
             let base = parts.iter().find_map(|part| part.base)?;
-            Some((base, at * per_plane * self.sheet))
+            Some((base, at * per_plane * self.input_tile))
         };
-        landings.planes = planes.filter_map(begin).collect();
+        segments.planes = planes.filter_map(begin).collect();
 
         let rows_of = |inside: &Inside| {
             let (first, step) = (inside.from, self.rows.in_step);
@@ -48,7 +48,7 @@ impl Sheets {
         rows.sort_unstable();
         let spans = parts.iter().take(classes).map(|part| &part.columns).filter(|inside| !inside.cells.is_empty());
         let spans = spans.map(|inside| inside.from..inside.position(inside.cells.end - 1, self.columns.in_step) + 1);
-        let Some(span) = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return landings };
+        let Some(span) = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return segments };
         let mut wholes: Vec<Range<usize>> = vec![];
         for row in rows {
             let positions = row * width + span.start..row * width + span.end;
@@ -60,29 +60,29 @@ impl Sheets {
         for whole in wholes {
             for begin in whole.clone().step_by(most) {
                 let run = begin..whole.end.min(begin.saturating_add(most));
-                let first = landings.all.len();
-                self.land(parts, &run, &mut landings.all);
-                landings.runs.push((run, first..landings.all.len()));
+                let first = segments.all.len();
+                self.land(parts, &run, &mut segments.all);
+                segments.runs.push((run, first..segments.all.len()));
             }
         }
-        landings
+        segments
     }
 
-    /// Adds the landings of a run; `parts` are those of a plane.
-    fn land(&self, parts: &[Part], run: &Range<usize>, to: &mut Vec<Landing>) {
+    /// Adds the copy segments of a run; `parts` are those of a plane.
+    fn land(&self, parts: &[Part], run: &Range<usize>, to: &mut Vec<CopySegment>) {
         let (classes, width, step) = (self.columns.firsts.len(), self.columns.input, self.columns.in_step);
         for row in run.start / width..run.end.div_ceil(width) {
             let first = row * width;
             let columns = run.start.max(first) - first..run.end.min(first + width) - first;
             for (class, parts) in parts.chunks(classes).enumerate() {
-                let Some(sheet_row) = parts[0].rows.cell(row, self.rows.in_step) else { continue };
+                let Some(tile_row) = parts[0].rows.cell(row, self.rows.in_step) else { continue };
                 for (at, part) in parts.iter().enumerate() {
                     let cells = part.columns.between(&columns, step);
                     if cells.is_empty() {
                         continue;
                     }
-                    let landing = Landing {
-                        to: (class * classes + at) * self.sheet + sheet_row * self.pitch + cells.start,
+                    let segment = CopySegment {
+                        to: (class * classes + at) * self.input_tile + tile_row * self.pitch + cells.start,
                         from: first + part.columns.position(cells.start, step) - run.start,
                         step,
                         count: cells.len(),
@@ -91,12 +91,12 @@ impl Sheets {
                         // rows without gaps
                         Some(last)
                             if step == 1
-                                && last.from + last.count == landing.from
-                                && last.to + last.count == landing.to =>
+                                && last.from + last.count == segment.from
+                                && last.to + last.count == segment.to =>
                         {
-                            last.count += landing.count
+                            last.count += segment.count
                         }
-                        _ => to.push(landing),
+                        _ => to.push(segment),
                     }
                 }
             }
@@ -104,15 +104,15 @@ impl Sheets {
     }
 
     /// The cells of a block's rows that are outside the input.
-    fn outside(&self, filling: &Filling) -> Vec<Range<usize>> {
+    fn outside(&self, copy_plan: &CopyPlan) -> Vec<Range<usize>> {
         let mut outside: Vec<Range<usize>> = vec![];
         let mut add = |cells: Range<usize>| match outside.last_mut() {
             Some(last) if last.end == cells.start => last.end = cells.end,
             _ if cells.is_empty() => {}
             _ => outside.push(cells),
         };
-        for (at, part) in filling.parts.iter().enumerate() {
-            let (begin, end) = (at * self.sheet, at * self.sheet + filling.count * self.pitch);
+        for (at, part) in copy_plan.parts.iter().enumerate() {
+            let (begin, end) = (at * self.input_tile, at * self.input_tile + copy_plan.count * self.pitch);
             let rows = if part.base.is_some() { part.rows.cells.clone() } else { 0..0 };
             let mut next = begin;
             for row in rows {
@@ -157,7 +157,7 @@ mod tests {
     use tract_core::internal::tract_itertools::{Itertools, iproduct};
     use tract_core::internal::*;
 
-    /// Landings and zeros make the sheets that copying row by row makes, whatever the runs' length.
+    /// Landings and zeros make the input tiles that copying row by row makes, whatever the runs' length.
     #[test]
     fn landings_are_what_sheets_are_filled_with() -> TractResult<()> {
         let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
@@ -190,22 +190,22 @@ mod tests {
             // no cell of the input is zero
             let source: Vec<f32> = (1..=input.iter().product()).map(|at| at as f32).collect();
             for (apart, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
-                let sheets = Sheets::new(&axes, rows, grid.1, apart);
+                let input_tiles = InputTiles::new(&axes, rows, grid.1, apart);
                 let block = grid.0 - rows..grid.0;
-                let filling = sheets.filling(&strides, &[at], block, 0..grid.1)?;
-                let mut want = vec![f32::NAN; sheets.channel_stride];
-                sheets.fill_cells(kernels, &filling, &source, 1, &mut want);
+                let copy_plan = input_tiles.copy_plan(&strides, &[at], block, 0..grid.1)?;
+                let mut want = vec![f32::NAN; input_tiles.channel_stride];
+                input_tiles.fill_cells(kernels, &copy_plan, &source, 1, &mut want);
                 for most in [1, 7, usize::MAX] {
-                    let landings = sheets.landings(&filling, most);
-                    let mut got = vec![f32::NAN; sheets.channel_stride];
-                    landings.outside.iter().for_each(|cells| got[cells.clone()].fill(0.0));
-                    for ((base, cells), (run, landed)) in landings.planes.iter().cartesian_product(&landings.runs) {
+                    let segments = input_tiles.segments(&copy_plan, most);
+                    let mut got = vec![f32::NAN; input_tiles.channel_stride];
+                    segments.outside.iter().for_each(|cells| got[cells.clone()].fill(0.0));
+                    for ((base, cells), (run, landed)) in segments.planes.iter().cartesian_product(&segments.runs) {
                         assert!(run.len() <= most);
-                        for landing in &landings.all[landed.clone()] {
-                            for i in 0..landing.count {
-                                let position = landing.from + i * landing.step;
+                        for segment in &segments.all[landed.clone()] {
+                            for i in 0..segment.count {
+                                let position = segment.from + i * segment.step;
                                 assert!(position < run.len());
-                                let to = &mut got[cells + landing.to + i];
+                                let to = &mut got[cells + segment.to + i];
                                 assert!(to.is_nan(), "a cell is written twice");
                                 *to = source[base + run.start + position];
                             }
