@@ -8,7 +8,9 @@
 //!
 //! A forward convolution is the case of one phase, whose grid is the output and whose input index is `u·s + (k·d - p)`.
 
-use crate::spec::{Axis, Direction};
+use crate::spec::{Axis, Direction, Problem};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// A tap of one axis: kernel index `k` reads input `u·in_step + shift` at grid position `u`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +28,58 @@ pub struct Phase {
     pub residue: usize,
     /// Its taps by ascending kernel index. An empty list means that only the bias lands there.
     pub taps: Vec<Tap>,
+}
+
+/// The phases of all spatial axes, outermost first. There are rows and columns at least: a missing row axis is one cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axes(Arc<[AxisPhases]>);
+
+impl Axes {
+    /// Those of a problem.
+    pub fn new(problem: &Problem) -> Axes {
+        let missing = 2usize.saturating_sub(problem.axes.len());
+        let axes = problem.axes.iter().map(|axis| AxisPhases::new(axis, problem.direction));
+        Axes(std::iter::repeat_with(AxisPhases::unit).take(missing).chain(axes).collect())
+    }
+
+    /// Axes that a test makes up, two at least.
+    #[cfg(test)]
+    pub(crate) fn of(axes: &[AxisPhases]) -> Axes {
+        Axes(axes.into())
+    }
+
+    /// The same axes, each changed by `change`, which gets its place too.
+    pub(crate) fn map(&self, change: impl Fn(usize, &AxisPhases) -> AxisPhases) -> Axes {
+        Axes(self.0.iter().enumerate().map(|(at, axis)| change(at, axis)).collect())
+    }
+
+    /// All but rows and columns.
+    pub fn outer(&self) -> &[AxisPhases] {
+        &self.0[..self.0.len() - 2]
+    }
+
+    /// The axis before the innermost one.
+    pub fn rows(&self) -> &AxisPhases {
+        &self.0[self.0.len() - 2]
+    }
+
+    /// The innermost axis.
+    pub fn columns(&self) -> &AxisPhases {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// Outer axes, rows and columns.
+    pub fn parts(&self) -> (&[AxisPhases], &AxisPhases, &AxisPhases) {
+        (self.outer(), self.rows(), self.columns())
+    }
+}
+
+impl Deref for Axes {
+    type Target = [AxisPhases];
+
+    fn deref(&self) -> &[AxisPhases] {
+        &self.0
+    }
 }
 
 /// The phases of one axis.

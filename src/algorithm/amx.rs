@@ -9,7 +9,7 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost;
 use crate::estimate::machine::Machine;
-use crate::geometry::AxisPhases;
+use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
     ChannelTile, DEPTH, Dispatch, Kernels, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE,
     Source, Start, WEIGHTS_OF_SIDE, is_regular,
@@ -65,7 +65,7 @@ pub struct Amx {
     pub block_columns: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
     table: Listed<AccumulatorTable>,
 }
 
@@ -91,7 +91,7 @@ impl Algorithm for Amx {
             }
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let plans = [false, true].map(|apart| Amx::with_input_tiles(problem, axes.to_vec(), machine, parted, apart));
+        let plans = [false, true].map(|apart| Amx::with_input_tiles(problem, axes.clone(), machine, parted, apart));
         let [together, apart] = plans;
         Ok(if apart.cost < together.cost { apart } else { together })
     }
@@ -101,7 +101,7 @@ impl Algorithm for Amx {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
         // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
         let cells = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
@@ -160,14 +160,8 @@ impl Algorithm for Amx {
 
 impl Amx {
     /// Decides, but for how rows are laid out.
-    fn with_input_tiles(
-        problem: &Problem,
-        axes: Vec<AxisPhases>,
-        machine: &Machine,
-        parted: Option<bool>,
-        apart: bool,
-    ) -> Amx {
-        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+    fn with_input_tiles(problem: &Problem, axes: Axes, machine: &Machine, parted: Option<bool>, apart: bool) -> Amx {
+        let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
         // of L2, a block's parts take at most half
         let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);

@@ -7,7 +7,7 @@ use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::geometry::{AxisPhases, Tap};
+use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -38,7 +38,7 @@ pub struct Col2im {
     pub chunk_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
 }
 
 impl Algorithm for Col2im {
@@ -104,7 +104,7 @@ impl Algorithm for Col2im {
             let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
             let cost = cost.saturating_add(rows);
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(Col2im { mr, tail_mr, nv, chunk_rows, cost, axes: axes.to_vec() });
+                best = Some(Col2im { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())

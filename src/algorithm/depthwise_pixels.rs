@@ -7,7 +7,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::geometry::{AxisPhases, Tap};
+use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Cells, Dispatch, Kernels, Picks, PixelTap, PixelTaps};
 use crate::layout::blocks_of;
@@ -65,7 +65,7 @@ pub struct DepthwisePixels {
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
     /// Where a group has not one channel in and out.
     picks: Option<Picks>,
 }
@@ -125,13 +125,13 @@ impl Algorithm for DepthwisePixels {
             depths,
             block_rows: 1,
             cost: 0,
-            axes: axes.to_vec(),
+            axes: axes.clone(),
             picks: list.flatten(),
         };
         let budget = machine.l2 / SHARE_OF_INPUT / query.element;
         let (one, two) = (plan.window(1), plan.window(2));
         let per_row = two.saturating_sub(one).max(1);
-        let grid = plan.axes[plan.axes.len() - 2].grid;
+        let grid = plan.axes.rows().grid;
         plan.block_rows = (1 + budget.saturating_sub(one) / per_row).min(grid);
         let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
         let all_taps = taps;
@@ -173,7 +173,7 @@ impl Algorithm for DepthwisePixels {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         // squares run over the last cell by a vector of cells
         let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
         let cells = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
@@ -206,7 +206,7 @@ impl Algorithm for DepthwisePixels {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
         let unit = if problem.data_format == DataFormat::Nxc { problem.group } else { self.width };
         let units = problem.group.div_ceil(unit);
@@ -227,16 +227,14 @@ impl Algorithm for DepthwisePixels {
 impl DepthwisePixels {
     /// Grid rows whose results are stored together.
     fn stored_rows(&self, problem: &Problem) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let row = x.output.saturating_mul(self.depths.1).saturating_mul(y.out_step * size_of::<f32>());
         (RESULT_BYTES[usize::from(problem.data_format == DataFormat::Nxc)] / row).clamp(1, self.block_rows)
     }
 
     /// Elements of the input that a block of grid rows reads, at most.
     fn window(&self, rows: usize) -> usize {
-        let (outer, [y, x]) = self.axes.split_at(self.axes.len() - 2) else {
-            unreachable!("axes end in rows and columns")
-        };
+        let (outer, y, x) = self.axes.parts();
         let shifts = y.shifts();
         let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
         let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
@@ -332,7 +330,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Everything that a task writes.
     fn run(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
-        let (outer_axes, [y, x]) = plan.axes.split_at(plan.axes.len() - 2) else { return Ok(()) };
+        let (outer_axes, y, x) = plan.axes.parts();
         let last = self.problem.data_format == DataFormat::Nxc;
         let image = &self.operands.input[task.n * self.strides.0..];
         let [.., row, column] = *self.strides.2 else { return Ok(()) };
@@ -517,7 +515,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> Vec<Rows> {
         let (plan, depth) = (self.plan, self.plan.depths.0);
         let of_tap = plan.width * self.problem.group_in;
-        let (y, x) = (&plan.axes[plan.axes.len() - 2], &plan.axes[plan.axes.len() - 1]);
+        let (y, x) = (plan.axes.rows(), plan.axes.columns());
         let of_phases: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
         let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
         let stretch =
@@ -593,7 +591,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         to: &mut [E::Compute],
     ) {
         let (from, depth) = self.plan.depths;
-        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let each = self.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
         let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
         let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * spread.width * depth);

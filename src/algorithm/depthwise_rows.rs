@@ -7,7 +7,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::geometry::{AxisPhases, Phase};
+use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -38,9 +38,9 @@ pub struct DepthwiseRows {
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
     /// The axes as input tiles lay them out.
-    laid_out: Vec<AxisPhases>,
+    laid_out: Axes,
 }
 
 /// How a channel's results are summed.
@@ -77,14 +77,14 @@ const MASK_BYTES: usize = 8 * 1024;
 const DENSE_STEP: usize = 2;
 
 /// Input tiles for blocks of `rows` grid rows; `laid_out` are the axes without the steps that the kernel takes.
-fn input_tiles_of(axes: &[AxisPhases], laid_out: &[AxisPhases], rows: usize, flat: bool) -> InputTiles {
+fn input_tiles_of(axes: &Axes, laid_out: &Axes, rows: usize, flat: bool) -> InputTiles {
     let (row_step, column_step) = steps(axes, laid_out);
-    let columns = axes[axes.len() - 1].grid;
+    let columns = axes.columns().grid;
     InputTiles::new(laid_out, (rows - 1) * row_step + 1, (columns - 1) * column_step + 1, flat)
 }
 
 /// How many rows and columns of the input tiles are from a grid position to the next.
-fn steps(axes: &[AxisPhases], laid_out: &[AxisPhases]) -> (usize, usize) {
+fn steps(axes: &Axes, laid_out: &Axes) -> (usize, usize) {
     let step = |from_last: usize| {
         let axis = axes.len() - from_last;
         axes[axis].in_step / laid_out[axis].in_step
@@ -105,14 +105,15 @@ impl Algorithm for DepthwiseRows {
         if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, tail_mr: 1 }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let windows = x.out_step == 1;
         let KernelSizes { lanes, masks, .. } = query.sizes;
         let flat = !windows && y.out_step == 1 && x.output == x.out_step * x.grid;
-        let mut laid_out = axes.to_vec();
-        for axis in laid_out.iter_mut().rev().take(2).filter(|axis| windows && axis.in_step <= DENSE_STEP) {
-            axis.in_step = 1;
-        }
+        let dense = |at: usize, axis: &AxisPhases| {
+            let is_dense = windows && at + 2 >= axes.len() && axis.in_step <= DENSE_STEP;
+            AxisPhases { in_step: if is_dense { 1 } else { axis.in_step }, ..axis.clone() }
+        };
+        let laid_out = axes.map(dense);
         let input_tiles = |rows| input_tiles_of(&axes, &laid_out, rows, flat);
         let fixed = input_tiles(1).channel_stride;
         let per_row = input_tiles(2).channel_stride.saturating_sub(fixed).max(1);
@@ -128,7 +129,7 @@ impl Algorithm for DepthwiseRows {
         };
         let summed = cost::Rows { rows: if flat { 0 } else { rows }, vectors, taps: taps.div_ceil(phases) };
         let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
-        let outer = axes[..axes.len() - 2].iter().map(|axis| axis.grid).product::<usize>();
+        let outer = axes.outer().iter().map(|axis| axis.grid).product::<usize>();
         let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows).saturating_mul(outer);
         let of_channels = |channel: usize| channel.saturating_mul(problem.group_out);
         let copying = |channel: usize| of_channels(channel).saturating_add(copied);
@@ -155,7 +156,7 @@ impl Algorithm for DepthwiseRows {
         let groups = group.saturating_mul(problem.group).saturating_mul(problem.batch) as u64;
         let moved = cost::beyond_cache(problem, datum_type, isa, machine).saturating_add(cost::LISTED_ROWS);
         let cost = groups.saturating_add(moved);
-        Ok(DepthwiseRows { way, block_rows, cost, axes: axes.to_vec(), laid_out })
+        Ok(DepthwiseRows { way, block_rows, cost, axes: axes.clone(), laid_out })
     }
 
     fn cost(&self) -> Option<u64> {
@@ -197,7 +198,7 @@ impl Algorithm for DepthwiseRows {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let to_share = self.cost.saturating_mul(cost::MOVED);
         let groups = group_parts(problem, threads(to_share));
         // few groups: their output channels are shared out, each part copies the input for itself
@@ -285,7 +286,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let windows = windows.collect();
         let all: Vec<Vec<(usize, usize)>> =
             picked().filter(|_| !plan.way.has_one_phase()).map(|picked| taps_of(&picked)).collect();
-        let rows = all.chunks(axes[axes.len() - 1].out_step).map(|row| row.to_vec()).collect();
+        let rows = all.chunks(axes.columns().out_step).map(|row| row.to_vec()).collect();
         let planes = match (plan.way, &axes[..]) {
             (Way::Planes, [y, x]) => {
                 let shifts = |axis: &'a AxisPhases| axis.phases[0].taps.iter().map(|tap| tap.shift);
@@ -308,21 +309,21 @@ impl<'a, E: Element> Prepared<'a, E> {
             taps: weights.len() / (problem.group * problem.group_out),
             operands,
             strides: crate::layout::input_strides(problem, axes.len()),
-            blocks: blocks_of(axes[axes.len() - 2].grid, plan.block_rows),
+            blocks: blocks_of(axes.rows().grid, plan.block_rows),
         })
     }
 
     /// What of the input goes where in a block of grid rows.
     fn copy_plan(&self, outer: &[usize], rows: &Range<usize>) -> TractResult<CopyPlan> {
         let (row_step, column_step) = self.steps;
-        let columns = (self.plan.axes[self.plan.axes.len() - 1].grid - 1) * column_step + 1;
+        let columns = (self.plan.axes.columns().grid - 1) * column_step + 1;
         let rows = rows.start * row_step..(rows.end - 1) * row_step + 1;
         self.input_tiles.copy_plan(&self.strides.2, outer, rows, 0..columns)
     }
 
     /// Room for the taps of each phase of each phase of rows.
     fn empty_phases(&self) -> Vec<Vec<Vec<WeightedTap<E::Compute>>>> {
-        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         (0..y.out_step).map(|_| (0..x.out_step).map(|_| vec![]).collect()).collect()
     }
 
@@ -336,7 +337,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (axes, problem) = (&self.plan.axes, self.problem);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let taps = self.taps;
         let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
         let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
@@ -408,7 +409,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         epilogue: ChannelEpilogue<E>,
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let (y, x) = (&self.plan.axes[self.plan.axes.len() - 2], &self.plan.axes[self.plan.axes.len() - 1]);
+        let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let windows = self.windows.iter().skip(task.output.outer_phases[outer] * y.out_step).take(y.out_step);
         let cells = y.cells(&rows);
         let at = task.output.index(slot, outer, cells.start, 0);
@@ -467,7 +468,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let x = &self.plan.axes[self.plan.axes.len() - 1];
+        let x = self.plan.axes.columns();
         let whole = x.output == x.grid * x.out_step;
         let at = task.output.index(slot, outer, cell, 0);
         if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, cell..cell + 1) {

@@ -7,7 +7,7 @@ use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost;
-use crate::geometry::AxisPhases;
+use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
@@ -65,7 +65,7 @@ pub struct DirectChannels {
     pub block_columns: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
     table: Listed<AccumulatorTable>,
 }
 
@@ -82,7 +82,7 @@ impl Algorithm for DirectChannels {
         if problem.group_out < lanes {
             return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
         }
-        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+        let (outer, y, x) = axes.parts();
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
         let phases: usize = axes.iter().map(|a| a.out_step).product();
@@ -173,7 +173,7 @@ impl Algorithm for DirectChannels {
                     block_rows: blocks.rows,
                     block_columns: blocks.columns,
                     cost,
-                    axes: axes.to_vec(),
+                    axes: axes.clone(),
                     table: Listed::new(),
                 });
             }
@@ -186,7 +186,7 @@ impl Algorithm for DirectChannels {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, false);
         // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
         let channels = problem.group_in.saturating_add(if self.transposed { 3 * self.width } else { 0 });
@@ -332,7 +332,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
-        let x = &plan.axes[plan.axes.len() - 1];
+        let x = plan.axes.columns();
         let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
         let spatial = &self.strides.2;
         let (source, pitch, step) = if let Some(copy_plan) = copy_plan {

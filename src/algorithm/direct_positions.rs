@@ -6,7 +6,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::geometry::AxisPhases;
+use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
@@ -93,7 +93,7 @@ pub struct DirectPositions {
     pub block_columns: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
     taps: Listed<TapTable>,
 }
 
@@ -108,7 +108,7 @@ impl Algorithm for DirectPositions {
         };
         let shapes = &query.sizes;
         let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         let depth = problem.group_in * taps;
         let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
@@ -252,7 +252,7 @@ impl Algorithm for DirectPositions {
                         block_rows,
                         block_columns,
                         cost,
-                        axes: axes.to_vec(),
+                        axes: axes.clone(),
                         taps: Listed::new(),
                     });
                 }
@@ -266,7 +266,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let input_tiles = if self.direct {
             0
         } else {
@@ -396,8 +396,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             TapTable::new(axes, input_tiles, plan.direct, 1, problem.group_in)
         };
         let taps = plan.taps.get(plan.cost, own, list)?;
-        let columns = axes[axes.len() - 1].out_step;
-        let per_outer = axes[axes.len() - 2].out_step * columns;
+        let columns = axes.columns().out_step;
+        let per_outer = axes.rows().out_step * columns;
         let mut at = 0;
         let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
             .map(|(first_channel, height)| {
@@ -482,7 +482,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], ahead: false }
         } else {
             let flat = E::as_compute(self.input).context("element: computed in another type")?;
-            pitch = plan.axes[plan.axes.len() - 1].grid;
+            pitch = plan.axes.columns().grid;
             let base = first + task.offset(&self.strides.2);
             Source {
                 data: flat,
@@ -562,7 +562,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         buffers: &mut Buffers<E::Compute>,
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
@@ -679,7 +679,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (problem, plan) = (self.problem, self.plan);
         let axes = &plan.axes;
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let stride = count.next_multiple_of(self.kernels.lanes);
         let of_group = panel.height * stride;
         let of_phase = groups.len() * of_group;
@@ -761,7 +761,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (epilogue, buffer): (Epilogue<E>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let whole = self.makes_whole_cells(rows.len());
         for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + phase_row;

@@ -14,10 +14,10 @@ pub mod winograd;
 
 use crate::element::{Element, compute_bytes};
 use crate::estimate::machine::Machine;
-use crate::geometry::AxisPhases;
+use crate::geometry::Axes;
 use crate::kernel::KernelSizes;
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::taps::{axes_of, too_many_phases};
+use crate::layout::taps::too_many_phases;
 use crate::output::epilogue::Epilogue;
 use crate::simd::isa::Isa;
 use crate::spec::Problem;
@@ -38,7 +38,7 @@ pub(crate) struct Query<'a> {
     pub sizes: KernelSizes,
     /// Bytes of an element of the type that sums are made in.
     pub element: usize,
-    axes: OnceCell<Result<Vec<AxisPhases>, String>>,
+    axes: OnceCell<Result<Axes, String>>,
 }
 
 impl<'a> Query<'a> {
@@ -54,12 +54,12 @@ impl<'a> Query<'a> {
     }
 
     /// The phases of all spatial axes, at least two, outermost first; or why they can't be enumerated.
-    pub fn axes(&self) -> Result<&[AxisPhases], String> {
+    pub fn axes(&self) -> Result<&Axes, String> {
         let axes = self.axes.get_or_init(|| match too_many_phases(self.problem) {
             Some(reason) => Err(reason),
-            None => Ok(axes_of(self.problem)),
+            None => Ok(Axes::new(self.problem)),
         });
-        axes.as_deref().map_err(String::clone)
+        axes.as_ref().map_err(String::clone)
     }
 }
 

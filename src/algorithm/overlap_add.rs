@@ -9,7 +9,7 @@ use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
-use crate::geometry::AxisPhases;
+use crate::geometry::Axes;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 
@@ -41,7 +41,7 @@ pub struct OverlapAdd {
     pub block: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    axes: Vec<AxisPhases>,
+    axes: Axes,
 }
 
 impl Algorithm for OverlapAdd {
@@ -81,7 +81,7 @@ impl Algorithm for OverlapAdd {
         let added = positions.saturating_mul(problem.group_out).saturating_mul(added);
         let group = multiplied.saturating_add(added).saturating_add(cost::CHANNEL) as u64;
         let cost = group.saturating_mul((problem.group * problem.batch) as u64);
-        Ok(OverlapAdd { width, block, cost, axes: axes.to_vec() })
+        Ok(OverlapAdd { width, block, cost, axes: axes.clone() })
     }
 
     fn cost(&self) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! The taps of each phase: how many there are, and where they are in a block's input and in the filter.
 
 use crate::estimate::cost;
-use crate::geometry::{self, AxisPhases};
+use crate::geometry::{self, Axes, AxisPhases};
 use crate::layout::input_tile::InputTiles;
 use crate::memory::reserved;
 use crate::spec::Problem;
@@ -16,18 +16,9 @@ const MOST_PHASES: usize = 4096;
 /// looks at each tap some hundred times.
 const MOST_TAPS: usize = 1 << 16;
 
-/// All spatial axes, at least two: a missing row axis is one cell.
-pub(crate) fn axes_of(problem: &Problem) -> Vec<AxisPhases> {
-    let missing = 2usize.saturating_sub(problem.axes.len());
-    std::iter::repeat_with(AxisPhases::unit)
-        .take(missing)
-        .chain(problem.axes.iter().map(|a| AxisPhases::new(a, problem.direction)))
-        .collect()
-}
-
 /// How many taps come before those of each phase, in the order that filters are packed in (residues of all axes, outermost first);
 /// one more entry has their total.
-pub(crate) fn taps_before(axes: &[AxisPhases]) -> Vec<usize> {
+pub(crate) fn taps_before(axes: &Axes) -> Vec<usize> {
     let taps = |(axis, residue): (&AxisPhases, usize)| {
         axis.phases.iter().find(|p| p.residue == residue).map_or(0, |p| p.taps.len())
     };
@@ -81,7 +72,7 @@ impl TapTable {
     /// # Errors
     /// When the memory can't be had.
     pub fn new(
-        axes: &[AxisPhases],
+        axes: &Axes,
         input_tiles: InputTiles,
         in_place: bool,
         cell: usize,

@@ -3,7 +3,7 @@
 //! Channels-last results are stored as they come, channels-first ones through transposed squares, in which the phases of a row interleave by themselves.
 
 use crate::element::Element;
-use crate::geometry::AxisPhases;
+use crate::geometry::Axes;
 use crate::kernel::Kernels;
 use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
@@ -98,12 +98,12 @@ impl AccumulatorTable {
     /// When the memory can't be had.
     pub fn new(
         problem: &Problem,
-        axes: &[AxisPhases],
+        axes: &Axes,
         shape: &AccumulatorShape,
         lanes: usize,
         taps: TapTable,
     ) -> TractResult<AccumulatorTable> {
-        let (columns, stride) = (axes[axes.len() - 1].out_step, shape.phase_stride(lanes));
+        let (columns, stride) = (axes.columns().out_step, shape.phase_stride(lanes));
         let phases_of = |at: usize| (0..columns).map(move |phase| phase * stride + at * shape.width);
         let mut cells = vec![];
         if problem.data_format == DataFormat::Ncx {
@@ -146,7 +146,7 @@ pub(crate) struct Run {
 /// Everything that tasks share.
 pub(crate) struct Accumulators<'a, E: Element> {
     problem: &'a Problem,
-    axes: &'a [AxisPhases],
+    axes: &'a Axes,
     kernels: &'static Kernels<E::Compute>,
     shape: AccumulatorShape,
     table: &'a AccumulatorTable,
@@ -158,7 +158,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
     /// `axes` are all spatial axes, outermost first, at least two.
     pub fn new(
         problem: &'a Problem,
-        axes: &'a [AxisPhases],
+        axes: &'a Axes,
         kernels: &'static Kernels<E::Compute>,
         shape: AccumulatorShape,
         table: &'a AccumulatorTable,
@@ -180,7 +180,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
         (tile, ragged): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
         mut sum: impl FnMut(PhaseSums, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let columns = x.out_step;
         let per_outer = y.out_step * columns;
         let accumulators = self.shape.accumulators(task.rows.len(), task.columns.len(), pitch);
@@ -237,7 +237,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
 
     /// The runs of an accumulator block, for each phase of the output that a task has: the same for all panels.
     fn runs_of(&self, task: &Task<E>, acc_block: &AccumulatorBlock, pitch: usize) -> Vec<Vec<Run>> {
-        let (y, x) = (&self.axes[self.axes.len() - 2], &self.axes[self.axes.len() - 1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let per_outer = y.out_step * x.out_step;
         let first = acc_block.flat.start;
         let by_row = self.shape.by_row.then(|| flat_runs(acc_block.flat.clone(), pitch, acc_block.columns.clone()));
@@ -277,7 +277,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
     /// Channels last: a cell's channels are contiguous, in the sums as in the output.
     fn store_cells(&self, task: &mut Task<E>, place: Place, panel: PanelPlace, sums: &mut [E::Compute]) {
         let (axes, width) = (self.axes, self.shape.width);
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         let channel = place.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(task.channels.end - panel.first_channel);
         for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
@@ -306,7 +306,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
         (staging, starts): (&mut [E::Compute], &mut Vec<usize>),
     ) -> TractResult<()> {
         let axes = self.axes;
-        let (y, x) = (&axes[axes.len() - 2], &axes[axes.len() - 1]);
+        let (y, x) = (axes.rows(), axes.columns());
         starts.clear();
         let cells = place.acc_block.flat.len() * x.out_step;
         memory::reserve("cells", starts, cells + self.kernels.lanes)?;

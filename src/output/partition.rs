@@ -1,7 +1,7 @@
 //! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
 
 use crate::element::Element;
-use crate::geometry::AxisPhases;
+use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels};
 use crate::layout::blocks_of;
 use crate::layout::even_blocks;
@@ -75,8 +75,8 @@ pub(crate) struct Block {
 
 impl Partition {
     /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
-    pub fn for_threads(problem: &Problem, axes: &[AxisPhases], block: &Block) -> Partition {
-        let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+    pub fn for_threads(problem: &Problem, axes: &Axes, block: &Block) -> Partition {
+        let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.grid).product();
         let threads = crate::parallel::threads(block.cost);
         let groups = crate::output::partition::group_parts(problem, threads);
@@ -303,8 +303,8 @@ impl<'a, E> Rest<'a, E> {
 }
 
 /// Bytes that the list of tasks takes where a grid of rows and columns is cut into so many blocks.
-pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usize) -> usize {
-    let outer = &axes[..axes.len() - 2];
+pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &Axes, blocks: usize) -> usize {
+    let outer = axes.outer();
     let images = problem.batch.saturating_mul(blocks);
     let tasks = outer.iter().map(|axis| axis.grid).fold(images, usize::saturating_mul);
     let channels = if problem.data_format == DataFormat::Nxc { 1 } else { problem.group * problem.group_out };
@@ -317,7 +317,7 @@ pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &[AxisPhases], blocks: usi
 /// Runs `work` on every task of a cut, each with scratch memory. `cost` is the estimate for all of them.
 pub(crate) fn run_tasks<E: Element>(
     problem: &Problem,
-    axes: &[AxisPhases],
+    axes: &Axes,
     partition: &Partition,
     cost: u64,
     output: &mut [E],
@@ -333,11 +333,11 @@ pub(crate) fn run_tasks<E: Element>(
 /// When the parts are not the whole output, or the memory of the list can't be had.
 fn tasks<'a, E: Element>(
     problem: &Problem,
-    axes: &[AxisPhases],
+    axes: &Axes,
     partition: &Partition,
     output: &'a mut [E],
 ) -> TractResult<Vec<Task<'a, E>>> {
-    let (outer_axes, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+    let (outer_axes, y, x) = axes.parts();
     let interleaved = problem.data_format == DataFormat::Nxc;
     let step = if interleaved { problem.group * problem.group_out } else { 1 };
     let by_cell = partition.is_by_cell(problem);
@@ -851,7 +851,6 @@ impl<E: Element> TaskOutput<'_, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::taps::axes_of;
     use crate::spec::Direction;
 
     fn problem(data_format: DataFormat, rank: usize) -> Problem {
@@ -861,8 +860,8 @@ mod tests {
     }
 
     /// Everything at once, in blocks of rows, and in parts of the channels.
-    fn cuts(problem: &Problem, axes: &[AxisPhases]) -> Vec<Partition> {
-        let [.., y, x] = axes else { return vec![] };
+    fn cuts(problem: &Problem, axes: &Axes) -> Vec<Partition> {
+        let (_, y, x) = axes.parts();
         let whole = Partition {
             rows: vec![0..y.grid],
             columns: vec![0..x.grid],
@@ -885,7 +884,7 @@ mod tests {
             let mut problem = problem(data_format, rank);
             for group in [2, 1] {
                 problem.group = group;
-                let axes = axes_of(&problem);
+                let axes = Axes::new(&problem);
                 let len: usize = problem.output_shape().iter().product();
                 let mut cuts = cuts(&problem, &axes);
                 if group == 1 {
@@ -910,7 +909,7 @@ mod tests {
     #[test]
     fn a_cut_without_a_row_is_refused() {
         let problem = problem(DataFormat::Ncx, 2);
-        let axes = axes_of(&problem);
+        let axes = Axes::new(&problem);
         let mut output = vec![0f32; problem.output_shape().iter().product()];
         let mut partition = cuts(&problem, &axes).remove(0);
         partition.rows.pop();

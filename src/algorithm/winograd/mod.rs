@@ -12,7 +12,7 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::{Compute, Element};
 use crate::estimate::cost;
 use crate::estimate::machine::Machine;
-use crate::geometry::AxisPhases;
+use crate::geometry::Axes;
 use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
@@ -75,7 +75,7 @@ pub struct Winograd {
     pub cost: u64,
     /// How tiles lie on rows and columns.
     lattices: [Lattice; 2],
-    axes: Vec<AxisPhases>,
+    axes: Axes,
     table: Listed<Table>,
 }
 
@@ -106,14 +106,8 @@ struct Cutting {
 }
 
 impl Cutting {
-    fn of(
-        axes: &[AxisPhases],
-        lattices: [Lattice; 2],
-        work: &[Work],
-        channel_bytes: usize,
-        machine: &Machine,
-    ) -> Cutting {
-        let [.., y, x] = axes else { unreachable!("axes end in rows and columns") };
+    fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> Cutting {
+        let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
         let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
         let even = |grid: usize, size: usize, period: usize| {
@@ -155,7 +149,7 @@ impl Algorithm for Winograd {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
             return Err(format!("{inputs} to {outputs} channels a group are too few"));
         }
-        let [outer @ .., y, x] = &axes[..] else { unreachable!("axes end in rows and columns") };
+        let (outer, y, x) = axes.parts();
         let lattices = [Lattice::of(y), Lattice::of(x)];
         if lattices == [Lattice(None); 2] {
             return Err("no axis has several positions, and taps next to each other".to_string());
@@ -224,7 +218,7 @@ impl Algorithm for Winograd {
                     block_columns: block.1,
                     cost,
                     lattices,
-                    axes: axes.to_vec(),
+                    axes: axes.clone(),
                     table: Listed::new(),
                 });
             }
@@ -237,7 +231,7 @@ impl Algorithm for Winograd {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let [.., y, x] = &self.axes[..] else { unreachable!("axes end in rows and columns") };
+        let (_, y, x) = self.axes.parts();
         let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, false);
         // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
         let channels = problem.group_in.saturating_add(4 * self.width);
@@ -246,7 +240,7 @@ impl Algorithm for Winograd {
             .saturating_add(self.slack(&input_tiles).saturating_mul(channels * element));
         let work = Work::of(&self.axes, self.lattices);
         let tiles = |of: &Work| self.most_tiles(of.taps);
-        let phases: usize = self.axes[..self.axes.len() - 2].iter().map(|axis| axis.out_step).product();
+        let phases: usize = self.axes.outer().iter().map(|axis| axis.out_step).product();
         let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
         let data = data.saturating_mul(phases).saturating_mul(channels);
         let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
@@ -302,7 +296,7 @@ impl Algorithm for Winograd {
 
 impl Winograd {
     fn shape(&self) -> AccumulatorShape {
-        let columns = &self.axes[self.axes.len() - 1];
+        let columns = self.axes.columns();
         AccumulatorShape {
             width: self.width,
             positions: self.tiles,
@@ -473,7 +467,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Taps of a phase along rows and columns.
     fn taps_of(&self, phase: usize) -> (usize, usize) {
-        let [.., y, x] = &self.plan.axes[..] else { unreachable!("axes end in rows and columns") };
+        let (_, y, x) = self.plan.axes.parts();
         let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
         (y.phases[row].taps.len(), x.phases[column].taps.len())
     }

@@ -1,6 +1,6 @@
 //! How the positions and the taps of a phase are parted into tiles.
 
-use crate::geometry::{AxisPhases, Phase};
+use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{MOST_RESULTS, MOST_TAPS, points_of};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -118,8 +118,8 @@ pub(crate) struct Work {
 
 impl Work {
     /// Of each phase of rows and columns, all taps of outer axes together.
-    pub(crate) fn of(axes: &[AxisPhases], lattices: [Lattice; 2]) -> Vec<Work> {
-        let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
+    pub(crate) fn of(axes: &Axes, lattices: [Lattice; 2]) -> Vec<Work> {
+        let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
         // products and points along an axis
         let along = |lattice: Lattice, taps: usize| {

@@ -8,7 +8,7 @@
 mod segments;
 
 use crate::element::{Compute, Element};
-use crate::geometry::AxisPhases;
+use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Kernels, Rows, SplitRows};
 use crate::memory::{Aligned, reserved};
 use crate::spec::DataFormat;
@@ -112,8 +112,8 @@ impl InputTiles {
     /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own input tile, so that rows
     /// have no extra cells and the pitch is the block's width. Sizes saturate: a dilation can spread few taps over more
     /// cells than can be counted, which [`InputTiles::working_bytes`] tells.
-    pub fn new(axes: &[AxisPhases], rows: usize, columns: usize, apart: bool) -> InputTiles {
-        let (outer, [y, x]) = axes.split_at(axes.len() - 2) else { unreachable!("axes end in rows and columns") };
+    pub fn new(axes: &Axes, rows: usize, columns: usize, apart: bool) -> InputTiles {
+        let (outer, y, x) = axes.parts();
         let outer: Vec<AxisTiles> = outer.iter().map(AxisTiles::apart).collect();
         let y = AxisTiles::shared(y);
         let x = if apart { AxisTiles::apart(x) } else { AxisTiles::shared(x) };
@@ -542,8 +542,8 @@ pub(crate) struct GridBlocks {
 
 impl GridBlocks {
     /// Rows and columns of blocks of which a channel's input tiles have at most so many cells, where that is possible. A single row is cut, several are not.
-    pub fn within(axes: &[AxisPhases], apart: bool, cells: usize) -> (usize, usize) {
-        let [.., y, x] = axes else { unreachable!("axes end in rows and columns") };
+    pub fn within(axes: &Axes, apart: bool, cells: usize) -> (usize, usize) {
+        let (_, y, x) = axes.parts();
         let size = |rows, columns| InputTiles::new(axes, rows, columns, apart).channel_stride;
         if y.grid == 1 && y.output == 1 {
             let some = 64.min(x.grid);
@@ -556,8 +556,8 @@ impl GridBlocks {
     }
 
     /// As many blocks as of so many rows and columns, all about as large. Positions of blocks that are read in place have the input's rows.
-    pub fn even(axes: &[AxisPhases], (rows, columns): (usize, usize), apart: bool, in_place: bool) -> GridBlocks {
-        let [outer @ .., y, x] = axes else { unreachable!("axes end in rows and columns") };
+    pub fn even(axes: &Axes, (rows, columns): (usize, usize), apart: bool, in_place: bool) -> GridBlocks {
+        let (outer, y, x) = axes.parts();
         let rows = y.grid.div_ceil(y.grid.div_ceil(rows));
         let columns = x.grid.div_ceil(x.grid.div_ceil(columns));
         let input_tiles = InputTiles::new(axes, rows, columns, apart);

@@ -150,7 +150,7 @@ impl Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::AxisPhases;
+    use crate::geometry::{Axes, AxisPhases};
     use crate::kernel::Dispatch;
     use crate::simd::isa::Isa;
     use crate::spec::{Axis, Direction};
@@ -190,7 +190,7 @@ mod tests {
             // no cell of the input is zero
             let source: Vec<f32> = (1..=input.iter().product()).map(|at| at as f32).collect();
             for (apart, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
-                let input_tiles = InputTiles::new(&axes, rows, grid.1, apart);
+                let input_tiles = InputTiles::new(&Axes::of(&axes), rows, grid.1, apart);
                 let block = grid.0 - rows..grid.0;
                 let copy_plan = input_tiles.copy_plan(&strides, &[at], block, 0..grid.1)?;
                 let mut want = vec![f32::NAN; input_tiles.channel_stride];
