@@ -1,5 +1,6 @@
 //! What ops remember between runs: plans by shape, and the filter packed last.
 
+use crate::layer::Layer;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory;
 use crate::plan::{Plan, PlanOptions};
@@ -18,27 +19,27 @@ pub(crate) struct PlanCache(Arc<Mutex<Vec<Arc<Entry>>>>);
 struct Entry {
     input: TVec<usize>,
     requested: Option<TVec<i64>>,
-    plan: Plan,
+    layer: Layer,
 }
 
 impl Entry {
     fn is_for(&self, spec: &DeconvSpec, input: &[usize], requested: Option<&[i64]>, datum_type: DatumType) -> bool {
         *self.input == *input
             && self.requested.as_deref() == requested
-            && self.plan.datum_type() == datum_type
+            && self.layer.plan().datum_type() == datum_type
             // an op's spec can be edited after a run
-            && self.plan.spec() == spec
+            && self.layer.plan().spec() == spec
     }
 }
 
-/// A plan in use.
-pub(crate) struct CachedPlan(Arc<Entry>);
+/// A layer in use.
+pub(crate) struct CachedLayer(Arc<Entry>);
 
-impl std::ops::Deref for CachedPlan {
-    type Target = Plan;
+impl std::ops::Deref for CachedLayer {
+    type Target = Layer;
 
-    fn deref(&self) -> &Plan {
-        &self.0.plan
+    fn deref(&self) -> &Layer {
+        &self.0.layer
     }
 }
 
@@ -54,27 +55,28 @@ impl PlanCache {
         requested: Option<&[i64]>,
         datum_type: DatumType,
         options: &PlanOptions,
-    ) -> TractResult<CachedPlan> {
+    ) -> TractResult<CachedLayer> {
         {
             let mut plans = self.lock();
             if let Some(at) = plans.iter().position(|entry| entry.is_for(spec, input, requested, datum_type)) {
                 plans[..=at].rotate_right(1);
-                return Ok(CachedPlan(Arc::clone(&plans[0])));
+                return Ok(CachedLayer(Arc::clone(&plans[0])));
             }
         }
         let plan = Plan::new(spec, input, requested, datum_type, options)?;
         memory::planned();
         log::debug!("planned a deconvolution of {input:?} ({datum_type:?}): {plan}");
-        let entry = Arc::new(Entry { input: input.into(), requested: requested.map(|r| r.into()), plan });
+        let entry =
+            Arc::new(Entry { input: input.into(), requested: requested.map(|r| r.into()), layer: Layer::new(plan) });
         let mut plans = self.lock();
         plans.truncate(Self::CAPACITY - 1);
         plans.insert(0, Arc::clone(&entry));
-        Ok(CachedPlan(entry))
+        Ok(CachedLayer(entry))
     }
 
     /// The plan used last.
-    pub fn latest(&self) -> Option<CachedPlan> {
-        self.lock().first().map(|entry| CachedPlan(Arc::clone(entry)))
+    pub fn latest(&self) -> Option<CachedLayer> {
+        self.lock().first().map(|entry| CachedLayer(Arc::clone(entry)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
@@ -189,7 +191,7 @@ mod tests {
         let again = cache.clone().get(&spec, &[1, 1, 3], None, f32::datum_type(), &options)?;
         assert!(Arc::ptr_eq(&first.0, &again.0));
         let other_type = cache.get(&spec, &[1, 1, 3], None, f64::datum_type(), &options)?;
-        assert_eq!(other_type.datum_type(), f64::datum_type());
+        assert_eq!(other_type.plan().datum_type(), f64::datum_type());
         assert_eq!(cache.lock().len(), 2);
         Ok(())
     }

@@ -172,6 +172,8 @@ mod integers;
 mod kernel;
 #[forbid(unsafe_code)]
 pub mod knobs;
+#[deny(unsafe_code)]
+mod layer;
 #[forbid(unsafe_code)]
 mod layout;
 #[forbid(unsafe_code)]
@@ -217,6 +219,7 @@ pub use crate::simd::isa::Isa;
 pub use algorithm::Strategy;
 pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
+pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
 pub use options::{Options, WithDeconvOptions};

@@ -3,15 +3,12 @@
 //! A [`Plan`] is inert: it can be compared, printed and tested without running anything. Strategies stand in one ordered
 //! list, best first, the reference last; each says why it declines.
 
-use crate::algorithm::{Decision, Operands, Query, Strategy};
-use crate::element::{ELEMENT_TYPES, Element, compute_bytes, dispatch_element};
+use crate::algorithm::{Decision, Query, Strategy};
+use crate::element::{ELEMENT_TYPES, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::integers;
-use crate::kernel::Dispatch;
-use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::memory::{self, PoolUser};
-use crate::output::epilogue;
-use crate::output::epilogue::{Epilogue, Step};
+use crate::layout::filter::FilterLayout;
+use crate::memory::PoolUser;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use std::fmt;
@@ -281,6 +278,11 @@ impl Plan {
         self.decision.working_bytes(&self.folded, compute_bytes(computed_as)).saturating_add(converted)
     }
 
+    /// The chosen strategy with everything it decided.
+    pub(crate) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
     /// The chosen strategy.
     pub fn strategy(&self) -> Strategy {
         self.decision.strategy()
@@ -341,76 +343,6 @@ impl Plan {
             Ok(plan) if single || plan.strategy() != Strategy::Gemv => plan.filter_layout(),
             _ => FilterLayout::Plain,
         }
-    }
-
-    /// Runs the plan: `input` in the problem's shape, `filter` packed from the plan's spec in its layout, `bias` of one
-    /// value per output channel.
-    ///
-    /// # Errors
-    /// Operands that don't fit the plan, or no memory for the output.
-    pub fn run(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<Tensor> {
-        self.run_with_epilogue(input, filter, bias, &[], &[])
-    }
-
-    /// Refuses operands that the plan was not made for.
-    fn check_operands(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<()> {
-        let dt = self.datum_type;
-        let expected = self.problem.input_shape();
-        ensure!(*input.shape() == *expected, "input: shape={:?}, the plan is for {expected:?}", input.shape());
-        for (what, found) in [("input", Some(input)), ("bias", bias)] {
-            let Some(found) = found.map(|tensor| tensor.datum_type()) else { continue };
-            ensure!(found == dt, "{what}: datum_type={found:?}, the plan is for {dt:?}");
-        }
-        if let Some(bias) = bias {
-            self.spec.check_bias(bias)?;
-        }
-        filter.check(&self.spec, &self.filter_layout(), dt)
-    }
-
-    /// As [`Plan::run`], with steps applied to each result in order; `residuals` are what [`Step::Add`] adds, one each.
-    /// Integers take none.
-    ///
-    /// # Errors
-    /// As [`Plan::run`]; a step on integers, or operands that don't fit it.
-    pub fn run_with_epilogue(
-        &self,
-        input: &Tensor,
-        filter: &PackedFilter,
-        bias: Option<&Tensor>,
-        epilogue: &[Step],
-        residuals: &[&Tensor],
-    ) -> TractResult<Tensor> {
-        ensure!(self.isa.is_available(), "plan: isa={}, this cpu does not have it", self.isa);
-        ensure!(
-            epilogue.is_empty() || self.datum_type.is_float(),
-            "activation: datum_type={:?}, only floats take one",
-            self.datum_type
-        );
-        self.check_operands(input, filter, bias)?;
-        let computed_as = integers::computed_as(self.datum_type);
-        let input = integers::converted("input", input, computed_as)?;
-        let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
-        let output: Tensor = dispatch_element!(computed_as, E => {
-            let shape = self.problem.output_shape();
-            let steps = epilogue::bind::<E>(epilogue, residuals, self.problem.group * self.problem.group_out, &shape)?;
-            #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
-            // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
-            // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.
-            let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
-            let operands = Operands::<E> {
-                input: input.try_as_plain_ram()?.as_slice::<E>()?,
-                bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
-                epilogue: Epilogue { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(self.isa) },
-            };
-            let mut view = output.try_as_plain_ram_mut()?;
-            let target = view.as_slice_mut::<E>()?;
-            let problem = if self.decision.folds() { &self.folded } else { &self.problem };
-            if !target.is_empty() {
-                self.decision.run::<E>(problem, self.isa, filter, &operands, target)?;
-            }
-            output
-        });
-        integers::convert("output size", output, self.datum_type)
     }
 }
 

@@ -9,6 +9,7 @@ use common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Activation, BetweenLayers, OptGroupedDeconv, Pass, Step};
@@ -159,7 +160,7 @@ fn applied(
             let plan = Plan::new(&spec, &shape, None, dt, &options)?;
             let ones = tensor(dt, &[1.0; CHANNELS], &spec.filter_shape())?.into_arc_tensor();
             let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &ones)?;
-            plan.run_with_epilogue(&input, &packed, None, steps, &[])?
+            Layer::new(plan.clone()).run_with_epilogue(&input, &packed, None, steps, &[])?
         }
         Place::Between => {
             let passes = steps.iter().cloned().map(Pass::Step).collect();

@@ -10,6 +10,7 @@ use common::run::{Stage, guarded, load, refused, run};
 use common::spec::unpadded;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
+use tract_deconv::Layer;
 use tract_deconv::{DeconvSpec, Direction, FilterFormat, GroupedDeconv, OptGroupedDeconv};
 
 const F32: DatumType = DatumType::F32;
@@ -97,7 +98,7 @@ fn a_filter_computed_from_an_input() -> TractResult<()> {
         let plan = tract_deconv::Plan::new(&mix, z.shape(), None, F32, &Default::default())?;
         let mixing = mixing.into_arc_tensor();
         let filter = tract_deconv::PackedFilter::pack(&mix, &plan.filter_layout(), &mixing)?;
-        plan.run(&z, &filter, None)?.into_shape(&[4, 1, 4, 3])?
+        Layer::new(plan.clone()).run(&z, &filter, None)?.into_shape(&[4, 1, 4, 3])?
     };
     let expected = Expected::new(&depthwise, &x, &mixed, None, None);
     for stage in Stage::ALL {

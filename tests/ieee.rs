@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use tract_core::internal::*;
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Plan, PlanOptions, Strategy};
@@ -108,7 +109,7 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
                         let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                         let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
                         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-                        let y = f64::from_tensor(&plan.run(&x, &packed, Some(&bias))?);
+                        let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &packed, Some(&bias))?);
                         let mut spread = BTreeSet::new();
                         for ((at, want), got) in expected.indexed_iter().zip(&y) {
                             let same = got == want || (got.is_nan() && want.is_nan());
@@ -162,7 +163,7 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
                     let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                     let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-                    let y = f64::from_tensor(&plan.run(&x, &packed, None)?);
+                    let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &packed, None)?);
                     ran[strategy as usize] += 1;
                     let back = 2f64.powi(-of_x - of_w);
                     for (want, got) in expected.iter().zip(&y) {
@@ -210,7 +211,7 @@ fn tiny_numbers_among_others() -> TractResult<()> {
                 let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
                 let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                 let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &tiny_w)?;
-                let y = f64::from_tensor(&plan.run(&tiny_x, &packed, None)?);
+                let y = f64::from_tensor(&Layer::new(plan.clone()).run(&tiny_x, &packed, None)?);
                 ran[strategy as usize] += 1;
                 for (want, got) in expected.iter().zip(&y) {
                     // products of tiny numbers and small integers, of which sums have a few hundred at most
@@ -241,7 +242,7 @@ fn subnormal_weights_are_zero() -> TractResult<()> {
             let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
             let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-            let y = f64::from_tensor(&plan.run(&x, &packed, None)?);
+            let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &packed, None)?);
             let zero = strategy == Strategy::Reference || y.iter().all(|y| *y == 0.0);
             ensure!(zero && y.iter().all(|y| y.abs() < 1e-30), "{plan}: {spec:?}");
         }

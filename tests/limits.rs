@@ -12,6 +12,7 @@ use tract_core::knobs::KnobScope;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
 use tract_core::ops::nn::DataFormat::NCHW;
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Activation, BetweenLayers, Pass, Step};
@@ -91,7 +92,7 @@ fn check(spec: &DeconvSpec, plan: &Plan, input: &[usize]) -> TractResult<()> {
     let mut random = Random(7);
     let x = random.tensor(f32::datum_type(), input);
     let w = random.tensor(f32::datum_type(), &spec.filter_shape()).into_arc_tensor();
-    let y = plan.run(&x, &PackedFilter::pack(spec, &plan.filter_layout(), &w)?, None)?;
+    let y = Layer::new(plan.clone()).run(&x, &PackedFilter::pack(spec, &plan.filter_layout(), &w)?, None)?;
     Expected::new(spec, &x, &w, None, None).check(&y).map_err(|e| format_err!("{plan}: {e}"))
 }
 

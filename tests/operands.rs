@@ -7,6 +7,7 @@ use common::random::Random;
 use common::run::{guarded, refused};
 use common::spec::unpadded;
 use tract_core::internal::*;
+use tract_deconv::Layer;
 use tract_deconv::{DeconvSpec, Direction, Plan, PlanOptions, Strategy};
 use tract_deconv::{FilterLayout, PackedFilter};
 
@@ -41,10 +42,10 @@ fn operands_of_another_problem_are_refused() -> TractResult<()> {
             let mut random = Random(5);
             let (x, bias) = (random.tensor(F32, &INPUT), random.tensor(F32, &[4]));
             let check = |x: &Tensor, filter: &PackedFilter, bias: &Tensor, words: &str| {
-                let result = guarded(|| plan.run(x, filter, Some(bias)));
+                let result = guarded(|| Layer::new(plan.clone()).run(x, filter, Some(bias)));
                 refused(result, &[words]).map_err(|e| format_err!("{plan}: {e}"))
             };
-            plan.run(&x, &packed, Some(&bias))?;
+            Layer::new(plan.clone()).run(&x, &packed, Some(&bias))?;
 
             for shape in [&[1, 6, 5, 7][..], &[3, 6, 5, 7], &[2, 6, 7, 5], &[2, 6, 35], &[2, 6, 5, 8], &[0, 6, 5, 7]] {
                 let words = format!("input: shape={shape:?}, the plan is for [2, 6, 5, 7]");
@@ -79,7 +80,8 @@ fn filters_of_another_plan_are_refused() -> TractResult<()> {
             let check = |filter: TractResult<PackedFilter>, words: &str| {
                 // not every spec is packed in every layout
                 let Ok(filter) = filter else { return Ok(()) };
-                refused(guarded(|| plan.run(&x, &filter, None)), &[words]).map_err(|e| format_err!("{plan}: {e}"))
+                refused(guarded(|| Layer::new(plan.clone()).run(&x, &filter, None)), &[words])
+                    .map_err(|e| format_err!("{plan}: {e}"))
             };
             for other in &others {
                 check(filter(other, &plan), &format!("filter: packed for \"{other}\", the plan is for \"{spec}\""))?;
@@ -108,7 +110,7 @@ fn a_filter_serves_every_padding() -> TractResult<()> {
     for plan in plans(&padded, F32) {
         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &weights)?;
         let expected = Expected::new(&padded, &x, &weights, None, None);
-        expected.check(&plan.run(&x, &packed, None)?).map_err(|e| format_err!("{plan}: {e}"))?;
+        expected.check(&Layer::new(plan.clone()).run(&x, &packed, None)?).map_err(|e| format_err!("{plan}: {e}"))?;
     }
     Ok(())
 }

@@ -105,7 +105,7 @@ const PAGE: usize = 4096;
 
 /// A layer whose output is as large as 256 times a square's area.
 struct Layer {
-    plan: Plan,
+    built: tract_deconv::Layer,
     packed: PackedFilter,
     input: Tensor,
     pages: usize,
@@ -118,11 +118,16 @@ impl Layer {
         let plan = Plan::new(&spec, &input, None, f32::datum_type(), &PlanOptions::default())?;
         let filter = Tensor::zero::<f32>(&filter)?.into_arc_tensor();
         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &filter)?;
-        Ok(Layer { plan, packed, input: Tensor::zero::<f32>(&input)?, pages: 4 * 64 * 4 * side * side / PAGE })
+        Ok(Layer {
+            built: tract_deconv::Layer::new(plan),
+            packed,
+            input: Tensor::zero::<f32>(&input)?,
+            pages: 4 * 64 * 4 * side * side / PAGE,
+        })
     }
 
     fn run(&self) -> TractResult<Tensor> {
-        self.plan.run(&self.input, &self.packed, None)
+        self.built.run(&self.input, &self.packed, None)
     }
 }
 

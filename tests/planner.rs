@@ -7,6 +7,7 @@
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{FilterLayout, PackedFilter};
 use tract_deconv::{Machine, Plan, PlanOptions, Strategy};
@@ -295,7 +296,7 @@ fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()>
         assert_eq!(plan, self::plan(&spec, [9, 9], &options)?);
         let filter = PackedFilter::pack(&spec, &FilterLayout::Plain, &weights)?;
         let plain = self::plan(&spec, [9, 9], &options.with_layout(FilterLayout::Plain))?;
-        let outcome = plain.run(&input, &filter, None);
+        let outcome = Layer::new(plain.clone()).run(&input, &filter, None);
         match machine.isa().is_available() {
             true => assert_eq!(outcome?.shape(), [1, 16, 17, 17]),
             false => {

@@ -16,6 +16,7 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::knobs::TRACT_DECONV_SHARE_FROM;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
@@ -302,7 +303,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
         let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
         for (threads, executor) in executors() {
-            let run = || plan.run_with_epilogue(&x, &packed, bias.as_ref(), &steps, &residuals);
+            let run = || Layer::new(plan.clone()).run_with_epilogue(&x, &packed, bias.as_ref(), &steps, &residuals);
             let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
             expected.check(&y).map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
         }
@@ -476,7 +477,7 @@ fn outputs_past_the_caches() -> TractResult<()> {
         let by = |strategy, isa| -> TractResult<Option<Tensor>> {
             let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
-            Ok(Some(plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
+            Ok(Some(Layer::new(plan.clone()).run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
         };
         // the definition takes a minute; nothing there writes past the caches
         let want = by(Algorithm::DirectPositions, Isa::Portable)?.context("phases takes everything")?;
@@ -652,7 +653,7 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
         let by = |strategy, isa| -> TractResult<Tensor> {
             let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
-            plan.run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
+            Layer::new(plan.clone()).run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)
         };
         let want = f64::from_tensor(&by(Algorithm::DirectPositions, Isa::best())?);
         for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available() && *isa != Isa::Amx) {
@@ -704,7 +705,7 @@ fn input_in_place() -> TractResult<()> {
             let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
             let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-            let answer = plan.run(&x, &filter, None)?;
+            let answer = Layer::new(plan.clone()).run(&x, &filter, None)?;
             Ok(Some((plan.to_string(), f64::from_tensor(&answer).into_iter().collect())))
         };
         let (_, want) = by(Algorithm::Reference, Isa::Portable)?.context("the definition declines nothing")?;

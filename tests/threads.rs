@@ -10,6 +10,7 @@ use std::sync::Barrier;
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::Step;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction};
@@ -140,7 +141,8 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                     }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                     let residual = random.tensor(dt, &plan.problem().output_shape());
-                    let run = || plan.run_with_epilogue(&x, &packed, Some(&bias), &tail, &[&residual]);
+                    let run =
+                        || Layer::new(plan.clone()).run_with_epilogue(&x, &packed, Some(&bias), &tail, &[&residual]);
                     let alone = multithread_tract_scope(Executor::SingleThread, run)?;
                     for (who, executor) in &executors {
                         let y = multithread_tract_scope(executor.clone(), run)?;

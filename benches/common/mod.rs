@@ -84,6 +84,7 @@ pub struct Layer {
 /// A plan with the filter that it reads.
 pub struct Ready {
     pub plan: Plan,
+    built: tract_deconv::Layer,
     filter: PackedFilter,
 }
 
@@ -98,11 +99,12 @@ impl Layer {
     pub fn plan(&self, options: &PlanOptions) -> TractResult<Ready> {
         let plan = Plan::new(&self.spec, self.input.shape(), None, f32::datum_type(), options)?;
         let filter = PackedFilter::pack(&self.spec, &plan.filter_layout(), &self.filter)?;
-        Ok(Ready { plan, filter })
+        let built = tract_deconv::Layer::new(plan.clone());
+        Ok(Ready { plan, built, filter })
     }
 
     pub fn run(&self, ready: &Ready) -> TractResult<Tensor> {
-        ready.plan.run(&self.input, &ready.filter, Some(&self.bias))
+        ready.built.run(&self.input, &ready.filter, Some(&self.bias))
     }
 }
 

@@ -5,6 +5,7 @@ use super::definition;
 use arbitrary::{Arbitrary, Unstructured};
 use tract_core::internal::*;
 use tract_deconv::Isa;
+use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
 use tract_deconv::{Plan, PlanOptions, Strategy};
@@ -247,7 +248,7 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
             let options = options.clone().with_strategy(strategy).with_isa(case.isa);
             let Ok(plan) = Plan::new(spec, &case.input, None, case.element, &options) else { continue };
             let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;
-            let y = plan.run(&x, &packed, bias.as_ref())?;
+            let y = Layer::new(plan.clone()).run(&x, &packed, bias.as_ref())?;
             if y != expected {
                 bail!("{plan} gives {:?}, not {:?}", y.dump(true), expected.dump(true));
             }

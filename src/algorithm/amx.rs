@@ -16,7 +16,7 @@ use crate::kernel::{
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks, InputTiles};
-use crate::layout::taps::{Listed, TapTable};
+use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PanelPlace, PhaseSums, Run};
 use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
@@ -66,10 +66,11 @@ pub struct Amx {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Axes,
-    table: Listed<AccumulatorTable>,
 }
 
 impl Algorithm for Amx {
+    type Tables = AccumulatorTable;
+
     fn propose(query: &Query) -> Result<Amx, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if isa != Isa::Amx {
@@ -133,16 +134,22 @@ impl Algorithm for Amx {
         )
     }
 
+    fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
+        let axes = &self.axes;
+        let input_tiles = InputTiles::new(axes, self.block_rows, self.block_columns, self.apart);
+        AccumulatorTable::new(problem, axes, &self.shape(), lanes, TapTable::new(axes, input_tiles, false, 1, 1)?)
+    }
+
     fn run<E: Element>(
         &self,
+        tables: &AccumulatorTable,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
         operands: &Operands<E>,
         output: &mut [E],
     ) -> TractResult<()> {
-        let mut own = None;
-        let prepared = Prepared::new(self, problem, isa, filter, operands, &mut own)?;
+        let prepared = Prepared::new(self, problem, isa, filter, operands, tables)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -159,6 +166,18 @@ impl Algorithm for Amx {
 }
 
 impl Amx {
+    /// How accumulator blocks are parted.
+    fn shape(&self) -> AccumulatorShape {
+        AccumulatorShape {
+            width: WIDTH,
+            positions: POSITIONS_AT_ONCE,
+            most: self.acc_block,
+            by_row: self.by_row,
+            window: None,
+            panels_first: true,
+        }
+    }
+
     /// Decides, but for how rows are laid out.
     fn with_input_tiles(problem: &Problem, axes: Axes, machine: &Machine, parted: Option<bool>, apart: bool) -> Amx {
         let (outer, y, x) = axes.parts();
@@ -211,7 +230,6 @@ impl Amx {
             block_columns: blocks.columns,
             cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
             axes,
-            table: Listed::new(),
         }
     }
 
@@ -269,7 +287,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         isa: Isa,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        own: &'a mut Option<AccumulatorTable>,
+        tables: &'a AccumulatorTable,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let kernels = E::Compute::kernels(isa);
@@ -278,24 +296,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|(index, (first_channel, width))| PanelPlace { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
-        let shape = AccumulatorShape {
-            width: WIDTH,
-            positions: POSITIONS_AT_ONCE,
-            most: plan.acc_block,
-            by_row: plan.by_row,
-            window: None,
-            panels_first: true,
-        };
-        let list = || {
-            let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-            AccumulatorTable::new(problem, axes, &shape, kernels.lanes, TapTable::new(axes, input_tiles, false, 1, 1)?)
-        };
-        let table = plan.table.get(plan.cost, own, list)?;
         Ok(Prepared {
             problem,
             kernels,
             matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
-            taps: &table.taps,
+            taps: &tables.taps,
             blocks: problem.group_in.div_ceil(DEPTH),
             panels,
             padded,
@@ -306,7 +311,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             regular: filter.is_regular(),
             bias: crate::layout::padded_bias(problem, operands.bias, padded),
             input: operands.input,
-            accumulators: Accumulators::new(problem, axes, kernels, shape, table, operands.epilogue),
+            accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
     }

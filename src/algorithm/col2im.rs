@@ -42,6 +42,8 @@ pub struct Col2im {
 }
 
 impl Algorithm for Col2im {
+    type Tables = ();
+
     fn propose(query: &Query) -> Result<Col2im, String> {
         let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
@@ -136,8 +138,13 @@ impl Algorithm for Col2im {
         format!("tiles of {}x{}, {} input rows at a time", self.mr, self.nv, self.chunk_rows)
     }
 
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
+        Ok(())
+    }
+
     fn run<E: Element>(
         &self,
+        _tables: &(),
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,

@@ -71,6 +71,8 @@ pub struct DepthwisePixels {
 }
 
 impl Algorithm for DepthwisePixels {
+    type Tables = ();
+
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         let KernelSizes { lanes, picks, .. } = query.sizes;
@@ -196,8 +198,13 @@ impl Algorithm for DepthwisePixels {
         format!("{} rows of {} channels at a time", self.block_rows, self.depths.1)
     }
 
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
+        Ok(())
+    }
+
     fn run<E: Element>(
         &self,
+        _tables: &(),
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,

@@ -93,6 +93,8 @@ fn steps(axes: &Axes, laid_out: &Axes) -> (usize, usize) {
 }
 
 impl Algorithm for DepthwiseRows {
+    type Tables = ();
+
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if problem.group_in != 1 {
@@ -188,8 +190,13 @@ impl Algorithm for DepthwiseRows {
         .to_string()
     }
 
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
+        Ok(())
+    }
+
     fn run<E: Element>(
         &self,
+        _tables: &(),
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,

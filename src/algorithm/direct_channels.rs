@@ -12,7 +12,7 @@ use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
-use crate::layout::taps::{Listed, TapTable};
+use crate::layout::taps::TapTable;
 use crate::memory::Scratch;
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
 use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
@@ -66,10 +66,11 @@ pub struct DirectChannels {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Axes,
-    table: Listed<AccumulatorTable>,
 }
 
 impl Algorithm for DirectChannels {
+    type Tables = AccumulatorTable;
+
     fn propose(query: &Query) -> Result<DirectChannels, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         let axes = query.axes()?;
@@ -174,7 +175,6 @@ impl Algorithm for DirectChannels {
                     block_columns: blocks.columns,
                     cost,
                     axes: axes.clone(),
-                    table: Listed::new(),
                 });
             }
         }
@@ -215,8 +215,16 @@ impl Algorithm for DirectChannels {
         )
     }
 
+    fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
+        let axes = &self.axes;
+        let input_tiles = InputTiles::new(axes, self.block_rows, self.block_columns, false);
+        let taps = TapTable::new(axes, input_tiles, self.direct, self.cell(problem, lanes), problem.group_in)?;
+        AccumulatorTable::new(problem, axes, &self.shape(), lanes, taps)
+    }
+
     fn run<E: Element>(
         &self,
+        tables: &AccumulatorTable,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
@@ -224,8 +232,7 @@ impl Algorithm for DirectChannels {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let mut own = None;
-        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -240,6 +247,30 @@ impl Algorithm for DirectChannels {
                 copied.then(|| task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)).transpose()?;
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, copy_plan.as_ref(), scratch))
         })
+    }
+}
+
+impl DirectChannels {
+    /// How accumulator blocks are parted.
+    fn shape(&self) -> AccumulatorShape {
+        AccumulatorShape {
+            width: self.width,
+            positions: self.positions,
+            most: self.acc_block,
+            by_row: self.by_row,
+            window: None,
+            panels_first: false,
+        }
+    }
+
+    /// Channels side by side in a position of the input tiles.
+    fn cell(&self, problem: &Problem, lanes: usize) -> usize {
+        match problem.data_format {
+            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            DataFormat::Ncx if self.transposed => (problem.group_in.div_ceil(lanes) | 1) * lanes,
+            DataFormat::Ncx => 1,
+            DataFormat::Nxc => problem.group_in,
+        }
     }
 }
 
@@ -283,43 +314,24 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        own: &'a mut Option<AccumulatorTable>,
+        tables: &'a AccumulatorTable,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let cell = match problem.data_format {
-            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
-            DataFormat::Ncx if plan.transposed => (problem.group_in.div_ceil(kernels.lanes) | 1) * kernels.lanes,
-            DataFormat::Ncx => 1,
-            DataFormat::Nxc => problem.group_in,
-        };
-        let shape = AccumulatorShape {
-            width: plan.width,
-            positions: plan.positions,
-            most: plan.acc_block,
-            by_row: plan.by_row,
-            window: None,
-            panels_first: false,
-        };
-        let list = || {
-            let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, false);
-            let taps = TapTable::new(axes, input_tiles, plan.direct, cell, problem.group_in)?;
-            AccumulatorTable::new(problem, axes, &shape, kernels.lanes, taps)
-        };
-        let table = plan.table.get(plan.cost, own, list)?;
+        let cell = plan.cell(problem, kernels.lanes);
         let panels = PanelShape {
             widths: (plan.width, plan.tail_width),
             positions: plan.positions,
-            weights: table.taps.weights,
+            weights: tables.taps.weights,
         };
         Ok(Prepared {
             plan,
             problem,
             kernels,
-            taps: &table.taps,
+            taps: &tables.taps,
             cell,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             input: operands.input,
-            accumulators: Accumulators::new(problem, axes, kernels, shape, table, operands.epilogue),
+            accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
     }

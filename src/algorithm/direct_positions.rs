@@ -10,7 +10,7 @@ use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
-use crate::layout::taps::{Listed, Phase, TapTable};
+use crate::layout::taps::{Phase, TapTable};
 use crate::memory::{Aligned, Scratch};
 use crate::output::epilogue::Epilogue;
 use crate::output::partition::{Block, MOST_ROWS, Partition, Task, bytes_of_tasks, flat_runs, run_tasks};
@@ -94,10 +94,11 @@ pub struct DirectPositions {
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Axes,
-    taps: Listed<TapTable>,
 }
 
 impl Algorithm for DirectPositions {
+    type Tables = TapTable;
+
     fn propose(query: &Query) -> Result<DirectPositions, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         let axes = query.axes()?;
@@ -253,7 +254,6 @@ impl Algorithm for DirectPositions {
                         block_columns,
                         cost,
                         axes: axes.clone(),
-                        taps: Listed::new(),
                     });
                 }
             }
@@ -296,8 +296,14 @@ impl Algorithm for DirectPositions {
         )
     }
 
+    fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<TapTable> {
+        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        TapTable::new(&self.axes, input_tiles, self.direct, 1, problem.group_in)
+    }
+
     fn run<E: Element>(
         &self,
+        tables: &TapTable,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
@@ -305,8 +311,7 @@ impl Algorithm for DirectPositions {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let mut own = None;
-        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -388,14 +393,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        own: &'a mut Option<TapTable>,
+        taps: &'a TapTable,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let list = || {
-            let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, plan.apart);
-            TapTable::new(axes, input_tiles, plan.direct, 1, problem.group_in)
-        };
-        let taps = plan.taps.get(plan.cost, own, list)?;
         let columns = axes.columns().out_step;
         let per_outer = axes.rows().out_step * columns;
         let mut at = 0;

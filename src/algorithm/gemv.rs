@@ -34,6 +34,8 @@ pub struct Gemv {
 }
 
 impl Algorithm for Gemv {
+    type Tables = ();
+
     fn propose(query: &Query) -> Result<Gemv, String> {
         let &Query { problem, layout, machine, .. } = query;
         let pointwise = problem.axes.iter().all(|a| (a.kernel, a.output) == (1, 1));
@@ -78,8 +80,13 @@ impl Algorithm for Gemv {
         format!("{} columns at a time", self.width)
     }
 
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
+        Ok(())
+    }
+
     fn run<E: Element>(
         &self,
+        _tables: &(),
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,

@@ -66,6 +66,9 @@ impl<'a> Query<'a> {
 /// One way to compute a convolution. A value of the type is a decision: the parameters for one problem, which can be
 /// compared and printed, and hold nothing that is built for a run.
 pub(crate) trait Algorithm: Sized {
+    /// What runs read and what is built once for a plan: lists of taps, for example.
+    type Tables: Send + Sync + 'static;
+
     /// Whether it computes the folded problem ([`Problem::folded`]), or the problem as the spec has it.
     const FOLDS: bool = true;
 
@@ -89,12 +92,19 @@ pub(crate) trait Algorithm: Sized {
     /// The decision in words.
     fn explain(&self) -> String;
 
+    /// Builds what runs read. Vectors of sums have `lanes` elements.
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<Self::Tables>;
+
     /// Writes the whole output, in the problem's output shape.
     ///
     /// # Errors
     /// When working memory can't be had.
     fn run<E: Element>(
         &self,
+        tables: &Self::Tables,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
@@ -145,6 +155,11 @@ macro_rules! algorithms {
             $($name($file::$name),)+
         }
 
+        /// What runs of a decision read: see [`Algorithm::Tables`].
+        pub(crate) enum Tables {
+            $($name(<$file::$name as Algorithm>::Tables),)+
+        }
+
         impl Decision {
             /// The algorithm.
             pub fn strategy(&self) -> Strategy {
@@ -188,17 +203,28 @@ macro_rules! algorithms {
                 }
             }
 
-            /// As [`Algorithm::run`].
+            /// As [`Algorithm::tables`].
+            pub fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<Tables> {
+                match self {
+                    $(Decision::$name(algorithm) => algorithm.tables(problem, lanes).map(Tables::$name),)+
+                }
+            }
+
+            /// As [`Algorithm::run`], with what [`Decision::tables`] gave.
             pub fn run<E: Element>(
                 &self,
+                tables: &Tables,
                 problem: &Problem,
                 isa: Isa,
                 filter: &PackedFilter,
                 operands: &Operands<E>,
                 output: &mut [E],
             ) -> TractResult<()> {
-                match self {
-                    $(Decision::$name(algorithm) => algorithm.run(problem, isa, filter, operands, output),)+
+                match (self, tables) {
+                    $((Decision::$name(algorithm), Tables::$name(tables)) => {
+                        algorithm.run(tables, problem, isa, filter, operands, output)
+                    })+
+                    _ => bail!("layer: strategy={}, its tables are another's", self.strategy()),
                 }
             }
         }

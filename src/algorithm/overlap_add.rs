@@ -45,6 +45,8 @@ pub struct OverlapAdd {
 }
 
 impl Algorithm for OverlapAdd {
+    type Tables = ();
+
     fn propose(query: &Query) -> Result<OverlapAdd, String> {
         let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
@@ -106,8 +108,13 @@ impl Algorithm for OverlapAdd {
         format!("{} grid positions at a time", self.block)
     }
 
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
+        Ok(())
+    }
+
     fn run<E: Element>(
         &self,
+        _tables: &(),
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,

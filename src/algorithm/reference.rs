@@ -14,6 +14,8 @@ use tract_core::internal::*;
 pub struct Reference;
 
 impl Algorithm for Reference {
+    type Tables = ();
+
     const FOLDS: bool = false;
 
     fn propose(query: &Query) -> Result<Reference, String> {
@@ -39,8 +41,13 @@ impl Algorithm for Reference {
         "one output element at a time".to_string()
     }
 
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
+        Ok(())
+    }
+
     fn run<E: Element>(
         &self,
+        _tables: &(),
         problem: &Problem,
         _isa: Isa,
         filter: &PackedFilter,

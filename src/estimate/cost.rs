@@ -14,10 +14,6 @@ use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::DatumType;
 
-/// The estimated cost, some 50 us, below which a plan keeps what it lists of its taps from run to run. Above, that takes less than a fiftieth of the time, and small blocks that
-/// stay between large ones keep outputs from taking the place of earlier ones (a HiFi-GAN took 60 MB more).
-pub(crate) const LISTED_ONCE: u64 = 1 << 18;
-
 /// What a block of a group costs where weights are the scalars, whatever its size.
 pub(crate) const BLOCK: usize = 300;
 

@@ -1,11 +1,9 @@
 //! The taps of each phase: how many there are, and where they are in a block's input and in the filter.
 
-use crate::estimate::cost;
 use crate::geometry::{self, Axes, AxisPhases};
 use crate::layout::input_tile::InputTiles;
 use crate::memory::reserved;
 use crate::spec::Problem;
-use std::sync::OnceLock;
 use tract_core::internal::TractResult;
 use tract_core::internal::tract_itertools::Itertools;
 
@@ -92,38 +90,5 @@ impl TapTable {
             phases.push(phase_of(&picked)?);
         }
         Ok(TapTable { phases, weights: before.last().map_or(0, |end| end * channels), input_tiles })
-    }
-}
-
-/// What a plan lists at the first run of a small problem, and each run of a large one anew.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed<T>(OnceLock<T>);
-
-impl<T> Listed<T> {
-    /// Nothing yet.
-    pub fn new() -> Listed<T> {
-        Listed(OnceLock::new())
-    }
-
-    /// The list of a plan of so much estimated cost, `own` being where a run keeps its own.
-    ///
-    /// # Errors
-    /// Those of `list`.
-    pub fn get<'a>(
-        &'a self,
-        cost: u64,
-        own: &'a mut Option<T>,
-        list: impl FnOnce() -> TractResult<T>,
-    ) -> TractResult<&'a T> {
-        if cost >= cost::LISTED_ONCE {
-            return Ok(own.insert(list()?));
-        }
-        match self.0.get() {
-            Some(listed) => Ok(listed),
-            None => {
-                let listed = list()?;
-                Ok(self.0.get_or_init(|| listed))
-            }
-        }
     }
 }

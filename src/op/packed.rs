@@ -78,7 +78,7 @@ impl OptGroupedDeconv {
     ) -> TractResult<OptGroupedDeconv> {
         let (spec, datum_type, plans) = (&op.spec, data.datum_type, PlanCache::default());
         let layout = match shared::known_shape(spec, data) {
-            Some(shape) => plans.get(spec, shape, None, datum_type, &options)?.filter_layout(),
+            Some(shape) => plans.get(spec, shape, None, datum_type, &options)?.plan().filter_layout(),
             None => Plan::shape_free_layout(spec, &data.shape, datum_type, &options),
         };
         let twin = model
@@ -148,7 +148,7 @@ impl Op for OptGroupedDeconv {
             lines.push(format!("then {}", list(&self.epilogue, ", ")));
         }
         lines.push(match self.plans.latest() {
-            Some(plan) => plan.to_string(),
+            Some(layer) => layer.plan().to_string(),
             None => format!("planned at run time, with a filter packed for {:?}", self.filter_layout()),
         });
         Ok(lines)

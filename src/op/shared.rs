@@ -48,15 +48,15 @@ impl Run<'_> {
             let output = bias_only(&problem, self.input.datum_type(), self.bias, self.epilogue, &self.residuals)?;
             return Ok(tvec!(output.into_tvalue()));
         }
-        let plan = self.plans.get(
+        let layer = self.plans.get(
             self.spec,
             self.input.shape(),
             requested.as_deref(),
             self.input.datum_type(),
             self.options,
         )?;
-        let filter = filter(&plan)?;
-        let output = plan.run_with_epilogue(self.input, &filter, self.bias, self.epilogue, &self.residuals)?;
+        let filter = filter(layer.plan())?;
+        let output = layer.run_with_epilogue(self.input, &filter, self.bias, self.epilogue, &self.residuals)?;
         Ok(tvec!(output.into_tvalue()))
     }
 }

@@ -17,7 +17,7 @@ use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, So
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
-use crate::layout::taps::{Listed, TapTable};
+use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
@@ -76,12 +76,11 @@ pub struct Winograd {
     /// How tiles lie on rows and columns.
     lattices: [Lattice; 2],
     axes: Axes,
-    table: Listed<Table>,
 }
 
 /// What is listed of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Table {
+pub(crate) struct Table {
     accumulators: AccumulatorTable,
     /// For each phase.
     terms: Vec<Vec<Term>>,
@@ -130,6 +129,8 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
 }
 
 impl Algorithm for Winograd {
+    type Tables = Table;
+
     fn propose(query: &Query) -> Result<Winograd, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if !datum_type.is_float() {
@@ -219,7 +220,6 @@ impl Algorithm for Winograd {
                     cost,
                     lattices,
                     axes: axes.clone(),
-                    table: Listed::new(),
                 });
             }
         }
@@ -267,8 +267,13 @@ impl Algorithm for Winograd {
         )
     }
 
+    fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<Table> {
+        Table::new(self, problem, &self.shape(), lanes)
+    }
+
     fn run<E: Element>(
         &self,
+        tables: &Table,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
@@ -276,8 +281,7 @@ impl Algorithm for Winograd {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let mut own = None;
-        let prepared = Prepared::new(self, problem, kernels, filter, operands, &mut own)?;
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
@@ -370,25 +374,24 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        own: &'a mut Option<Table>,
+        tables: &'a Table,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
         let shape = plan.shape();
-        let table = plan.table.get(plan.cost, own, || Table::new(plan, problem, &shape, kernels.lanes))?;
         let panels = PanelShape {
             widths: (plan.width, plan.tail_width),
             positions: plan.tiles,
-            weights: table.accumulators.taps.weights,
+            weights: tables.accumulators.taps.weights,
         };
         Ok(Prepared {
             plan,
             problem,
             kernels,
-            table,
+            table: tables,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             zeros: vec![E::Compute::ZERO; plan.width],
             input: operands.input,
-            accumulators: Accumulators::new(problem, axes, kernels, shape, &table.accumulators, operands.epilogue),
+            accumulators: Accumulators::new(problem, axes, kernels, shape, &tables.accumulators, operands.epilogue),
             strides: crate::layout::input_strides(problem, axes.len()),
         })
     }

@@ -1,0 +1,113 @@
+//! Layers: a plan, and what its runs read, built once.
+
+use crate::algorithm::{Operands, Tables};
+use crate::element::{Element, dispatch_element};
+use crate::integers;
+use crate::kernel::{Dispatch, KernelSizes};
+use crate::layout::filter::PackedFilter;
+use crate::memory;
+use crate::output::epilogue::{self, Epilogue, Step};
+use crate::plan::Plan;
+use std::sync::OnceLock;
+use tract_core::internal::*;
+
+/// A plan that can be run. What its runs read besides their operands is built when the first one begins.
+pub struct Layer {
+    plan: Plan,
+    tables: OnceLock<Tables>,
+}
+
+impl Layer {
+    /// A layer that runs a plan.
+    pub fn new(plan: Plan) -> Layer {
+        Layer { plan, tables: OnceLock::new() }
+    }
+
+    /// What it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn tables(&self) -> TractResult<&Tables> {
+        if let Some(tables) = self.tables.get() {
+            return Ok(tables);
+        }
+        let plan = &self.plan;
+        let problem = if plan.decision().folds() { plan.folded() } else { plan.problem() };
+        let lanes = KernelSizes::new(integers::computed_as(plan.datum_type()), plan.isa()).lanes;
+        let tables = plan.decision().tables(problem, lanes)?;
+        Ok(self.tables.get_or_init(|| tables))
+    }
+
+    /// Runs the layer: `input` in the problem's shape, `filter` packed from the plan's spec in its layout, `bias` of one
+    /// value per output channel.
+    ///
+    /// # Errors
+    /// Operands that don't fit the plan, or no memory for the output.
+    pub fn run(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<Tensor> {
+        self.run_with_epilogue(input, filter, bias, &[], &[])
+    }
+
+    /// Refuses operands that the plan was not made for.
+    fn check_operands(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<()> {
+        let plan = &self.plan;
+        let dt = plan.datum_type();
+        let expected = plan.problem().input_shape();
+        ensure!(*input.shape() == *expected, "input: shape={:?}, the plan is for {expected:?}", input.shape());
+        for (what, found) in [("input", Some(input)), ("bias", bias)] {
+            let Some(found) = found.map(|tensor| tensor.datum_type()) else { continue };
+            ensure!(found == dt, "{what}: datum_type={found:?}, the plan is for {dt:?}");
+        }
+        if let Some(bias) = bias {
+            plan.spec().check_bias(bias)?;
+        }
+        filter.check(plan.spec(), &plan.filter_layout(), dt)
+    }
+
+    /// As [`Layer::run`], with steps applied to each result in order; `residuals` are what [`Step::Add`] adds, one each.
+    /// Integers take none.
+    ///
+    /// # Errors
+    /// As [`Layer::run`]; a step on integers, or operands that don't fit it.
+    pub fn run_with_epilogue(
+        &self,
+        input: &Tensor,
+        filter: &PackedFilter,
+        bias: Option<&Tensor>,
+        epilogue: &[Step],
+        residuals: &[&Tensor],
+    ) -> TractResult<Tensor> {
+        let plan = &self.plan;
+        ensure!(plan.isa().is_available(), "plan: isa={}, this cpu does not have it", plan.isa());
+        ensure!(
+            epilogue.is_empty() || plan.datum_type().is_float(),
+            "activation: datum_type={:?}, only floats take one",
+            plan.datum_type()
+        );
+        self.check_operands(input, filter, bias)?;
+        let computed_as = integers::computed_as(plan.datum_type());
+        let input = integers::converted("input", input, computed_as)?;
+        let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
+        let output: Tensor = dispatch_element!(computed_as, E => {
+            let shape = plan.problem().output_shape();
+            let steps = epilogue::bind::<E>(epilogue, residuals, plan.problem().group * plan.problem().group_out, &shape)?;
+            #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
+            // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
+            // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.
+            let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
+            let operands = Operands::<E> {
+                input: input.try_as_plain_ram()?.as_slice::<E>()?,
+                bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
+                epilogue: Epilogue { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(plan.isa()) },
+            };
+            let mut view = output.try_as_plain_ram_mut()?;
+            let target = view.as_slice_mut::<E>()?;
+            let problem = if plan.decision().folds() { plan.folded() } else { plan.problem() };
+            if !target.is_empty() {
+                plan.decision().run::<E>(self.tables()?, problem, plan.isa(), filter, &operands, target)?;
+            }
+            output
+        });
+        integers::convert("output size", output, plan.datum_type())
+    }
+}
