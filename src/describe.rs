@@ -1,6 +1,6 @@
 //! Specs in one line, for dumps and [`crate::explain`].
 
-use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, list};
 use std::fmt;
 
 impl fmt::Display for DataFormat {
@@ -71,9 +71,4 @@ fn side(extra: &Side) -> &'static str {
         Side::Begin => "odd cell first",
         Side::End => "odd cell last",
     }
-}
-
-/// Values as text, without brackets.
-pub(crate) fn list<T: fmt::Display>(values: &[T], separator: &str) -> String {
-    values.iter().map(|v| v.to_string()).collect::<Vec<_>>().join(separator)
 }

@@ -1,10 +1,10 @@
 //! What each deconvolution of a model will do, and why.
 
-use crate::describe::list;
-use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv, OptGroupedDeconv};
 use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
+use crate::settings;
+use crate::spec::list;
 use crate::spec::{DeconvSpec, OutputShape, Padding};
 use std::fmt;
 use tract_core::internal::*;
@@ -69,7 +69,7 @@ fn explain_into(
         let node = model.node(id);
         let name = format!("{prefix}{}", node.name);
         if let Some(op) = node.op_as::<GroupedDeconv>() {
-            let options = knobs::complete(&op.options)?;
+            let options = settings::complete(&op.options)?;
             explanations.push(
                 explain_node(&name, model, node, symbols, op.dialect, &op.spec, &options)
                     .with_context(|| name.clone())?,

@@ -1,8 +1,9 @@
 //! What stands around a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and
 //! bias, what else follows into the store.
 
+use crate::activation::Activation;
 use crate::memory::{self, collected, tensor_of};
-use crate::output::epilogue::{Activation, Step};
+use crate::output::epilogue::Step;
 use crate::spec::{DeconvSpec, Direction, Padding};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;

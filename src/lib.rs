@@ -148,9 +148,13 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 #[forbid(unsafe_code)]
+mod activation;
+#[forbid(unsafe_code)]
 mod algorithm;
 #[forbid(unsafe_code)]
 mod cache;
+#[forbid(unsafe_code)]
+mod compute;
 #[forbid(unsafe_code)]
 mod describe;
 #[forbid(unsafe_code)]
@@ -196,6 +200,8 @@ mod plan;
 pub mod pulse;
 #[forbid(unsafe_code)]
 pub mod rewrite;
+#[forbid(unsafe_code)]
+mod settings;
 mod simd;
 #[forbid(unsafe_code)]
 pub mod spec;
@@ -214,8 +220,8 @@ pub mod internals {
 
 pub use crate::estimate::machine::Machine;
 pub use crate::layout::filter::{FilterLayout, PackedFilter};
-pub use crate::output::epilogue::{Activation, Step};
 pub use crate::simd::isa::Isa;
+pub use activation::Activation;
 pub use algorithm::Strategy;
 pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
@@ -223,6 +229,7 @@ pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
 pub use options::{Options, WithDeconvOptions};
+pub use output::epilogue::Step;
 pub use parallel::{set_share_from, set_spin_time, spin_time};
 pub use plan::{Plan, PlanOptions};
 pub use rewrite::{LeftToTract, left_to_tract};

@@ -128,7 +128,7 @@ impl Options {
     pub(crate) fn settings(&self) -> TractResult<Settings> {
         let planning = PlanOptions {
             strategy: self.strategy.as_deref().map(Strategy::from_name).transpose()?,
-            isa: self.isa.as_deref().map(knobs::isa_from_name).transpose()?,
+            isa: self.isa.as_deref().map(Isa::from_name).transpose()?,
             memory_limit: self.memory_limit,
             ..PlanOptions::default()
         };

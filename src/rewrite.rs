@@ -15,10 +15,10 @@
 //!
 //! `examples/facade` does the same through the `tract` crate, with [`Options`] too.
 
-use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
 pub use crate::options::Options;
 use crate::options::Settings;
+use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec, wire_reshape_bias_as_vector};
@@ -197,7 +197,7 @@ fn replace(
             return Ok(None);
         }
     };
-    let options = knobs::complete(&transform.settings.planning)?;
+    let options = settings::complete(&transform.settings.planning)?;
     let zero_bias = facts[2].uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
     let mut replacement = GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options)?;
     replacement.fusion = transform.settings.fusion;

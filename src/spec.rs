@@ -7,8 +7,8 @@
 //! the kernel's extent is `eff = (K-1)·d + 1` and the uncropped size is `F = s·(X-1) + eff + op`. A transposed
 //! convolution is `y[i·s + k·d - pad_begin] += x[i] · w[k]`, positions outside the output dropped.
 
-use crate::describe::list;
 use crate::dimension::Extent;
+use std::fmt;
 use tract_core::internal::*;
 
 /// Most elements of a tensor.
@@ -691,4 +691,9 @@ fn from_tdim<D: DimLike>(dim: &TDim) -> TractResult<D> {
 
 fn offset<D: DimLike>(dim: D, by: i64) -> D {
     if by >= 0 { dim + by as usize } else { dim - by.unsigned_abs() as usize }
+}
+
+/// Values as text, without brackets.
+pub(crate) fn list<T: fmt::Display>(values: &[T], separator: &str) -> String {
+    values.iter().map(|v| v.to_string()).collect::<Vec<_>>().join(separator)
 }

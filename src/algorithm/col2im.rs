@@ -5,7 +5,8 @@
 
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};

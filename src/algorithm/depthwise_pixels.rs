@@ -5,7 +5,8 @@
 //! transposed squares on its way in and on its way out, a vector of channels at a time.
 
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;

@@ -5,7 +5,8 @@
 //! interleaved in registers ([`Kernels::sum_of_taps`]).
 
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::KernelSizes;

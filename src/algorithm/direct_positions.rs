@@ -4,7 +4,8 @@
 //! `out[channel][position] = Σ weight · input_tile[position + tap]`, and the phases of an output row are interleaved as it is stored.
 
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};

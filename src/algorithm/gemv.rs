@@ -3,7 +3,8 @@
 //! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
 
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};

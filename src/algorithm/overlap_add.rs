@@ -7,7 +7,8 @@
 use crate::algorithm::direct_channels::MOST_POSITIONS;
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::Axes;
 use crate::kernel::{Dispatch, Kernels, Source, Start};

@@ -1,6 +1,7 @@
 //! Passes over a tensor between layers: element-wise steps, and the largest values of windows. Planes are shared by threads as layers' work is.
 
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::kernel::{Kernels, PoolAxis};
 use crate::memory::zeros;
 use crate::output::epilogue::{Bound, Epilogue};

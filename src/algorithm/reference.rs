@@ -1,7 +1,8 @@
 //! The definition, one output element at a time: the last of the list, which never declines.
 
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::strides_of;
 use crate::simd::isa::Isa;

@@ -1,8 +1,8 @@
 //! The import-time op that every dialect shares: it waits for the filter's shape, and becomes a [`DeconvSpec`].
 
-use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv, LateDeconv, SpecOfFilter, integers};
 use crate::options::Settings;
+use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_hir::infer::*;
 use tract_hir::internal::*;
@@ -234,7 +234,7 @@ impl Node {
                 }
             });
         }
-        let options = knobs::complete(&self.settings.planning)?;
+        let options = settings::complete(&self.settings.planning)?;
         let (dialect, has_bias) = (self.dialect, self.inputs.bias.is_some());
         let Some(filter_shape) = filter_shape else {
             // whatever does not depend on the sizes that are open is refused now

@@ -8,9 +8,10 @@
 //! What does not hold here is what f32 does at the ends of its range: the unit takes subnormal numbers for zero, and parts of infinity are not numbers. [`is_regular`] tells
 //! for which numbers that makes no difference; others are not to be multiplied here.
 
-use crate::element::Compute;
+use crate::compute::Compute;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::gemm_tile::Start;
+use crate::simd::tile_registers;
 
 /// Positions, and output channels, of a tile register.
 pub(crate) const SIDE: usize = 16;
@@ -180,20 +181,12 @@ impl<T: Compute> MatrixKernels<T> {
     }
 }
 
-/// Whether the CPU has tile registers for bf16, and the system hands them out. Nothing is asked for.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub(crate) use amx::is_available;
-
-/// Whether this process may use tile registers. The first call asks for them, where there are any: see [`Isa::of_plan`](crate::simd::isa::Isa::of_plan).
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub(crate) use amx::is_permitted;
-
 /// The kernels for f32, where there are any. Whoever wants them asks for tile registers.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
     static KERNELS: MatrixKernels<f32> =
         MatrixKernels { split: amx::split, split_weights: amx::split_weights, join, multiply: amx::multiply };
-    is_permitted().then_some(&KERNELS)
+    tile_registers::are_permitted().then_some(&KERNELS)
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -215,16 +208,6 @@ pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
     None
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-pub(crate) fn is_available() -> bool {
-    false
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-pub(crate) fn is_permitted() -> bool {
-    false
-}
-
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx {
     use super::*;
@@ -232,54 +215,6 @@ mod amx {
     use std::arch::x86_64::*;
     use std::marker::PhantomData;
     use std::mem::MaybeUninit;
-    use std::sync::OnceLock;
-
-    /// The component of a thread's state that holds tile registers, as Linux counts them.
-    const XFEATURE_XTILE_DATA: libc::c_long = 18;
-
-    pub fn is_available() -> bool {
-        static AVAILABLE: OnceLock<bool> = OnceLock::new();
-        *AVAILABLE.get_or_init(|| {
-            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_tiles() && is_supported()
-        })
-    }
-
-    /// CPUID's leaf 7: bf16 products are bit 22 of EDX, tiles bit 24.
-    fn has_tiles() -> bool {
-        let (most, _) = __get_cpuid_max(0);
-        most >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == (1 << 22 | 1 << 24)
-    }
-
-    /// Whether Linux can keep tile registers for a process that asks: a question that changes nothing.
-    fn is_supported() -> bool {
-        const ARCH_GET_XCOMP_SUPP: libc::c_long = 0x1021;
-        let mut supported = 0u64;
-        // SAFETY: the request writes 64 bits to where the pointer points; systems that don't know it return an error.
-        let known = unsafe {
-            libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, std::ptr::from_mut(&mut supported)) == 0
-        };
-        known && supported >> XFEATURE_XTILE_DATA & 1 == 1
-    }
-
-    static PERMITTED: OnceLock<bool> = OnceLock::new();
-
-    pub fn is_permitted() -> bool {
-        is_available() && *PERMITTED.get_or_init(ask)
-    }
-
-    /// Asks Linux, which keeps tile registers only for processes that did (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)`). Threads inherit the
-    /// permission; those that there are already get it, too.
-    fn ask() -> bool {
-        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-        // SAFETY: a request that takes two numbers and touches no memory of ours.
-        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
-    }
-
-    /// Whether this process asked already.
-    #[cfg(test)]
-    pub fn has_asked() -> bool {
-        PERMITTED.get().is_some()
-    }
 
     /// The shapes of the eight tile registers, as `ldtilecfg` reads them: rows of 64 bytes.
     #[repr(C, align(64))]
@@ -715,7 +650,7 @@ mod tests {
     fn nobody_asks_for_tile_registers_in_vain() {
         use crate::kernel::Dispatch;
         use crate::simd::isa::Isa;
-        let before = amx::has_asked();
+        let before = tile_registers::has_asked();
         let isa = Isa::best();
         assert!(Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx).all(|isa| f32::matrix_kernels(isa).is_none()));
         for vectors in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx && isa.is_available()) {
@@ -725,9 +660,9 @@ mod tests {
             // not even whoever does want them
             assert!(kernels().is_none() && Isa::of_plan(Some(Isa::Amx)).is_err());
             assert_eq!(Isa::of_plan(None).ok(), Some(isa));
-            assert!(!amx::has_asked());
+            assert!(!tile_registers::has_asked());
         } else if !before {
-            let _ = writeln!(std::io::stderr(), "tile registers: asked for: {}", amx::has_asked());
+            let _ = writeln!(std::io::stderr(), "tile registers: asked for: {}", tile_registers::has_asked());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The kernels of one instruction set and compute type.
 
-use crate::element::Compute;
+use crate::activation::Activation;
+use crate::compute::Compute;
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
 use crate::kernel::col2im_row::{Col2imRun, gather};
@@ -22,9 +23,9 @@ use crate::kernel::winograd::{
     MOST_TAPS, PointStrides, TileData, TileTransforms, transform_data, transform_filter, transform_products,
 };
 use crate::memory::scratch::{self, Scratch};
-use crate::output::epilogue::Activation;
 use crate::simd::isa::Isa;
 use crate::simd::vector::*;
+use tract_core::internal::DatumType;
 
 type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
@@ -850,5 +851,27 @@ impl Dispatch for i64 {
 
     fn sizes(_isa: Isa) -> KernelSizes {
         KernelSizes::of(&portable_i64::KERNELS)
+    }
+}
+
+impl KernelSizes {
+    /// Those of the type that sums of `datum_type` are made in.
+    pub fn new(datum_type: DatumType, isa: Isa) -> KernelSizes {
+        match datum_type {
+            DatumType::F32 | DatumType::F16 => f32::sizes(isa),
+            DatumType::F64 => f64::sizes(isa),
+            _ => i64::sizes(isa),
+        }
+    }
+
+    pub(crate) fn of<T: Compute>(kernels: &Kernels<T>) -> KernelSizes {
+        KernelSizes {
+            lanes: kernels.lanes,
+            masks: kernels.masks,
+            picks: kernels.picks,
+            position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
+            row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr(), t.nv())).collect()),
+            channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions(), t.nv())).collect(),
+        }
     }
 }

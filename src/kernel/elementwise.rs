@@ -1,6 +1,6 @@
 //! Row kernels: plain loops over slices, safe code that the compiler vectorises. They are instantiated once per instruction set.
 
-use crate::element::Compute;
+use crate::compute::Compute;
 
 /// `to[i] = from[i·STEP]`; `from` holds what that reads, and may end there.
 #[inline(always)]

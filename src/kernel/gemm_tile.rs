@@ -8,7 +8,7 @@
 // index loops over constant ranges are what unrolls into registers
 #![expect(clippy::needless_range_loop)]
 
-use crate::element::Compute;
+use crate::compute::Compute;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::simd::vector::{Vector, interleave, prefetch, store_run};
 use std::ops::Range;

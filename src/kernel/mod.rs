@@ -1,7 +1,6 @@
 //! SIMD micro-kernels.
 
-mod activation;
-pub(crate) mod amx;
+mod amx;
 mod col2im_row;
 mod depthwise_pixels;
 mod depthwise_plane;
@@ -20,7 +19,6 @@ mod sizes;
 mod transpose;
 mod winograd;
 
-pub(crate) use activation::activate;
 pub(crate) use amx::{
     DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular,
 };

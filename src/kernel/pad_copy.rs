@@ -1,6 +1,6 @@
 //! Copies of rows with zeros around them: what a call of `memcpy` for each short row costs more than the row does.
 
-use crate::element::Compute;
+use crate::compute::Compute;
 use crate::simd::vector::{Vector, covering};
 
 /// Rows to copy, and the zeros around each.

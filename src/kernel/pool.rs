@@ -1,6 +1,6 @@
 //! The largest values of windows.
 
-use crate::element::Compute;
+use crate::compute::Compute;
 use crate::kernel::elementwise::larger;
 
 /// Windows along an axis.

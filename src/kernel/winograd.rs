@@ -15,7 +15,7 @@
 #![expect(clippy::needless_range_loop)]
 
 use super::extent::reach;
-use crate::element::Compute;
+use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
 use crate::simd::vector::{MOST_LANES, Vector};
 

@@ -6,7 +6,8 @@ pub(crate) mod panels;
 pub(crate) mod taps;
 pub(crate) mod window;
 
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::kernel::Kernels;
 use crate::spec::Problem;
 use std::ops::Range;

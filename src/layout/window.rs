@@ -1,6 +1,6 @@
 //! The taps of a phase as a window that moves down the rows of an input tile, see [`Kernels::sum_of_window`].
 
-use crate::element::Compute;
+use crate::compute::Compute;
 use crate::geometry::{AxisPhases, Phase};
 use crate::kernel::{Edges, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
 use tract_core::internal::tract_itertools::Itertools;

@@ -7,12 +7,11 @@ pub(crate) mod fill;
 mod pool;
 pub(crate) mod scratch;
 
-pub(crate) use fill::Working;
 pub use pool::DEFAULT_POOL_BYTES;
 pub(crate) use pool::PoolUser;
 pub(crate) use scratch::{Aligned, Scratch};
 
-use crate::element::Compute;
+use crate::compute::Compute;
 use pool::{POOL, Place, Pooled, SMALLEST};
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,8 @@
 //! Memory that is kept between runs.
 
-use super::fill::{self, Working};
+use super::fill;
 use super::reserved;
+use crate::compute::Working;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tract_core::internal::*;

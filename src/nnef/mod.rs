@@ -27,9 +27,9 @@
 mod standard;
 
 use crate::dimension;
-use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
 use crate::plan::PlanOptions;
+use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use crate::{WithConv, WithDeconv};
 use tract_core::ops::scan::Scan;
@@ -291,7 +291,7 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractRes
         },
     };
     let dialect = arguments.word("dialect", &DIALECTS)?;
-    let mut op = GroupedDeconv::new(spec, dialect, has_bias, knobs::complete(&PlanOptions::default())?)?;
+    let mut op = GroupedDeconv::new(spec, dialect, has_bias, settings::complete(&PlanOptions::default())?)?;
     op.fusion = arguments.get("fusion")?;
     inputs.extend(bias.into_iter().chain(output_size));
     builder.wire(op, &inputs)

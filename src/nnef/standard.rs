@@ -5,10 +5,10 @@
 //! spatial sizes alone. Padding that is left out is SAME_UPPER.
 
 use super::as_size;
-use crate::describe::list;
-use crate::knobs;
 use crate::op::{Dialect, GroupedDeconv};
 use crate::plan::PlanOptions;
+use crate::settings;
+use crate::spec::list;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_core::ops::cast::cast;
 use tract_core::ops::cnn::wire_reshape_bias_as_vector;
@@ -162,7 +162,7 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation, direction: 
     let (channels, name) = (spec.out_channels, builder.generate_node_name());
     let mut wires = tvec!(input, filter);
     wires.extend(bias(builder, invocation, &name, data.datum_type, channels)?);
-    let options = knobs::complete(&PlanOptions::default())?;
+    let options = settings::complete(&PlanOptions::default())?;
     builder.wire(GroupedDeconv::new(spec, Dialect::Nnef, wires.len() == 3, options)?, &wires)
 }
 

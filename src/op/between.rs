@@ -1,12 +1,14 @@
 //! What stands between layers and folds into none: element-wise steps and pooling before a deconvolution, as one op on the kernels and threads that layers run on.
 
+use crate::activation::Activation;
 use crate::algorithm::pointwise::{ElementWise, max_pool};
-use crate::element::{Compute, Element, dispatch_element};
+use crate::compute::Compute;
+use crate::element::{Element, dispatch_element};
 use crate::fuse::{affine_of, scalar};
 use crate::kernel::{Dispatch, PoolAxis};
 use crate::memory;
 use crate::output::epilogue;
-use crate::output::epilogue::{Activation, Bound, Step};
+use crate::output::epilogue::{Bound, Step};
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, DeconvSpec};
@@ -441,7 +443,7 @@ impl Op for BetweenLayers {
     }
 
     fn info(&self) -> TractResult<Vec<String>> {
-        Ok(vec![crate::describe::list(&self.passes, ", ")])
+        Ok(vec![crate::spec::list(&self.passes, ", ")])
     }
 
     op_as_typed_op!();

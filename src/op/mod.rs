@@ -12,9 +12,9 @@ pub(crate) use shared::integers;
 
 use crate::cache::{FilterCache, PlanCache};
 use crate::fuse;
-use crate::knobs;
 use crate::layout::filter::PackedFilter;
 use crate::plan::PlanOptions;
+use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec};
 use shared::{Run, tensor};
 use std::fmt;
@@ -247,7 +247,7 @@ impl TypedOp for GroupedDeconv {
 
     fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
         let facts = model.node_input_facts(node.id)?;
-        let options = knobs::complete(&self.options)?;
+        let options = settings::complete(&self.options)?;
         let Some(filter) = &facts[1].konst else {
             if options == self.options {
                 return Ok(None);

@@ -3,12 +3,12 @@
 use super::shared::{self, Run, tensor};
 use super::{BetweenLayers, Dialect, GroupedDeconv};
 use crate::cache::PlanCache;
-use crate::describe::list;
 use crate::layout::filter::{FilterLayout, PackedFilter, without_subnormals};
 use crate::output::epilogue;
 use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
 use crate::spec::DeconvSpec;
+use crate::spec::list;
 use std::hash::{Hash, Hasher};
 use std::sync::Weak;
 use tract_core::internal::*;

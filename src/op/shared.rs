@@ -2,8 +2,8 @@
 
 use super::Dialect;
 use crate::cache::PlanCache;
-use crate::describe::list;
-use crate::element::{Compute, Element, dispatch_element};
+use crate::compute::Compute;
+use crate::element::{Element, dispatch_element};
 use crate::integers;
 use crate::kernel::Dispatch;
 use crate::layout::filter::PackedFilter;
@@ -12,6 +12,7 @@ use crate::output::epilogue;
 use crate::output::epilogue::{Epilogue, Step};
 use crate::plan::{Plan, PlanOptions, converted_bytes};
 use crate::simd::isa::Isa;
+use crate::spec::list;
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
 use tract_core::internal::*;
 

@@ -1,6 +1,6 @@
 //! Instruction sets that kernels are instantiated for.
 
-use crate::kernel::amx;
+use crate::simd::tile_registers;
 use std::fmt;
 use tract_core::internal::*;
 
@@ -36,7 +36,7 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.is_available(),
-            Isa::Amx => Isa::Avx512.is_available() && amx::is_available(),
+            Isa::Amx => Isa::Avx512.is_available() && tile_registers::are_available(),
             _ => false,
         }
     }
@@ -62,7 +62,7 @@ impl Isa {
     /// When the CPU lacks the wanted one, or the system refuses.
     pub(crate) fn of_plan(wanted: Option<Isa>) -> TractResult<Isa> {
         match wanted.unwrap_or_else(Isa::best) {
-            Isa::Amx if Isa::Amx.is_available() && !amx::is_permitted() => {
+            Isa::Amx if Isa::Amx.is_available() && !tile_registers::are_permitted() => {
                 ensure!(wanted.is_none(), "isa: isa=amx, the system refuses its tile registers to this process");
                 Ok(Isa::Avx512)
             }
@@ -71,6 +71,17 @@ impl Isa {
                 Ok(isa)
             }
         }
+    }
+
+    /// The instruction set of a name.
+    ///
+    /// # Errors
+    /// An unknown name; the message lists the known ones.
+    pub fn from_name(name: &str) -> TractResult<Isa> {
+        Isa::ALL.iter().copied().find(|isa| isa.name() == name).with_context(|| {
+            let known: Vec<&str> = Isa::ALL.iter().map(|isa| isa.name()).collect();
+            format!("isa: isa={name}, the known ones are {}", known.join(", "))
+        })
     }
 
     /// Its name, as used by the knob `TRACT_DECONV_ISA` and in `explain`.

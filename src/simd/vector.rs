@@ -1,6 +1,6 @@
 //! The small vector trait that kernels are generic over, and its implementations.
 
-use crate::element::Compute;
+use crate::compute::Compute;
 
 /// Lanes of a vector, at most.
 pub(crate) const MOST_LANES: usize = 16;

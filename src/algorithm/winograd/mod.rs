@@ -9,7 +9,8 @@ mod tiles;
 
 use crate::algorithm::direct_channels::{even_part, run_cost};
 use crate::algorithm::{Algorithm, Operands, Query};
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::estimate::cost;
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;

@@ -7,7 +7,8 @@
 
 mod segments;
 
-use crate::element::{Compute, Element};
+use crate::compute::Compute;
+use crate::element::Element;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Kernels, Rows, SplitRows};
 use crate::memory::{Aligned, reserved};

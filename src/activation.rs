@@ -2,8 +2,80 @@
 //!
 //! Bounds are chosen by comparisons that keep NaN. The standard library's `max` and `min` would drop it.
 
-use crate::output::epilogue::Activation;
+use std::hash::{Hash, Hasher};
 use std::ops::{Add, Mul};
+
+/// An element-wise function that a strategy applies to each run of results.
+///
+/// Each value lies within [`Activation::ULPS`] units in the last place of its type, or within [`Activation::ERROR`], of the function's value, whichever allows
+/// more. That holds for all finite arguments. f16 is computed in f32 and rounded once. [`Activation::Gate`] rounds its product and its sum as they are written.
+///
+/// NaN, the infinities and the sign of zero come out as of onnxruntime's operators: NaN stays NaN, sigmoid and hyperbolic tangent have their limits, and what
+/// multiplies `x` by a factor that vanishes makes NaN of minus infinity. Relu and Clip keep minus zero.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Activation {
+    /// `max(x, value)`: Relu with zero, the lower half of Clip.
+    Max(f32),
+    /// `min(x, value)`: the upper half of Clip.
+    Min(f32),
+    /// `x` where positive, `alpha·x` elsewhere.
+    LeakyRelu(f32),
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `x · clamp(x/6 + 1/2, 0, 1)`.
+    HardSwish,
+    /// `x · clamp(scale·x + shift, low, high)`, with `low <= high`: HardSwish as exporters spell it out, and its kin.
+    Gate {
+        /// What `x` is multiplied by within.
+        scale: f32,
+        /// What is added then.
+        shift: f32,
+        /// The least factor.
+        low: f32,
+        /// The largest factor.
+        high: f32,
+    },
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// `x/2 · (1 + erf(x/√2))`.
+    Gelu,
+    /// `x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
+    GeluTanh,
+}
+
+impl Activation {
+    /// Units in the last place that a value may be off, see [`Activation`].
+    pub const ULPS: f64 = 4.0;
+    /// Absolute error that a value may have where that is more, see [`Activation`].
+    pub const ERROR: f64 = 1e-7;
+
+    /// What tells two of them apart: parameters count by their bits.
+    fn key(self) -> (std::mem::Discriminant<Activation>, [u32; 4]) {
+        let parameters = match self {
+            Activation::Max(v) | Activation::Min(v) | Activation::LeakyRelu(v) => [v, 0.0, 0.0, 0.0],
+            Activation::Gate { scale, shift, low, high } => [scale, shift, low, high],
+            _ => [0.0; 4],
+        };
+        (std::mem::discriminant(&self), parameters.map(f32::to_bits))
+    }
+}
+
+impl PartialEq for Activation {
+    fn eq(&self, other: &Activation) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Activation {}
+
+impl Hash for Activation {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state)
+    }
+}
 
 /// Values that are computed together: as many as the widest vector has lanes.
 const BLOCK: usize = 16;

@@ -1,0 +1,71 @@
+//! The options of a process: what a program gives, completed by the knobs.
+
+use crate::algorithm::Strategy;
+use crate::knobs::{TRACT_DECONV_ISA, TRACT_DECONV_MEMORY_LIMIT, TRACT_DECONV_STRATEGY};
+use crate::plan::PlanOptions;
+use crate::simd::isa::Isa;
+use tract_core::internal::*;
+
+/// The given options; what they leave open is taken from the knobs.
+///
+/// # Errors
+/// A knob with an unknown name for a value.
+pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
+    let mut options = options.clone();
+    if options.strategy.is_none()
+        && let Some(name) = set(&TRACT_DECONV_STRATEGY)
+    {
+        options.strategy = Some(Strategy::from_name(&name).context("knob: TRACT_DECONV_STRATEGY")?);
+    }
+    if options.isa.is_none()
+        && let Some(name) = set(&TRACT_DECONV_ISA)
+    {
+        options.isa = Some(Isa::from_name(&name).context("knob: TRACT_DECONV_ISA")?);
+    }
+    if options.memory_limit.is_none()
+        && let Some(bytes) = set(&TRACT_DECONV_MEMORY_LIMIT)
+    {
+        let limit = bytes.parse().ok().with_context(|| format!("memory limit: bytes={bytes}, a number is needed"));
+        options.memory_limit = Some(limit.context("knob: TRACT_DECONV_MEMORY_LIMIT")?);
+    }
+    Ok(options)
+}
+
+fn set(knob: &tract_core::knobs::Knob<Option<String>>) -> Option<String> {
+    knob.get().map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tract_core::knobs::KnobScope;
+
+    #[test]
+    fn knobs_fill_what_options_leave_open() -> TractResult<()> {
+        let scope = KnobScope::new([
+            ("TRACT_DECONV_STRATEGY", "Reference"),
+            ("TRACT_DECONV_ISA", "portable"),
+            ("TRACT_DECONV_MEMORY_LIMIT", "4096"),
+        ])?;
+        let open = scope.enter(|| complete(&PlanOptions::default()))?;
+        assert_eq!((open.strategy, open.isa), (Some(Strategy::Reference), Some(Isa::Portable)));
+        assert_eq!(open.memory_limit, Some(4096));
+        let taken = PlanOptions { isa: Some(Isa::Avx2), ..PlanOptions::default() };
+        assert_eq!(scope.enter(|| complete(&taken))?.isa, Some(Isa::Avx2));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_value_is_an_error() -> TractResult<()> {
+        for (knob, expected) in [
+            ("TRACT_DECONV_STRATEGY", "strategy=fastest, the known ones are"),
+            ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, neon, avx2, avx512"),
+            ("TRACT_DECONV_MEMORY_LIMIT", "memory limit: bytes=fastest, a number is needed"),
+        ] {
+            let scope = KnobScope::new([(knob, "fastest")])?;
+            let error = format!("{:#}", scope.enter(|| complete(&PlanOptions::default())).expect_err(expected));
+            assert!(error.contains(expected) && error.contains(knob), "{error}");
+        }
+        Ok(())
+    }
+}

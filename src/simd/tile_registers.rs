@@ -1,0 +1,71 @@
+//! Tile registers (AMX): whether this CPU has them, and this process may use them.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use linux::*;
+
+/// There are none.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(crate) fn are_available() -> bool {
+    false
+}
+
+/// There are none.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(crate) fn are_permitted() -> bool {
+    false
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod linux {
+    use std::arch::x86_64::*;
+    use std::sync::OnceLock;
+
+    /// The component of a thread's state that holds tile registers, as Linux counts them.
+    const XFEATURE_XTILE_DATA: libc::c_long = 18;
+
+    /// Whether the CPU has tile registers for bf16, and the system hands them out. Nothing is asked for.
+    pub fn are_available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| {
+            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_tiles() && is_supported()
+        })
+    }
+
+    /// CPUID's leaf 7: bf16 products are bit 22 of EDX, tiles bit 24.
+    fn has_tiles() -> bool {
+        let (most, _) = __get_cpuid_max(0);
+        most >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == (1 << 22 | 1 << 24)
+    }
+
+    /// Whether Linux can keep tile registers for a process that asks: a question that changes nothing.
+    fn is_supported() -> bool {
+        const ARCH_GET_XCOMP_SUPP: libc::c_long = 0x1021;
+        let mut supported = 0u64;
+        // SAFETY: the request writes 64 bits to where the pointer points; systems that don't know it return an error.
+        let known = unsafe {
+            libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, std::ptr::from_mut(&mut supported)) == 0
+        };
+        known && supported >> XFEATURE_XTILE_DATA & 1 == 1
+    }
+
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+
+    /// Whether this process may use tile registers. The first call asks for them, where there are any.
+    pub fn are_permitted() -> bool {
+        are_available() && *PERMITTED.get_or_init(ask)
+    }
+
+    /// Asks Linux, which keeps tile registers only for processes that did (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)`). Threads inherit the
+    /// permission; those that there are already get it, too.
+    fn ask() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        // SAFETY: a request that takes two numbers and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
+    }
+
+    /// Whether this process asked already.
+    #[cfg(test)]
+    pub fn has_asked() -> bool {
+        PERMITTED.get().is_some()
+    }
+}
