@@ -1,9 +1,9 @@
 //! [`Options`]: how convolutions are planned and run, said in code where a model is loaded or transformed.
 
-use crate::knobs;
+use crate::algorithm::Strategy;
 use crate::memory::set_pool_bytes;
 use crate::parallel::{set_share_from, set_spin_time};
-use crate::plan::{PlanOptions, Strategy};
+use crate::plan::PlanOptions;
 use crate::simd::isa::Isa;
 use std::collections::HashMap;
 use std::time::Duration;

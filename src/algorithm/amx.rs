@@ -16,9 +16,10 @@ use crate::kernel::{
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks, InputTiles};
+use crate::layout::panels::PanelPlace;
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
-use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PanelPlace, PhaseSums, Run};
+use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
 use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};

@@ -3,10 +3,20 @@
 use crate::element::Element;
 use crate::kernel::{ChannelTile, Kernels};
 use crate::layout::filter::{PackedFilter, panel_heights};
-use crate::output::blocks::PanelPlace;
 use crate::spec::Problem;
 use std::ops::Range;
 use tract_core::internal::*;
+
+/// The output channels of a group that are lanes together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PanelPlace {
+    /// Its place among the panels.
+    pub index: usize,
+    /// Its first output channel of the group.
+    pub first_channel: usize,
+    /// Output channels, those that are missing included.
+    pub width: usize,
+}
 
 /// How channels and positions are parted.
 #[derive(Clone, Copy)]

@@ -5,6 +5,7 @@
 use crate::element::Element;
 use crate::geometry::Axes;
 use crate::kernel::Kernels;
+use crate::layout::panels::PanelPlace;
 use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
 use crate::memory::{self, reserved};
@@ -112,17 +113,6 @@ impl AccumulatorTable {
         }
         Ok(AccumulatorTable { taps, cells })
     }
-}
-
-/// The output channels of a group that are lanes together.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PanelPlace {
-    /// Its place among the panels.
-    pub index: usize,
-    /// Its first output channel of the group.
-    pub first_channel: usize,
-    /// Output channels, those that are missing included.
-    pub width: usize,
 }
 
 /// What is summed at once: a phase of a panel, over an accumulator block.
