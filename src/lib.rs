@@ -121,8 +121,8 @@
 //!
 //! | what | from when, until when | where |
 //! |---|---|---|
-//! | permission for tile registers, asked of Linux for the process (`arch_prctl`) | the first plan on [`Isa::Amx`]; for good | kernel/matrix.rs `AVAILABLE`, `PERMITTED` |
-//! | the CPU's second-level cache, read from `/sys` | the first plan; one number | machine.rs `CURRENT` |
+//! | permission for tile registers, asked of Linux for the process (`arch_prctl`) | the first plan on [`Isa::Amx`]; for good | simd/tile_registers.rs `AVAILABLE`, `PERMITTED` |
+//! | the CPU's second-level cache, read from `/sys` | the first plan; one number | estimate/machine.rs `CURRENT` |
 //! | tract's own builders, for nodes of other domains; entries in tract's lists of transforms, knobs and pulsifiers | loading the first model | frontend/mod.rs `REGISTER`; pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan that goes | memory/pool.rs `POOL`, `OF_KNOB` |
 //! | working memory, as much as the largest layers needed at once; its last place, per thread | the first run; for good | memory/scratch.rs `F32`, `F64`, `I64`, `LAST` |
