@@ -3,7 +3,7 @@
 //! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7, compares the answers of the strategies, and prints the time of each beside
 //! its estimate, then how much slower the choice is than the best, in the mean and at worst; `-- 160 7 nxc` does so for channels-last data, in narrow
 //! groups half of the time, `-- 160 7 forward` draws forward convolutions, `-- 160 7 depthwise` layers of one input channel a group, and
-//! `-- 160 7 forward pointwise` layers of one tap. The constants of `src/strategy/cost.rs` come from such runs.
+//! `-- 160 7 forward pointwise` layers of one tap. The constants of `src/estimate/cost.rs` come from such runs.
 
 mod common;
 

@@ -213,7 +213,7 @@ fn exp<const FUSED: bool>(y: f32) -> f32 {
 fn exp2<const FUSED: bool>(y: f32) -> f32 {
     // (2^r - 1) / r for |r| <= 1/2, fitted as the coefficients of `exp_parts`
     const QUINTIC: [f32; 6] =
-        [0.693_147_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_5, 0.000_153_533_6];
+        [std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_5, 0.000_153_533_6];
     let shifted = y + ROUNDED;
     let r = y - (shifted - ROUNDED);
     power(shifted) * mul_add::<FUSED>(polynomial::<FUSED, 6>(r, QUINTIC), r, 1.0)
@@ -269,7 +269,7 @@ impl Real for f32 {
     #[inline(always)]
     fn gelu_tanh<const FUSED: bool>(self) -> f32 {
         // (1 + tanh(y/2)) / 2 = 1 / (1 + exp(-y)), and √(8/π)·(x + 0.044715·x³) is y
-        const Y: [f32; 2] = [1.595_769_1, 0.071_354_814];
+        const Y: [f32; 2] = [1.595_769, 0.071_354_814];
         self / (1.0 + exp::<FUSED>(-self * mul_add::<FUSED>(self * self, Y[1], Y[0])))
     }
 }

@@ -512,7 +512,8 @@ fn changed(
         spec: &DeconvSpec,
         filter: &Tensor,
         mut change: impl FnMut(usize, usize, f64) -> f64,
-        (widen, round): (fn(T) -> f64, fn(f64) -> T),
+        widen: fn(T) -> f64,
+        round: fn(f64) -> T,
     ) -> TractResult<Arc<Tensor>> {
         let mut folded = memory::mapped_tensor("folded filter", filter, |weight: T| weight)?;
         let mut view = folded.try_as_plain_ram_mut()?;
@@ -523,9 +524,9 @@ fn changed(
         Ok(folded.into_arc_tensor())
     }
     match filter.datum_type() {
-        DatumType::F64 => changed::<f64>(spec, filter, change, (|w| w, |w| w)),
-        DatumType::F32 => changed::<f32>(spec, filter, change, (|w| w as f64, |w| w as f32)),
-        DatumType::F16 => changed::<f16>(spec, filter, change, (|w| w.to_f64(), f16::from_f64)),
+        DatumType::F64 => changed::<f64>(spec, filter, change, |w| w, |w| w),
+        DatumType::F32 => changed::<f32>(spec, filter, change, |w| w as f64, |w| w as f32),
+        DatumType::F16 => changed::<f16>(spec, filter, change, |w| w.to_f64(), f16::from_f64),
         other => bail!("filter: datum_type={other:?}, floats are needed"),
     }
 }

@@ -187,7 +187,7 @@ impl Case {
                     false => tensor.raw_data.to_vec(),
                 };
                 tensor.raw_data =
-                    raw.as_chunks::<4>().0.iter().flat_map(|value| [value[2], value[3]]).collect::<Vec<u8>>().into();
+                    raw.as_chunks::<4>().0.iter().flat_map(|value| [value[2], value[3]]).collect::<Vec<u8>>();
                 tensor.float_data.clear();
                 tensor.data_type = DataType::Bfloat16 as i32;
             }

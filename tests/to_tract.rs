@@ -2,6 +2,9 @@
 
 mod common;
 
+/// Of an axis: input, kernel, stride, dilation, pads at the begin and the end, output padding.
+type Line = (usize, usize, usize, usize, i64, i64, usize);
+
 use common::probe::Probe;
 use common::random::Random;
 use common::run::{Stage, guarded, load, run};
@@ -76,7 +79,7 @@ fn layer() -> impl Strategy<Value = Layer> {
     (axes, formats, channels, rest).prop_filter_map(
         "an output",
         |(axes, (forward, filter, last, padding), (group, input, output), (batch, bias, constant, double))| {
-            let list = |of: fn(&(usize, usize, usize, usize, i64, i64, usize)) -> usize| axes.iter().map(of).collect();
+            let list = |of: fn(&Line) -> usize| axes.iter().map(of).collect();
             let (kernel, strides, dilations): (TVec<usize>, TVec<usize>, TVec<usize>) =
                 (list(|a| a.1), list(|a| a.2), list(|a| a.3));
             let output_padding: TVec<usize> = if forward { tvec!(0; axes.len()) } else { list(|a| a.6) };

@@ -117,7 +117,7 @@ impl Algorithm for DepthwiseRows {
             AxisPhases { in_step: if is_dense { 1 } else { axis.in_step }, ..axis.clone() }
         };
         let laid_out = axes.map(dense);
-        let input_tiles = |rows| input_tiles_of(&axes, &laid_out, rows, flat);
+        let input_tiles = |rows| input_tiles_of(axes, &laid_out, rows, flat);
         let fixed = input_tiles(1).channel_stride;
         let per_row = input_tiles(2).channel_stride.saturating_sub(fixed).max(1);
         let block_rows = (1 + (INPUT_TILE_BYTES / 4).saturating_sub(fixed) / per_row).min(y.grid);

@@ -99,13 +99,13 @@ impl Algorithm for DirectChannels {
         // of L2, a block's input takes at most half
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
         let block = if !direct {
-            GridBlocks::within(&axes, false, budget)
+            GridBlocks::within(axes, false, budget)
         } else if y.grid == 1 && y.output == 1 {
             (1, budget.max(256).min(x.grid))
         } else {
             ((budget / x.grid).clamp(1, y.grid), x.grid)
         };
-        let blocks = GridBlocks::even(&axes, block, false, direct);
+        let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
         let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
         // all taps of some channels, or, where channels are side by side, as many of them as can be: tiles then read longer runs
@@ -149,8 +149,8 @@ impl Algorithm for DirectChannels {
             }
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                let last = run_cost(len, positions, tail_width / lanes, &tiles, lanes * element);
-                (panels - 1).saturating_mul(run_cost(len, positions, nv, &tiles, lanes * element)).saturating_add(last)
+                let last = run_cost(len, positions, tail_width / lanes, tiles, lanes * element);
+                (panels - 1).saturating_mul(run_cost(len, positions, nv, tiles, lanes * element)).saturating_add(last)
             };
             let rows = (blocks.rows.saturating_mul(run_cost(blocks.columns)) as f64 * row_share) as usize;
             let whole = run_cost(flat);

@@ -147,7 +147,7 @@ impl Algorithm for DirectPositions {
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
                 true => (y.grid.min((budget / x.grid).max(1)), x.grid),
-                false => GridBlocks::within(&axes, apart, budget),
+                false => GridBlocks::within(axes, apart, budget),
             };
             let GridBlocks {
                 rows: block_rows,
@@ -155,7 +155,7 @@ impl Algorithm for DirectPositions {
                 positions: flat,
                 count: blocks,
                 input_tiles: laid_out,
-            } = GridBlocks::even(&axes, block, apart, in_place);
+            } = GridBlocks::even(axes, block, apart, in_place);
             let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
             let copied = match in_place {
                 true => 0,

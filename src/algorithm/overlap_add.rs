@@ -76,7 +76,7 @@ impl Algorithm for OverlapAdd {
         }
         let block = block.clamp(1, grid.max(1));
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
-        let tile = channel_tiles.into_iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
+        let tile = channel_tiles.iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
         let tile = tile.ok_or("no kernel has tiles of so many columns")?;
         let multiplied = positions.div_ceil(tile).saturating_mul(columns / width).saturating_mul(problem.group_in);
         let multiplied = multiplied.saturating_mul(cost::tile(tile, vectors, 0, true));

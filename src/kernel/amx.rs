@@ -184,8 +184,12 @@ impl<T: Compute> MatrixKernels<T> {
 /// The kernels for f32, where there are any. Whoever wants them asks for tile registers.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
-    static KERNELS: MatrixKernels<f32> =
-        MatrixKernels { split: amx::split, split_weights: amx::split_weights, join, multiply: amx::multiply };
+    static KERNELS: MatrixKernels<f32> = MatrixKernels {
+        split: instructions::split,
+        split_weights: instructions::split_weights,
+        join,
+        multiply: instructions::multiply,
+    };
     tile_registers::are_permitted().then_some(&KERNELS)
 }
 
@@ -209,7 +213,7 @@ pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod amx {
+mod instructions {
     use super::*;
     use std::arch::asm;
     use std::arch::x86_64::*;

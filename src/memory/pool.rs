@@ -449,7 +449,8 @@ mod tests {
         let mut tensor = output(pool, 8192)?;
         let mut plain = Tensor::zero::<u8>(&[8192])?;
         assert!(tensor.is_plain() && tensor.is_plain_ram() && tensor.in_ram() && !tensor.is_exotic());
-        assert!(tensor == plain && plain == tensor);
+        assert_eq!(tensor, plain);
+        assert_eq!(plain, tensor);
         assert!(tensor.exotic_fact()?.is_none());
         // in place
         let at = address(&tensor);

@@ -295,7 +295,7 @@ impl<'a, E> Rest<'a, E> {
     ///
     /// # Errors
     /// When elements are left.
-    fn is_empty(self) -> TractResult<()> {
+    fn finish(self) -> TractResult<()> {
         let Rest { cells, taken } = self;
         ensure!(cells.is_empty(), "output partition: elements={taken}, the output has {} more", cells.len());
         Ok(())
@@ -405,7 +405,7 @@ fn tasks<'a, E: Element>(
     if !even {
         hand_out(problem, outer_axes, partition, (&row_blocks, &column_blocks), &mut rest, &mut tasks)?;
     }
-    rest.is_empty()?;
+    rest.finish()?;
     Ok(tasks)
 }
 
@@ -863,10 +863,10 @@ mod tests {
     fn cuts(problem: &Problem, axes: &Axes) -> Vec<Partition> {
         let (_, y, x) = axes.parts();
         let whole = Partition {
-            rows: vec![0..y.grid],
-            columns: vec![0..x.grid],
-            groups: vec![0..problem.group],
-            channels: vec![0..problem.group_out],
+            rows: even_blocks(y.grid, 1),
+            columns: even_blocks(x.grid, 1),
+            groups: even_blocks(problem.group, 1),
+            channels: even_blocks(problem.group_out, 1),
         };
         let (rows, columns) = (crate::layout::even_blocks(y.grid, y.grid), crate::layout::even_blocks(x.grid, 2));
         let mut cuts = vec![Partition { rows, columns, ..whole.clone() }];

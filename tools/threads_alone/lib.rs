@@ -20,15 +20,17 @@ mod scope;
 mod sync;
 
 /// What the rest of the crate tells this part of it.
-mod kernel {
-    pub enum Isa {
-        Avx2,
-        Avx512,
-    }
+mod simd {
+    pub mod isa {
+        pub enum Isa {
+            Avx2,
+            Avx512,
+        }
 
-    impl Isa {
-        pub fn best() -> Isa {
-            if cfg!(miri) { Isa::Avx2 } else { Isa::Avx512 }
+        impl Isa {
+            pub fn best() -> Isa {
+                if cfg!(miri) { Isa::Avx2 } else { Isa::Avx512 }
+            }
         }
     }
 }

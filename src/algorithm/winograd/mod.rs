@@ -161,10 +161,10 @@ impl Algorithm for Winograd {
             return Err(format!("its taps are too far apart: tiles repeat after {period} positions"));
         }
         let element = query.element;
-        let work = Work::of(&axes, lattices);
+        let work = Work::of(axes, lattices);
         let Cutting { block, window } =
-            Cutting::of(&axes, lattices, &work, channels_of(problem, lanes) * element, machine);
-        let blocks = GridBlocks::even(&axes, block, false, false);
+            Cutting::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
+        let blocks = GridBlocks::even(axes, block, false, false);
 
         let outer: usize = outer.iter().map(|axis| axis.grid).product();
         let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
@@ -186,7 +186,7 @@ impl Algorithm for Winograd {
             let panels = problem.group_out.div_ceil(width);
             let vectors_out = (panels - 1) * nv + tail_width / lanes;
             let of_run = |tiles_of_run: usize| {
-                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, &tiles, lanes * element);
+                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element);
                 (panels - 1).saturating_mul(of(nv)).saturating_add(of(tail_width / lanes))
             };
             let of_acc_block = |(tiles, of): &(usize, &Work)| {
