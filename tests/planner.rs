@@ -320,6 +320,14 @@ fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
     Ok(())
 }
 
+#[test]
+fn products_of_matrices_are_available_with_tile_registers_only() {
+    for strategy in Strategy::ALL {
+        let has_all = *strategy != Strategy::Amx || Isa::Amx.is_available();
+        assert_eq!(strategy.is_available(), has_all, "{strategy}");
+    }
+}
+
 /// Kernels of other architectures are not in the build, so that there is nothing to plan with.
 #[test]
 fn other_architectures_are_refused() {

@@ -72,6 +72,10 @@ pub struct Amx {
 impl Algorithm for Amx {
     type Tables = AccumulatorTable;
 
+    fn is_available() -> bool {
+        Isa::Amx.is_available()
+    }
+
     fn propose(query: &Query) -> Result<Amx, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if isa != Isa::Amx {
