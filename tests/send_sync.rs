@@ -7,7 +7,7 @@ use tract_deconv::rewrite::Replace;
 use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
     Activation, BetweenLayers, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat, GroupedDeconv,
-    LeftToTract, Machine, OptGroupedDeconv, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step,
+    Layer, LeftToTract, Machine, OptGroupedDeconv, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step,
     Strategy,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
@@ -37,6 +37,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         GroupedDeconv,
         Isa,
         KeptFromTract,
+        Layer,
         LeftToTract,
         Machine,
         OptGroupedDeconv,
