@@ -122,12 +122,12 @@
 //! | what | from when, until when | where |
 //! |---|---|---|
 //! | permission for tile registers, asked of Linux for the process (`arch_prctl`) | the first plan on [`Isa::Amx`]; for good | simd/tile_registers.rs `AVAILABLE`, `PERMITTED` |
-//! | the CPU's second-level cache, read from `/sys` | the first plan; one number | estimate/machine.rs `CURRENT` |
+//! | the CPU's model, and its row of rates | the first plan; a few numbers | estimate/machine.rs `CURRENT`, `CPU` |
 //! | tract's own builders, for nodes of other domains; entries in tract's lists of transforms, knobs and pulsifiers | loading the first model | frontend/mod.rs `REGISTER`; pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan that goes | memory/pool.rs `POOL`, `OF_KNOB` |
 //! | working memory, as much as the largest layers needed at once; its last place, per thread | the first run; for good | memory/scratch.rs `F32`, `F64`, `I64`, `LAST` |
 //! | threads of an executor that spin for the next layer, for 200 us or as long as is set | layers that are shared; that time after the last of them | parallel/workers.rs `SPIN_NANOS`, `SPINNING`, `KNOB`, `MOST`, `LAST`, `ALL`, `WAITS` |
-//! | from which cost on layers are shared; when one was last asked for, and the scope of the last, per thread | the first run; a few words | parallel/mod.rs `LEAST`, `SHARE_FROM`, `SET`, `ASKED`, `KEPT` |
+//! | from which cost on layers are shared; when one was last asked for, and the scope of the last, per thread | the first run; a few words | parallel/mod.rs `SHARE_FROM`, `SET`, `ASKED`, `KEPT` |
 //! | a switch for this crate's own tests | off | memory/fill.rs `FILLED` |
 //!
 //! # Other doors
@@ -213,6 +213,7 @@ pub mod to_tract;
 /// For tests, benchmarks and fuzzing of this crate: no part of its interface, and free to change in any release.
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::estimate::machine::Rates;
     pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill::fill_new_memory;
     pub use crate::parallel::threads;

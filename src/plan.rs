@@ -168,10 +168,12 @@ impl Plan {
         // what the strategies take that only the limit keeps from running
         let mut least: Option<(usize, Strategy)> = None;
         let computed_as = integers::computed_as(datum_type);
-        let machine = options.machine.as_ref().unwrap_or_else(|| Machine::current());
-        let isa = match options.machine {
-            None => Isa::of_plan(options.isa)?,
-            Some(_) => options.isa.unwrap_or_else(|| machine.isa()),
+        let (isa, machine) = match options.machine {
+            None => {
+                let isa = Isa::of_plan(options.isa)?;
+                (isa, Machine::with_isa(isa))
+            }
+            Some(machine) => (options.isa.unwrap_or(machine.isa()), machine),
         };
         ensure!(isa.is_compiled(), "isa: isa={isa}, a build for this architecture has no kernels for it");
         if let Some(layout) = &options.layout {
@@ -180,7 +182,7 @@ impl Plan {
         let empty = problem.input_shape().contains(&0) || problem.output_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
-        let query = Query::new(&folded, computed_as, isa, options.layout.as_ref(), machine);
+        let query = Query::new(&folded, computed_as, isa, options.layout.as_ref(), &machine);
         for &strategy in Strategy::ALL {
             if best.is_some() && strategy == Strategy::Reference {
                 break;

@@ -7,7 +7,7 @@
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
@@ -198,32 +198,27 @@ impl Amx {
         let passes = phases + steps / STEPS;
         let of_run = |len: usize| {
             let tiles = len.div_ceil(POSITIONS_AT_ONCE);
-            let products = tiles.saturating_mul(steps).saturating_mul(cost::MULTIPLIED);
-            products.saturating_add(tiles.saturating_mul(passes).saturating_mul(cost::TILES))
+            (cost::MATRIX_STEP * steps + cost::MATRIX_PASS * passes) * tiles
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
-        let rows = (blocks.rows.saturating_mul(of_run(blocks.columns)) as f64 * y.share_inside()) as usize;
+        let rows = of_run(blocks.columns) * blocks.rows * y.share_inside();
         let whole = of_run(flat);
         let sides = problem.group_out.div_ceil(SIDE);
-        let multiplied = (whole.min(rows) as f64 * outer_share) as usize;
-        let multiplied = (multiplied / 2).saturating_mul(sides);
-        let store = cost::from_lanes(problem, DatumType::F32, Isa::Amx);
-        let stored = flat.saturating_mul(sides).saturating_mul(phases * store);
-        let by_squares = match problem.data_format {
-            DataFormat::Ncx => blocks.input_tiles.positions_read().saturating_mul(cost::INTO_BLOCK),
-            DataFormat::Nxc => 0,
+        let multiplied = whole.min(rows) * outer_share * sides / 2;
+        let stored = cost::store_of_channels(problem, DatumType::F32, machine).times(&[flat, sides, phases]);
+        let transposed = match problem.data_format {
+            DataFormat::Ncx => cost::INTO_BLOCK * blocks.input_tiles.positions_read(),
+            DataFormat::Nxc => Cost::ZERO,
         };
-        let copied = blocks.input_tiles.channel_stride.saturating_mul(cost::PARTED).saturating_add(by_squares);
-        let copied = copied.saturating_mul(blocks_of_channels * 2);
+        let copied = (cost::SPLIT * blocks.input_tiles.channel_stride + transposed) * blocks_of_channels * 2;
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
         let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
-        let per_side =
-            if parted { cost::STREAMED_PARTS } else { flat.div_ceil(acc_block).saturating_mul(cost::PARTED_WEIGHTS) };
+        let per_side = if parted { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
         let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
-        let again = if blocks.count > 1 && filter > machine.l2 { cost::READ_AGAIN } else { 0 };
-        let streamed = steps.saturating_mul(sides).saturating_mul(per_side + again);
-        let block = multiplied.saturating_add(stored).saturating_add(copied).saturating_add(streamed) as u64;
+        let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
+        let streamed = (per_side + again).times(&[steps, sides]);
+        let block = multiplied + stored + copied + streamed;
         Amx {
             tail_width: tail_width(problem),
             parted,
@@ -233,7 +228,7 @@ impl Amx {
             acc_block,
             block_rows: blocks.rows,
             block_columns: blocks.columns,
-            cost: block.saturating_mul((blocks.count * problem.group * problem.batch) as u64),
+            cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
             axes,
         }
     }

@@ -7,7 +7,7 @@ use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::blocks_of;
@@ -87,25 +87,26 @@ impl Algorithm for Col2im {
             let vectors = (chunk_rows * x.input).div_ceil(lanes);
             let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false);
             let row_cost = |m: usize| {
-                vectors / nv * tile_cost(m, nv) + if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { 0 }
+                let last = if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { Cost::ZERO };
+                tile_cost(m, nv) * (vectors / nv) + last
             };
-            let panels = products / mr * row_cost(mr) + if remainder > 0 { row_cost(tail_mr) } else { 0 };
-            let gathered = products * vectors * cost::GATHERED;
+            let last = if remainder > 0 { row_cost(tail_mr) } else { Cost::ZERO };
+            let panels = row_cost(mr) * (products / mr) + last;
+            let accumulated = cost::ACCUMULATED.times(&[products, vectors]);
             let store = match problem.data_format {
-                DataFormat::Ncx => cost::gathered_store(axes[1].out_step),
+                DataFormat::Ncx => cost::accumulated_store(axes[1].out_step),
                 DataFormat::Nxc => cost::SCATTERED,
             };
-            let stored = vectors * problem.group_out * phases * store;
+            let stored = store.times(&[vectors, problem.group_out, phases]);
             // channels first are read in place
             let copied = match problem.data_format {
-                DataFormat::Ncx => 0,
-                DataFormat::Nxc => vectors * problem.group_in * cost::copied(DataFormat::Nxc, problem.group_in),
+                DataFormat::Ncx => Cost::ZERO,
+                DataFormat::Nxc => cost::copied(DataFormat::Nxc, problem.group_in).times(&[vectors, problem.group_in]),
             };
-            let rows = (axes[0].output * problem.group_out * problem.group * problem.batch) as u64;
-            let rows = rows.saturating_mul(cost::GATHERED_ROW);
-            let chunks = y.input.div_ceil(chunk_rows) * problem.group * problem.batch;
-            let cost = (panels * problem.group_in + gathered + stored + copied) as u64 * chunks as u64;
-            let cost = cost.saturating_add(rows);
+            let rows = cost::ACCUMULATED_ROW.times(&[axes[0].output, problem.group_out]);
+            let chunk = panels * problem.group_in + accumulated + stored + copied;
+            let group = chunk * y.input.div_ceil(chunk_rows) + rows;
+            let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2im { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }

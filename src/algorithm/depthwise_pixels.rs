@@ -7,7 +7,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Cells, Dispatch, Kernels, Picks, PixelTap, PixelTaps};
@@ -75,7 +75,7 @@ impl Algorithm for DepthwisePixels {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, layout, machine, .. } = query;
         let KernelSizes { lanes, picks, .. } = query.sizes;
         let picked = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
@@ -136,7 +136,12 @@ impl Algorithm for DepthwisePixels {
         let per_row = two.saturating_sub(one).max(1);
         let grid = plan.axes.rows().grid;
         plan.block_rows = (1 + budget.saturating_sub(one) / per_row).min(grid);
-        let copied = if problem.data_format == DataFormat::Ncx { cost::INTO_CELLS } else { 0 };
+        let row = plan.axes.last().map_or(0, |x| x.input.max(x.output)).saturating_mul(lanes * query.element);
+        let spilled = if row > machine.l2 / 4 { cost::SPILLED } else { Cost::ZERO };
+        let copied = match problem.data_format {
+            DataFormat::Ncx => cost::INTO_PIXELS + spilled,
+            DataFormat::Nxc => Cost::ZERO,
+        };
         let all_taps = taps;
         let taps = all_taps.div_ceil(out_steps);
         let shared = plan.axes.last().is_some_and(|x| {
@@ -144,30 +149,26 @@ impl Algorithm for DepthwisePixels {
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
         });
         let summed = match picked {
-            true => cost::picked(output, taps.saturating_mul(problem.group_in), shared, picks),
-            false => cost::cells(problem.data_format, output, taps, shared),
+            true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, picks),
+            false => cost::pixels(problem.data_format, output, taps, shared),
         };
-        let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step * cost::RUN_OF_CELLS);
+        let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step);
+        let runs = cost::RUN_OF_PIXELS * runs;
         let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
         let of_taps = match picked {
             true => cost::CHANNELS,
-            false => (cost::TAP_OF_CELLS.saturating_mul(all_taps) as f64 * inside) as usize,
+            false => cost::TAP_OF_PIXELS * all_taps * inside,
         };
-        // both are those of a Zen 4: on a Xeon, choices are about as good without
-        let (edges, beyond) = match (plan.axes.last(), problem.data_format, isa) {
-            (None, ..) | (.., Isa::Amx) | (_, DataFormat::Nxc, _) => (0, 0),
-            (Some(x), DataFormat::Ncx, _) => {
-                let places = (output / x.output.max(1)).saturating_mul(x.near_ends());
-                let edges = places.saturating_mul(taps.saturating_mul(cost::TAP_OF_EDGE));
-                (edges, cost::beyond_cache(problem, datum_type, isa, machine))
+        let (edges, beyond) = match (plan.axes.last(), problem.data_format) {
+            (None, _) | (_, DataFormat::Nxc) => (Cost::ZERO, Cost::ZERO),
+            (Some(x), DataFormat::Ncx) => {
+                let border_tap = Cost::new(machine.rates.border_tap);
+                let edges = border_tap.times(&[output / x.output.max(1), x.near_ends(), taps]);
+                (edges, cost::beyond_cache(problem, datum_type, machine) * machine.rates.pixel_traffic)
             }
         };
-        let vector = of_taps.saturating_add(input.saturating_mul(copied)).saturating_add(summed);
-        let vectors = vector.saturating_mul(channels.div_ceil(lanes)).saturating_add(runs).saturating_add(edges);
-        let cost = (vectors as u64).saturating_mul(problem.batch as u64);
-        let row = plan.axes.last().map_or(0, |x| x.input.max(x.output)).saturating_mul(lanes * query.element);
-        let cost = if row > machine.l2 / 4 { cost::of_long_rows(cost) } else { cost };
-        plan.cost = cost.saturating_add(beyond);
+        let vectors = (of_taps + copied * input + summed + spilled * output) * channels.div_ceil(lanes) + runs + edges;
+        plan.cost = (vectors * problem.batch + beyond).rounded();
         Ok(plan)
     }
 

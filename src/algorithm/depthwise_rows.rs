@@ -7,7 +7,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
@@ -97,7 +97,7 @@ impl Algorithm for DepthwiseRows {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, layout, machine, .. } = query;
         if problem.group_in != 1 {
             return Err(format!("{} input channels a group, not one", problem.group_in));
         }
@@ -133,9 +133,9 @@ impl Algorithm for DepthwiseRows {
         let summed = cost::Rows { rows: if flat { 0 } else { rows }, vectors, taps: taps.div_ceil(phases) };
         let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
         let outer = axes.outer().iter().map(|axis| axis.grid).product::<usize>();
-        let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows).saturating_mul(outer);
-        let of_channels = |channel: usize| channel.saturating_mul(problem.group_out);
-        let copying = |channel: usize| of_channels(channel).saturating_add(copied);
+        let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows) * outer;
+        let of_channels = |channel: Cost| channel * problem.group_out;
+        let copying = |channel: Cost| of_channels(channel) + copied;
         let mut ways = match (windows, flat) {
             (true, _) => vec![(Way::Windows, copying(summed.by_window(x.in_step, several)))],
             (_, true) => vec![(Way::Runs, copying(summed.interleaved(x.out_step)))],
@@ -154,11 +154,11 @@ impl Algorithm for DepthwiseRows {
                 ways.push((Way::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several))));
             }
         }
-        let (way, group) = ways.into_iter().min_by_key(|way| way.1).ok_or("there is no way to sum")?;
+        let cheapest = ways.into_iter().min_by(|a, b| a.1.total_order(b.1));
+        let (way, group) = cheapest.ok_or("there is no way to sum")?;
         let block_rows = if way.is_in_place() { y.grid } else { block_rows };
-        let groups = group.saturating_mul(problem.group).saturating_mul(problem.batch) as u64;
-        let moved = cost::beyond_cache(problem, datum_type, isa, machine).saturating_add(cost::LISTED_ROWS);
-        let cost = groups.saturating_add(moved);
+        let moved = cost::beyond_cache(problem, datum_type, machine) + cost::LISTED_ROWS;
+        let cost = (group.times(&[problem.group, problem.batch]) + moved).rounded();
         Ok(DepthwiseRows { way, block_rows, cost, axes: axes.clone(), laid_out })
     }
 

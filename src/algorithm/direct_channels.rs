@@ -6,7 +6,7 @@
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -72,7 +72,7 @@ impl Algorithm for DirectChannels {
     type Tables = AccumulatorTable;
 
     fn propose(query: &Query) -> Result<DirectChannels, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, layout, machine, .. } = query;
         let axes = query.axes()?;
         let forced = match layout {
             None => None,
@@ -117,23 +117,19 @@ impl Algorithm for DirectChannels {
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
         let vectors = problem.group_out.div_ceil(lanes);
-        let summed = flat.saturating_mul(vectors).saturating_mul(phases * passes * cost::SUMMED);
-        let store = cost::from_lanes(problem, datum_type, isa);
-        let stored = flat.saturating_mul(vectors).saturating_mul(phases * store);
+        let summed = cost::SUMMED.times(&[flat, vectors, phases, passes]);
+        let stored = cost::store_of_channels(problem, datum_type, machine).times(&[flat, vectors, phases]);
         let copied = match direct {
-            true => 0,
+            true => Cost::ZERO,
             false => cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
         let weights = problem.group_out.saturating_mul(depth);
         let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
         let loaded_again = match far {
-            true => {
-                (weights / lanes).saturating_mul(cost::far_weight(isa)).saturating_mul(blocks.count.saturating_sub(1))
-                    / blocks.count.max(1)
-            }
-            false => 0,
+            true => Cost::new(machine.rates.far_weights).times(&[weights / lanes, blocks.count - 1]) / blocks.count,
+            false => Cost::ZERO,
         };
-        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let row_share = y.share_inside();
 
@@ -150,15 +146,13 @@ impl Algorithm for DirectChannels {
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
                 let last = run_cost(len, positions, tail_width / lanes, tiles, lanes * element);
-                (panels - 1).saturating_mul(run_cost(len, positions, nv, tiles, lanes * element)).saturating_add(last)
+                run_cost(len, positions, nv, tiles, lanes * element) * (panels - 1) + last
             };
-            let rows = (blocks.rows.saturating_mul(run_cost(blocks.columns)) as f64 * row_share) as usize;
+            let rows = run_cost(blocks.columns) * blocks.rows * row_share;
             let whole = run_cost(flat);
-            let multiplied = (whole.min(rows).saturating_mul(depth) as f64 * outer_share) as usize;
-            let moved = stored.saturating_add(copied).saturating_add(loaded_again);
-            let block = multiplied.saturating_add(summed).saturating_add(moved) as u64;
-            let cost =
-                block.saturating_mul((blocks.count * problem.group * problem.batch) as u64).saturating_add(beyond);
+            let multiplied = whole.min(rows) * depth * outer_share;
+            let block = multiplied + summed + stored + copied + loaded_again;
+            let cost = (block.times(&[blocks.count, problem.group, problem.batch]) + beyond).rounded();
             let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(DirectChannels {
@@ -280,13 +274,13 @@ pub(crate) fn even_part(all: usize, most: usize) -> usize {
     all.div_ceil(all.div_ceil(most.clamp(1, all)))
 }
 
-/// Estimated slots of one (channel, tap) of a run of positions, in those of the tiles of `nv` vectors that have `most` positions or fewer, by ascending
-/// positions: the largest first, smaller ones for what is left. Weights come from L2, 20 bytes a slot.
-pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> usize {
-    let mut cost = 0usize;
+/// The estimate of one (channel, tap) of a run of positions by tiles of `nv` vectors and at most `most` positions: the largest
+/// tiles first, smaller ones for the remainder. `tiles` are sorted by positions. Weights come from L2, 20 bytes per
+/// multiply-add.
+pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> Cost {
+    let mut cost = Cost::ZERO;
     for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
-        let tile = (positions * nv).max(positions + nv).max(8).max(nv * vector_bytes / 20) + 1;
-        cost = (len / positions).saturating_mul(tile).saturating_add(cost);
+        cost += cost::tile(positions, nv, vector_bytes, false) * (len / positions);
         len %= positions;
     }
     cost

@@ -6,7 +6,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost, InPlace};
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -46,12 +46,6 @@ const FEWEST_IN_HALVES: usize = 32;
 
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
-
-/// Planes of output channels that a tile's input is made into before the next tile, at most, where tiles write rows: 16 to 96 channels on 112×112 positions took 1.4
-/// times as long with all planes in turns, 3 to 32 on 256×256 0.97 of it (a Xeon). On a Zen 4 the latter took 1.4 times as long, 1 to 32 on 32×32×32 1.1 times.
-fn most_planes(isa: Isa) -> usize {
-    if isa == Isa::Amx { 64 } else { 16 }
-}
 
 /// Positions of a block that is read in place, at least: rows of fewer are stored in short runs.
 const FEWEST_IN_PLACE: usize = 128;
@@ -101,7 +95,7 @@ impl Algorithm for DirectPositions {
     type Tables = TapTable;
 
     fn propose(query: &Query) -> Result<DirectPositions, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, layout, machine, .. } = query;
         let axes = query.axes()?;
         let forced = match layout {
             None => None,
@@ -129,12 +123,12 @@ impl Algorithm for DirectPositions {
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
 
-        let fetches = in_place && FETCHES && isa != Isa::Amx;
+        let fetches = in_place && FETCHES && machine.prefetch_pays;
         let waits = match problem.group_in {
-            1 => cost::beyond_cache(problem, datum_type, isa, machine),
+            1 => cost::beyond_cache(problem, datum_type, machine),
             _ => {
-                let slots = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
-                cost::beyond_caches(problem, datum_type, slots, lanes, isa)
+                let costs = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                cost::beyond_caches(problem, datum_type, costs, lanes, machine)
             }
         };
         let mut best: Option<DirectPositions> = None;
@@ -158,12 +152,13 @@ impl Algorithm for DirectPositions {
             } = GridBlocks::even(axes, block, apart, in_place);
             let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
             let copied = match in_place {
-                true => 0,
+                true => Cost::ZERO,
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * bundle);
                     let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
-                    let picks = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1 && isa != Isa::Amx;
-                    if picks { filled.saturating_add(block_rows.saturating_mul(cost::PICKED_ROW)) } else { filled }
+                    let selects = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1;
+                    let selected = Cost::new(machine.rates.strided_row) * block_rows;
+                    if selects { filled + selected } else { filled }
                 }
             };
             let chain = widest * problem.group_in;
@@ -178,22 +173,18 @@ impl Algorithm for DirectPositions {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
-                let tile_major = resident && !(rows && problem.group_out > most_planes(isa));
+                let tile_major = resident && !(rows && problem.group_out > machine.rates.planes_at_once as usize);
                 let panels = problem.group_out.div_ceil(mr);
                 let passes = match tile_major {
                     true => 1,
                     false => panels * if rows { phases / x.out_step } else { phases },
                 };
                 let read = match in_place {
-                    true => (flat / lanes).saturating_mul(problem.group_in).saturating_mul(cost::read_in_place(
-                        problem,
-                        bytes,
-                        (passes, panels),
-                        (mr, nv),
-                        isa,
-                        machine,
-                    )),
-                    false => 0,
+                    true => {
+                        let reading = InPlace { bytes, passes, panels, tile: (mr, nv) };
+                        reading.vector(problem, machine).times(&[flat / lanes, problem.group_in])
+                    }
+                    false => Cost::ZERO,
                 };
                 let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident);
                 // tiles that write rows end where rows end, the others run over
@@ -201,19 +192,19 @@ impl Algorithm for DirectPositions {
                     if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };
                 let (whole, rest) = (vectors / nv, vectors % nv);
                 let row_cost = |m: usize| {
-                    let last = if rest > 0 { tile_cost(m, rest) } else { 0 };
-                    whole.saturating_mul(tile_cost(m, nv)).saturating_add(last).saturating_mul(runs)
+                    let last = if rest > 0 { tile_cost(m, rest) } else { Cost::ZERO };
+                    (tile_cost(m, nv) * whole + last) * runs
                 };
-                let last = if remainder > 0 { row_cost(tail_mr) } else { 0 };
-                let multiplied = (problem.group_out / mr).saturating_mul(row_cost(mr)).saturating_add(last);
-                let unfinished = cost::SUMMED.saturating_mul(parts.saturating_sub(1));
+                let last = if remainder > 0 { row_cost(tail_mr) } else { Cost::ZERO };
+                let multiplied = row_cost(mr) * (problem.group_out / mr) + last;
+                let unfinished = cost::SUMMED * parts.saturating_sub(1);
+                let row_store = Cost::new(machine.rates.row_store);
                 let store = match rows {
-                    true if same_element => cost::from_registers(isa),
-                    true => cost::from_registers(isa).saturating_add(cost::NARROWED),
+                    true if same_element => row_store,
+                    true => row_store + cost::NARROWED,
                     false => cost::buffered(problem.data_format, mr.min(problem.group_out) * bundle),
                 };
-                let store = store.saturating_add(unfinished);
-                let stored = (runs * vectors).saturating_mul((problem.group_out * phases).saturating_mul(store));
+                let stored = (store + unfinished).times(&[runs, vectors, problem.group_out, phases]);
                 let chunk_tiles = match (chunk_tiles(mr * bundle, nv * lanes, x, element), rows && tile_major) {
                     (stored, false) => stored,
                     (stored, true) => stored.min(L1_SHARE / (chain * nv * lanes * element).max(1)).max(1),
@@ -222,23 +213,14 @@ impl Algorithm for DirectPositions {
                     (true, _) => {
                         let (at_once, of_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
                         let calls = block_rows.div_ceil(at_once).saturating_mul(of_row * panels * phases / x.out_step);
-                        calls.saturating_mul(cost::run_of_tiles(isa))
+                        Cost::new(machine.rates.row_tile_call) * calls
                     }
-                    (false, DataFormat::Ncx) => {
-                        block_rows.saturating_mul(problem.group_out * phases * cost::BUFFERED_ROW)
-                    }
-                    _ => 0,
+                    (false, DataFormat::Ncx) => cost::BUFFERED_ROW.times(&[block_rows, problem.group_out, phases]),
+                    _ => Cost::ZERO,
                 };
-                let stored = stored.saturating_add(rows_stored);
-                let moved = copied.saturating_add(read).saturating_add(stored);
-                let block = multiplied.saturating_mul(depth).saturating_add(moved);
-                let block = block.saturating_add(cost::BLOCK) as u64;
-                let cost = block.saturating_mul((blocks * problem.group * problem.batch) as u64);
-                let cost = match (problem.group_in, problem.group_out) {
-                    (1, 2..=8) if x.out_step > 1 => cost::of_multiplied_channels(cost),
-                    _ => cost,
-                };
-                let cost = cost.saturating_add(waits);
+                let block = multiplied * depth + copied + read + stored + rows_stored + cost::BLOCK;
+                let cost = block.times(&[blocks, problem.group, problem.batch]);
+                let cost = (cost + waits).rounded();
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(DirectPositions {
                         mr,

@@ -5,7 +5,7 @@
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::strides_of;
@@ -55,8 +55,8 @@ impl Algorithm for Gemv {
         let bytes = weights.saturating_mul(problem.group * width / VECTORS * query.element);
         let streamed = bytes > machine.l2;
         let load = if streamed { cost::STREAMED } else { 1 };
-        let group = weights.saturating_mul(problem.batch.max(load)).saturating_add(cost::PRODUCT);
-        Ok(Gemv { width, streamed, cost: (group as u64).saturating_mul(problem.group as u64) })
+        let group = Cost::new(1.0).times(&[weights, problem.batch.max(load)]) + cost::PRODUCT;
+        Ok(Gemv { width, streamed, cost: (group * problem.group).rounded() })
     }
 
     fn cost(&self) -> Option<u64> {

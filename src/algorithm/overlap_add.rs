@@ -78,12 +78,11 @@ impl Algorithm for OverlapAdd {
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
         let tile = channel_tiles.iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
         let tile = tile.ok_or("no kernel has tiles of so many columns")?;
-        let multiplied = positions.div_ceil(tile).saturating_mul(columns / width).saturating_mul(problem.group_in);
-        let multiplied = multiplied.saturating_mul(cost::tile(tile, vectors, 0, true));
-        let added = cost::RUN.saturating_add(axis.kernel.div_ceil(lanes).saturating_mul(cost::ADDED));
-        let added = positions.saturating_mul(problem.group_out).saturating_mul(added);
-        let group = multiplied.saturating_add(added).saturating_add(cost::CHANNEL) as u64;
-        let cost = group.saturating_mul((problem.group * problem.batch) as u64);
+        let multiplications = [positions.div_ceil(tile), columns / width, problem.group_in];
+        let multiplied = cost::tile(tile, vectors, 0, true).times(&multiplications);
+        let added = cost::ADDED_RUN + cost::ADDED * axis.kernel.div_ceil(lanes);
+        let group = multiplied + added.times(&[positions, problem.group_out]) + cost::OVERLAPPING_GROUP;
+        let cost = group.times(&[problem.group, problem.batch]).rounded();
         Ok(OverlapAdd { width, block, cost, axes: axes.clone() })
     }
 

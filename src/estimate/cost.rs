@@ -1,155 +1,306 @@
-//! What the planner's estimates are made of. A slot is one vector multiply-add.
+//! What the estimates of algorithms are made of.
 //!
-//! The constants were fitted to the times of random layers, each under every strategy that takes it (f32, one thread): those of channels to 480 on a Zen 4
-//! with AVX-512 (channels first), those of tile registers to 600 on a Xeon, of both directions and layouts, of input tiles, of input that is read in place and of
-//! what phases and col2im store to 1,200 there, and those of layers of one input channel a group, the two strategies made for them, to 1,200 more; those that
-//! hold where there are no tile registers to 900 on the Zen 4, and those of layers of one tap to 600 there. What is neither was set to the times of the layers
-//! in `benches/workloads.json`. They count what a strategy adds to the multiply-adds for each vector of results, memory traffic included; on the Xeon dense
-//! layers do 5.3 slots a nanosecond, those of one input channel a group 3.3. `cargo bench --bench planner` tells how far the choices they lead to are from
-//! the best ones.
+//! The unit of a [`Cost`] is one vector multiply-add. Every other step counts as the number of multiply-adds that take as
+//! long. What differs between machines is a rate of the machine ([`Rates`](crate::estimate::machine::Rates)); the constants
+//! here hold on all machines that were measured. They were fitted to the times of layers drawn at random, each under every
+//! algorithm that takes it. `benches/record/constants.md` has the measurements behind single constants, and
+//! `cargo bench --bench planner` measures how far the choices are from the best ones.
 
 use crate::estimate::machine::Machine;
 use crate::layout::input_tile::InputTiles;
-use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
+use std::cmp::Ordering;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul};
 use tract_core::internal::DatumType;
 
-/// What a block of a group costs where weights are the scalars, whatever its size.
-pub(crate) const BLOCK: usize = 300;
+/// An estimate, in vector multiply-adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub(crate) struct Cost(f64);
 
-/// Storing a vector of results that a register tile interleaves itself.
-pub(crate) fn from_registers(isa: Isa) -> usize {
-    if isa == Isa::Amx { 19 } else { 5 }
-}
+impl Cost {
+    pub const ZERO: Cost = Cost(0.0);
 
-/// What a run of such tiles costs, whatever its length: one an output row of each phase of rows, and panel.
-pub(crate) fn run_of_tiles(isa: Isa) -> usize {
-    if isa == Isa::Amx { 0 } else { 250 }
-}
+    pub const fn new(multiply_adds: f64) -> Cost {
+        Cost(multiply_adds)
+    }
 
-/// Narrowing a vector of such rows, by way of a buffer, to f16.
-pub(crate) const NARROWED: usize = 4;
+    /// This cost as often as there are parts.
+    pub fn times(self, factors: &[usize]) -> Cost {
+        factors.iter().fold(self, |cost, factor| cost * *factor)
+    }
 
-/// Loading and storing a vector of unfinished sums, once a chain.
-pub(crate) const SUMMED: usize = 4;
+    /// Compares two costs, as `f64::total_cmp` does.
+    pub fn total_order(self, other: Cost) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
 
-/// One step of tile registers, 32 positions by 32 input channels by 32 output channels in six products of parts: 170 to 190 ns in layers on a Xeon (159 of
-/// the unit's own) that makes 5 of the estimates' slots a nanosecond under the other strategies.
-pub(crate) const MULTIPLIED: usize = 850;
+    pub fn max(self, other: Cost) -> Cost {
+        Cost(self.0.max(other.0))
+    }
 
-/// What such tiles of sums cost besides, once a pass.
-pub(crate) const TILES: usize = 1250;
+    pub fn min(self, other: Cost) -> Cost {
+        Cost(self.0.min(other.0))
+    }
 
-/// Making parts of a vector of input channels of a cell.
-pub(crate) const PARTED: usize = 20;
-
-/// Loading the parts of the weights of a step for 16 output channels, once a block.
-pub(crate) const STREAMED_PARTS: usize = 310;
-
-/// What each of several blocks waits for such weights where all of them are more than L2 has (512 to 512 channels on 16×16 positions, 3×3 taps, channels last:
-/// 3.9 ms in one block, 5.5 in four).
-pub(crate) const READ_AGAIN: usize = 520;
-
-/// Loading such weights and making parts of them, once an accumulator block.
-pub(crate) const PARTED_WEIGHTS: usize = 650;
-
-/// Storing a vector of sums of the strategies with lanes of channels: transposed (21 on a Xeon whose output is in L3; less on a Zen 4 where the sixteen planes
-/// that are written at once do not fight for the same sets), or, where channels are last, as it is.
-pub(crate) fn from_lanes(problem: &Problem, datum_type: DatumType, isa: Isa) -> usize {
-    let plane = problem.axes.iter().fold(datum_type.size_of(), |bytes, axis| bytes.saturating_mul(axis.output));
-    match (problem.data_format, isa) {
-        (DataFormat::Nxc, _) => 6,
-        (_, Isa::Amx) => 17,
-        _ if plane.is_multiple_of(SAME_SETS) => 17,
-        _ => 13,
+    /// In whole multiply-adds, as decisions hold it.
+    pub fn rounded(self) -> u64 {
+        // saturates
+        self.0 as u64
     }
 }
 
-/// Transforming a vector of channels of a tile's input, for each of its products; a vector of weights; and products to results, each of which is
-/// stored and loaded once.
-pub(crate) const TRANSFORMED: usize = 4;
-pub(crate) const TRANSFORMED_WEIGHTS: usize = 8;
-pub(crate) const FROM_PRODUCTS: usize = 9;
-
-/// Loading a vector of weights there again, for each block but the first, where all of them are more than L2 has (256 to 256 channels, 5×5×5 taps on 4×4×4
-/// positions, took three times what its products take on a Xeon, whose L3 is slow; on a Zen 4 little more than the products).
-pub(crate) fn far_weight(isa: Isa) -> usize {
-    if isa == Isa::Amx { 30 } else { 3 }
+impl Add for Cost {
+    type Output = Cost;
+    fn add(self, other: Cost) -> Cost {
+        Cost(self.0 + other.0)
+    }
 }
 
-/// What moving data in and out adds where few products are made of it, as a multiple of the estimate: worth sharing, if not a reason to choose another strategy (two to
-/// four slots a nanosecond on a Xeon where dense layers have 5.6).
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.0 += other.0;
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
+        costs.fold(Cost::ZERO, Cost::add)
+    }
+}
+
+impl Mul<usize> for Cost {
+    type Output = Cost;
+    fn mul(self, times: usize) -> Cost {
+        Cost(self.0 * times as f64)
+    }
+}
+
+impl Mul<f64> for Cost {
+    type Output = Cost;
+    fn mul(self, factor: f64) -> Cost {
+        Cost(self.0 * factor)
+    }
+}
+
+impl Div<usize> for Cost {
+    type Output = Cost;
+    fn div(self, parts: usize) -> Cost {
+        Cost(self.0 / parts as f64)
+    }
+}
+
+/// Setting up a block of a group where weights are the scalars.
+pub(crate) const BLOCK: Cost = Cost(300.0);
+
+/// Narrowing a vector of results to f16 through a buffer.
+pub(crate) const NARROWED: Cost = Cost(4.0);
+
+/// Loading and storing a vector of unfinished sums, once per accumulation chain.
+pub(crate) const SUMMED: Cost = Cost(4.0);
+
+/// One step of tile registers: 32 positions by 32 input channels by 32 output channels, in six products of limbs.
+pub(crate) const MATRIX_STEP: Cost = Cost(850.0);
+
+/// Zeroing and storing the sums of such a step, once per pass.
+pub(crate) const MATRIX_PASS: Cost = Cost(1250.0);
+
+/// Splitting a vector of a pixel's input channels into limbs.
+pub(crate) const SPLIT: Cost = Cost(20.0);
+
+/// Loading the limbs of the weights of a step for 16 output channels, once per block.
+pub(crate) const STREAMED_LIMBS: Cost = Cost(310.0);
+
+/// What a block waits for such weights where there are several blocks and L2 does not hold all weights.
+pub(crate) const STREAMED_AGAIN: Cost = Cost(520.0);
+
+/// Loading such weights and splitting them into limbs, once per accumulator block.
+pub(crate) const SPLIT_WEIGHTS: Cost = Cost(650.0);
+
+/// Transforming a vector of channels of a tile's input, per product of the tile.
+pub(crate) const TRANSFORMED: Cost = Cost(4.0);
+
+/// Transforming a vector of weights, per product of the tile.
+pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
+
+/// Transforming products to a vector of results, each of which is stored and loaded once.
+pub(crate) const FROM_PRODUCTS: Cost = Cost(9.0);
+
+/// How much longer moving data takes a layer that has few products per element. It counts for sharing among threads only:
+/// all algorithms for such a layer have it.
 pub(crate) const MOVED: u64 = 2;
 
-/// Copying what the strategy that sums a channel's rows reads into input tiles, once an outer position; for windows, rows are long and few.
-pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool) -> usize {
-    let rows = input_tiles.channel_stride / input_tiles.pitch;
-    match windows {
-        true => rows.saturating_mul(14).saturating_add(input_tiles.count().saturating_mul(120)).saturating_add(600),
-        false => (input_tiles.channel_stride / lanes)
-            .saturating_mul(5)
-            .saturating_add(input_tiles.count().saturating_mul(185)),
+/// Listing the taps of a depthwise layer, once per run.
+pub(crate) const LISTED_ROWS: Cost = Cost(2000.0);
+
+/// Setting up a vector of channels of a depthwise layer whose lanes are channels, where lanes are gathered.
+pub(crate) const CHANNELS: Cost = Cost(1500.0);
+
+/// The same per tap, where lanes are loaded.
+pub(crate) const TAP_OF_PIXELS: Cost = Cost(45.0);
+
+/// Transposing a vector of channels-first input into pixels, where whole planes are transposed.
+pub(crate) const INTO_PIXELS: Cost = Cost(8.0);
+
+/// The same where parts of a block are transposed.
+pub(crate) const INTO_BLOCK: Cost = Cost(9.0);
+
+/// What a vector of pixels takes longer to read, and one of results to store, where L2 does not hold a row.
+pub(crate) const SPILLED: Cost = Cost(9.0);
+
+/// What a vector of pixels takes longer to read, and one of results to store, where L2 does not hold a row.
+pub(crate) const SPILLED: Cost = Cost(9.0);
+
+/// Setting up a run of pixels that have the same taps: one phase of an output row.
+pub(crate) const RUN_OF_PIXELS: Cost = Cost(150.0);
+
+/// Loading a vector of weights that is used once and that L2 does not hold.
+pub(crate) const STREAMED: usize = 3;
+
+/// How much longer such loads take where memory is slow. It counts for sharing among threads only.
+pub(crate) const WAITED: u64 = 3;
+
+/// Setting up a product of one position.
+pub(crate) const PRODUCT: Cost = Cost(100.0);
+
+/// Setting up a group whose products are added to the output where they overlap.
+pub(crate) const OVERLAPPING_GROUP: Cost = Cost(650.0);
+
+/// Adding a vector of products to the output, unaligned.
+pub(crate) const ADDED: Cost = Cost(6.0);
+
+/// Setting up a run of such vectors.
+pub(crate) const ADDED_RUN: Cost = Cost(40.0);
+
+/// Making, reading and adding a vector of col2im's products.
+pub(crate) const ACCUMULATED: Cost = Cost(8.0);
+
+/// Setting up an output row of col2im.
+pub(crate) const ACCUMULATED_ROW: Cost = Cost(190.0);
+
+/// Storing a vector of such a row, with its phases interleaved.
+pub(crate) fn accumulated_store(phases: usize) -> Cost {
+    if matches!(phases, 1 | 2 | 4) { Cost(28.0) } else { Cost(42.0) }
+}
+
+/// Storing a vector of positions element by element, where channels are last.
+pub(crate) const SCATTERED: Cost = Cost(80.0);
+
+/// Storing a row of a phase of a channel from a buffer of interleaved phases.
+pub(crate) const BUFFERED_ROW: Cost = Cost(50.0);
+
+/// Storing a vector of positions through a buffer in which the phases of a row are interleaved.
+///
+/// Channels-last results go through register transposes of at most 16 of a tile's `channels`. A register transpose costs the
+/// same however many of its channels are used.
+pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> Cost {
+    match data_format {
+        DataFormat::Ncx => Cost(20.0),
+        DataFormat::Nxc if channels < 4 => SCATTERED,
+        DataFormat::Nxc => Cost(12.0 + 130.0 / channels.min(16) as f64),
     }
 }
 
-/// Listing its taps, once a run.
-pub(crate) const LISTED_ROWS: u64 = 2000;
+/// Storing a vector of sums whose lanes are channels: as it is where channels are last, or else transposed.
+pub(crate) fn store_of_channels(problem: &Problem, datum_type: DatumType, machine: &Machine) -> Cost {
+    /// Planes whose distance is a multiple of this many bytes compete for the same sets of L1.
+    const ALIASED: usize = 4 << 10;
+    let plane = problem.axes.iter().fold(datum_type.size_of(), |bytes, axis| bytes.saturating_mul(axis.output));
+    match problem.data_format {
+        DataFormat::Nxc => Cost(6.0),
+        DataFormat::Ncx if plane.is_multiple_of(ALIASED) => Cost(machine.rates.aliased_transposed_store),
+        DataFormat::Ncx => Cost(machine.rates.transposed_store),
+    }
+}
 
-/// How that strategy goes over the results of a channel.
+/// Copying a vector of positions into a block. Channels-last input goes through register transposes, as in [`buffered`].
+pub(crate) fn copied(data_format: DataFormat, channels: usize) -> Cost {
+    match data_format {
+        DataFormat::Ncx => Cost(16.0),
+        DataFormat::Nxc => Cost(8.0 + 200.0 / channels.clamp(1, 16) as f64),
+    }
+}
+
+/// Filling the input tiles of some channels, where copying a vector of positions costs `copying`.
+pub(crate) fn filled(input_tiles: &InputTiles, channels: usize, lanes: usize, copying: Cost) -> Cost {
+    /// Setting up an input tile.
+    const TILE: Cost = Cost(100.0);
+    copying * (input_tiles.elements(channels) / lanes) + TILE * input_tiles.count() * channels
+}
+
+/// Copying the rows that a channel of [`depthwise_rows`](crate::algorithm::depthwise_rows) reads, once per outer position.
+pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool) -> Cost {
+    match windows {
+        // rows are long and few
+        true => {
+            let rows = input_tiles.channel_stride / input_tiles.pitch;
+            Cost(14.0) * rows + Cost(120.0) * input_tiles.count() + Cost(600.0)
+        }
+        false => Cost(5.0) * (input_tiles.channel_stride / lanes) + Cost(185.0) * input_tiles.count(),
+    }
+}
+
+/// The results of a channel of a depthwise layer, and what summing them costs in each variant.
 pub(crate) struct Rows {
     /// Output rows that are begun one by one.
     pub rows: usize,
     /// Vectors of results.
     pub vectors: usize,
-    /// Products of each.
+    /// Products of each result.
     pub taps: usize,
 }
 
 impl Rows {
-    fn of(&self, channel: usize, vector: usize, product_tenths: usize) -> usize {
-        let products = self.vectors.saturating_mul(self.taps).saturating_mul(product_tenths) / 10;
-        channel.saturating_add(self.vectors.saturating_mul(vector)).saturating_add(products)
+    fn of(&self, channel: f64, vector: f64, product: f64) -> Cost {
+        Cost(channel) + Cost(vector) * self.vectors + Cost(product) * self.vectors * self.taps
     }
 
-    /// Of so many interleaved phases: other numbers than powers of two go through memory.
-    pub fn interleaved(&self, phases: usize) -> usize {
-        let stored = if phases.is_power_of_two() { 4 } else { 20 };
-        self.of(67, stored, 17).saturating_add(self.rows.saturating_mul(54))
+    /// With interleaved phases. Numbers of phases other than powers of two go through memory.
+    pub fn interleaved(&self, phases: usize) -> Cost {
+        let stored = if phases.is_power_of_two() { 4.0 } else { 20.0 };
+        self.of(67.0, stored, 1.7) + Cost(54.0) * self.rows
     }
 
-    /// By a window that moves down a copy; rows of taps share what they load, as far as there are `several`. Where neighbouring results are two apart in the
-    /// input, few sums are under way, and their products wait for each other.
-    pub fn by_window(&self, every: usize, several: bool) -> usize {
-        match every {
-            2 => self.of(54, 7, 11).saturating_add(self.rows.saturating_mul(self.taps) / 5 * 2),
-            _ => self.of(54, 5, if several { 7 } else { 14 }),
+    /// By a window that moves down a copy of the input. With `several` rows of taps, they share their loads.
+    pub fn by_window(&self, stride: usize, several: bool) -> Cost {
+        match stride {
+            // few sums are in flight, and their products wait for each other
+            2 => self.of(54.0, 7.0, 1.1) + Cost(0.4) * self.rows * self.taps,
+            _ => self.of(54.0, 5.0, if several { 0.7 } else { 1.4 }),
         }
     }
 
     /// By a window that moves down the input and leaves out the padding.
-    pub fn by_window_in_place(&self, every: usize, several: bool) -> usize {
-        let row = if several { (self.taps.saturating_mul(7) / 5).saturating_add(34) } else { 10 };
-        match every {
-            2 => self.of(91, 13, 2).saturating_add(self.rows.saturating_mul(row)),
-            _ => self.of(268, 8, 6),
+    pub fn by_window_in_place(&self, stride: usize, several: bool) -> Cost {
+        let row = if several { Cost(1.4) * self.taps + Cost(34.0) } else { Cost(10.0) };
+        match stride {
+            2 => self.of(91.0, 13.0, 0.2) + row * self.rows,
+            _ => self.of(268.0, 8.0, 0.6),
         }
     }
 
-    /// By vectors that run over row ends, which `several` rows of taps make them mask.
-    pub fn by_plane(&self, several: bool) -> usize {
-        self.of(43, 7, if several { 19 } else { 10 })
+    /// By vectors that run over row ends. With `several` rows of taps, they are masked there.
+    pub fn by_plane(&self, several: bool) -> Cost {
+        self.of(43.0, 7.0, if several { 1.9 } else { 1.0 })
     }
 }
 
-/// Bytes of input and output that L3 keeps from run to run, about, where there are no tile registers.
-const KEPT: usize = 10 << 20;
+/// Summing `vectors` vectors of pixels of `taps` products each, and storing them. With `shared`, neighbouring taps are as far
+/// apart as positions, and share their loads.
+pub(crate) fn pixels(data_format: DataFormat, vectors: usize, taps: usize, shared: bool) -> Cost {
+    let product = if shared { 1.0 } else { 1.25 };
+    let stored = if data_format == DataFormat::Ncx { 12.0 } else { 6.0 };
+    (Cost(product) * taps + Cost(stored)) * vectors
+}
 
-/// What input and output add where groups have one input channel: a slot for so many bytes that L2 does not have on a Xeon, or L3 on a Zen 4, where what L3 has costs
-/// next to nothing (256 to 256 channels on 56×56 positions, stride 2).
-pub(crate) fn beyond_cache(problem: &Problem, datum_type: DatumType, isa: Isa, machine: &Machine) -> u64 {
-    let [input, output] = moved_bytes(problem, datum_type);
-    let (kept, bytes) = if isa == Isa::Amx { (machine.l2, 20) } else { (KEPT, 6) };
-    (input.saturating_add(output).saturating_sub(kept) / bytes) as u64
+/// The same where the lanes of each product are gathered, by permutation instructions or one by one.
+pub(crate) fn gathered_pixels(vectors: usize, products: usize, shared: bool, by_permutation: bool) -> Cost {
+    let product = match (by_permutation, shared) {
+        (false, _) => 10.0,
+        (true, true) => 1.1,
+        (true, false) => 1.8,
+    };
+    (Cost(product) * products + Cost(6.0)) * vectors
 }
 
 /// Bytes of the input, and of the output.
@@ -158,164 +309,88 @@ fn moved_bytes(problem: &Problem, datum_type: DatumType) -> [usize; 2] {
         .map(|shape| shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
 }
 
-/// What a vector of channels costs the strategy that sums cells, whatever their size: where lanes are picked, and for each tap where they are not.
-pub(crate) const CHANNELS: usize = 1500;
-pub(crate) const TAP_OF_CELLS: usize = 45;
-
-/// What cells take of their estimate where a row of them is more than a quarter of L2, and what phases do where one channel
-/// becomes several, interleaved: the same work is half as much again there, or little more than half.
-pub(crate) fn of_long_rows(cost: u64) -> u64 {
-    cost.saturating_mul(8) / 5
-}
-pub(crate) fn of_multiplied_channels(cost: u64) -> u64 {
-    cost.saturating_mul(5) / 8
+/// Reading the input and writing the output of a layer of one input channel per group, as far as the caches do not hold them.
+pub(crate) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> Cost {
+    let [input, output] = moved_bytes(problem, datum_type);
+    let beyond = input.saturating_add(output).saturating_sub(machine.cached_bytes());
+    Cost(beyond as f64 / machine.rates.bytes_per_fma)
 }
 
-/// Transposing a vector of channels-first input on its way into cells, all of a plane's, and some of a block's.
-pub(crate) const INTO_CELLS: usize = 8;
-pub(crate) const INTO_BLOCK: usize = 9;
-
-/// What a run of cells costs that have the same taps, one phase of an output row, whatever its length.
-pub(crate) const RUN_OF_CELLS: usize = 150;
-
-/// Such a run near the end of a row, one of as many as there are places with other taps, for each tap, whatever the channels (8 to 8 channels on 12×12×12
-/// positions, 5×5×5 taps: a quarter of the time was estimated on a Zen 4).
-pub(crate) const TAP_OF_EDGE: usize = 15;
-
-/// A vector of sums of `taps` products of cells, and its store. Neighbouring taps that are as far apart as positions have `shared` loads.
-pub(crate) fn cells(data_format: DataFormat, vectors: usize, taps: usize, shared: bool) -> usize {
-    let products = if shared { taps } else { taps * 5 / 4 };
-    let stored = if data_format == DataFormat::Ncx { 12 } else { 6 };
-    vectors.saturating_mul(products.saturating_add(stored))
-}
-
-/// A vector of sums of so many products, for each of which lanes are picked, by instructions of their own or not, and its store; `shared` as above.
-pub(crate) fn picked(vectors: usize, products: usize, shared: bool, by_instructions: bool) -> usize {
-    let tenths = match (by_instructions, shared) {
-        (false, _) => 100,
-        (true, true) => 11,
-        (true, false) => 18,
-    };
-    vectors.saturating_mul(products.saturating_mul(tenths) / 10 + 6)
-}
-
-/// Loading a vector of weights that is used once and is not in L2, and what a product of one position costs besides.
-pub(crate) const STREAMED: usize = 3;
-
-/// What such loads wait for memory where that is slow, as a multiple of the estimate: a second thread is worth having for it (240 us of one, 190 of two, on a
-/// Xeon whose L3 gives a core 28 GB/s; the estimate holds on a Zen 4).
-pub(crate) const WAITED: u64 = 3;
-pub(crate) const PRODUCT: usize = 100;
-
-/// What a group costs whose products are added to the output where they overlap, whatever its size.
-pub(crate) const CHANNEL: usize = 650;
-
-/// Adding a vector of products to the output, unaligned, and what a run of them costs besides.
-pub(crate) const ADDED: usize = 6;
-pub(crate) const RUN: usize = 40;
-
-/// Making, reading and adding a vector of products; what an output row costs besides, whatever its length, and storing a vector of it, of so many
-/// interleaved phases.
-pub(crate) const GATHERED: usize = 8;
-pub(crate) const GATHERED_ROW: u64 = 190;
-pub(crate) fn gathered_store(phases: usize) -> usize {
-    if matches!(phases, 1 | 2 | 4) { 28 } else { 42 }
-}
-
-/// Storing a vector of positions element by element, where channels are last.
-pub(crate) const SCATTERED: usize = 80;
-
-/// Storing a vector of positions by way of a buffer in which the phases of a row are interleaved. Channels last take squares of at most sixteen of a
-/// tile's `channels`, and a square costs the same however full it is.
-pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> usize {
-    match data_format {
-        DataFormat::Ncx => 20,
-        DataFormat::Nxc if channels < 4 => SCATTERED,
-        DataFormat::Nxc => 12 + 130 / channels.min(16),
-    }
-}
-
-/// Storing a row of a phase of a channel from such a buffer, whatever its length.
-pub(crate) const BUFFERED_ROW: usize = 50;
-
-/// Filling the input tiles of some channels, of which a vector of positions costs `copying`, and each input tile something besides, whatever its size.
-pub(crate) fn filled(input_tiles: &InputTiles, channels: usize, lanes: usize, copying: usize) -> usize {
-    const SHEET: usize = 100;
-    let vectors = (input_tiles.elements(channels) / lanes).saturating_mul(copying);
-    vectors.saturating_add(input_tiles.count().saturating_mul(channels).saturating_mul(SHEET))
-}
-
-/// A row of a channel of which only some positions are picked, as no tap reads the others, whatever its length (192 to 384 channels on 32×32 positions, 1×1 taps of
-/// stride 2: 0.4 of the time was estimated on a Zen 4).
-pub(crate) const PICKED_ROW: usize = 100;
-
-/// Planes so many bytes apart, or a multiple, fight for the same sets of L1, and for one or two of L2.
-const SAME_SETS: usize = 4 << 10;
-const SAME_SETS_OF_L2: usize = 64 << 10;
-const WAITED_FOR: usize = 40;
-
-/// Reading a vector of positions where it is, of an input of so many `bytes`, for `panels` of `mr` × `nv` tiles, in as many `passes` as the input is gone
-/// over. Many planes, and few cache lines at once of each, are not fetched by the CPU itself (256 to 20 channels on 128×128 positions took twice what their
-/// products take on a Xeon). On a Zen 4 tiles fetch them, and one pass is as fast as the products (512 to 24 on 160×160: 0.6 of the time before). What the first
-/// panel fetched is not always there for the next ones: 256 to 48 on 100×100 took 1.7 times as long by 24×1 as by 12×2. Of planes that fight for one set of
-/// L2, tiles wait for each line some forty slots, whether they make 16 or 24 products of it.
-pub(crate) fn read_in_place(
-    problem: &Problem,
-    bytes: usize,
-    (passes, panels): (usize, usize),
-    (mr, nv): (usize, usize),
-    isa: Isa,
-    machine: &Machine,
-) -> usize {
-    let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);
-    match (isa, problem.group_in, bytes > machine.l2) {
-        (Isa::Amx, 64.., false) => 6,
-        (Isa::Amx, 64.., true) => 20,
-        (Isa::Amx, ..) | (_, _, false) => 0,
-        _ if problem.group_in >= 128 && plane.is_multiple_of(SAME_SETS_OF_L2) => {
-            passes.saturating_mul(WAITED_FOR.saturating_sub(mr).max(8))
-        }
-        _ if nv == 1 && panels > 1 => passes.saturating_add(30),
-        _ if passes <= 1 => 1,
-        _ if plane.is_multiple_of(SAME_SETS) => passes.saturating_mul(8),
-        _ => passes.saturating_mul(2),
-    }
-}
-
-/// What input and output cost besides where both are more than L3 keeps, by the strategy's slots a vector: nothing on the Xeon, whose estimates were
-/// fitted to such layers without.
+/// Reading the input and writing the output of a dense layer, by the algorithm's costs per vector of each, where the caches
+/// do not hold both.
 pub(crate) fn beyond_caches(
     problem: &Problem,
     datum_type: DatumType,
-    (of_input, of_output): (u64, u64),
+    [per_input, per_output]: [Cost; 2],
     lanes: usize,
-    isa: Isa,
-) -> u64 {
+    machine: &Machine,
+) -> Cost {
     let [input, output] = moved_bytes(problem, datum_type);
-    if isa == Isa::Amx || input.saturating_add(output) < KEPT {
-        return 0;
+    if input.saturating_add(output) < machine.cached_bytes() {
+        return Cost::ZERO;
     }
-    let vectors = |bytes: usize| (bytes / (lanes * datum_type.size_of())) as u64;
-    vectors(input).saturating_mul(of_input).saturating_add(vectors(output).saturating_mul(of_output))
+    let vectors = |bytes: usize| bytes / (lanes * datum_type.size_of());
+    (per_input * vectors(input) + per_output * vectors(output)) * machine.rates.dense_traffic
 }
 
-/// The slots of strategies that read some positions of many planes and write as many of several: twelve to twenty. Of those that read
-/// cells of channels and store squares, five to eight. What is read in place is fetched ahead, and its results are stored in long runs.
-pub(crate) const BEYOND_BY_PLANES: (u64, u64) = (16, 16);
-pub(crate) const BEYOND_BY_CELLS: (u64, u64) = (6, 6);
-pub(crate) const BEYOND_IN_PLACE: (u64, u64) = (4, 6);
+/// A vector of input and of output beyond the caches, for algorithms that read some positions of many planes and write some
+/// of several.
+pub(crate) const BEYOND_BY_PLANES: [Cost; 2] = [Cost(16.0), Cost(16.0)];
+/// The same for those that read pixels and store register transposes.
+pub(crate) const BEYOND_BY_PIXELS: [Cost; 2] = [Cost(6.0), Cost(6.0)];
+/// The same for input that is read in place and prefetched.
+pub(crate) const BEYOND_IN_PLACE: [Cost; 2] = [Cost(4.0), Cost(6.0)];
 
-/// Copying a vector of positions into a block. Channels last take squares, as above.
-pub(crate) fn copied(data_format: DataFormat, channels: usize) -> usize {
-    match data_format {
-        DataFormat::Ncx => 16,
-        DataFormat::Nxc => 8 + 200 / channels.clamp(1, 16),
+/// How tiles go over an input that they read in place.
+pub(crate) struct InPlace {
+    /// Bytes of the input.
+    pub bytes: usize,
+    /// How many times the input is read.
+    pub passes: usize,
+    /// Panels of output channels.
+    pub panels: usize,
+    /// Output channels and vectors of positions of a tile.
+    pub tile: (usize, usize),
+}
+
+impl InPlace {
+    /// Reading a vector of positions of one plane.
+    ///
+    /// The caches of a CPU prefetch few planes at a time. What the first panel loaded is not always there for the next ones.
+    pub fn vector(&self, problem: &Problem, machine: &Machine) -> Cost {
+        const ALIASED: usize = 4 << 10;
+        const ALIASED_L2: usize = 64 << 10;
+        /// Planes from which on those that compete for the same sets of L2 evict each other.
+        const EVICTING: usize = 128;
+        /// What is left of the wait where a tile makes many products meanwhile.
+        const LEAST_WAIT: f64 = 8.0;
+        let InPlace { bytes, passes, panels, tile: (mr, nv) } = *self;
+        let rates = &machine.rates;
+        if problem.group_in < rates.fetched_planes as usize {
+            return Cost::ZERO;
+        }
+        if bytes <= machine.l2 {
+            return Cost(rates.near_in_place);
+        }
+        let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);
+        let waits = rates.aliased_in_place_l2 > 0.0;
+        if waits && problem.group_in >= EVICTING && plane.is_multiple_of(ALIASED_L2) {
+            return Cost((rates.aliased_in_place_l2 - mr as f64).max(LEAST_WAIT)) * passes;
+        }
+        if rates.narrow_in_place > 0.0 && nv == 1 && panels > 1 {
+            return Cost(rates.narrow_in_place) + Cost(1.0) * passes;
+        }
+        if passes <= 1 {
+            return Cost(rates.far_in_place);
+        }
+        let again = if plane.is_multiple_of(ALIASED) { rates.aliased_in_place } else { rates.far_in_place_again };
+        Cost(rates.far_in_place).max(Cost(again) * passes)
     }
 }
 
-/// One (channel, tap) of an `m` × `n` tile. Bounds: the multiply-adds; a load for each operand; eight accumulators to hide the latency; 20 bytes a slot from
-/// L2, where the input is not `resident` in L1.
-pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool) -> usize {
+/// One (channel, tap) of an `m` × `n` tile: the largest of its multiply-adds, a load for each operand, the latency that eight
+/// accumulators hide, and 20 bytes per multiply-add from L2 where L1 does not hold the input (`resident`).
+pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool) -> Cost {
     let streamed = if resident { 0 } else { n * vector_bytes / 20 };
-    (m * n).max(m + n).max(8).max(streamed) + 1
+    Cost(((m * n).max(m + n).max(8).max(streamed) + 1) as f64)
 }

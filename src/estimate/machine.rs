@@ -1,48 +1,349 @@
-//! What the planner knows of the machine.
+//! The machines that plans are made for, as data: one row for each.
+//!
+//! A row has the sizes of the caches and the [`Rates`] that estimates are made of. `cargo bench --bench planner -- --fit`
+//! fits the rates to the machine at hand and prints a row. A machine without a row takes the rates of
+//! [`Machine::GENERIC`] and the sizes of its own caches.
 
 use crate::simd::isa::Isa;
+use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
+use tract_core::internal::*;
+use tract_linalg::cache::cache_info;
+
+/// Declares [`Rates`] and the access to its fields by name, which fitting needs.
+macro_rules! rates {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// How fast a machine does what algorithms consist of. The unit is a vector multiply-add, unless a rate says
+        /// otherwise.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct Rates {
+            $($(#[doc = $doc])+ pub(crate) $name: f64,)+
+        }
+
+        impl Rates {
+            /// The names of all rates.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+            /// The rate of a name.
+            pub fn get(&self, name: &str) -> Option<f64> {
+                match name {
+                    $(stringify!($name) => Some(self.$name),)+
+                    _ => None,
+                }
+            }
+
+            /// The same rates with another value for a name. An unknown name and a value that is not a finite number
+            /// from zero on change nothing.
+            pub fn with(mut self, name: &str, value: f64) -> Rates {
+                if value.is_finite() && value >= 0.0 {
+                    match name {
+                        $(stringify!($name) => self.$name = value,)+
+                        _ => {}
+                    }
+                }
+                self
+            }
+        }
+    };
+}
+
+rates! {
+    /// Vector multiply-adds per nanosecond in dense layers. It converts estimates to times.
+    fma_per_ns,
+    /// Storing a vector of an output row from a register tile.
+    row_store,
+    /// Calling a register tile that writes an output row itself.
+    row_tile_call,
+    /// Transposing and storing a vector of sums whose lanes are channels.
+    transposed_store,
+    /// The same where the planes of the output lie a multiple of 4 KiB apart, and so compete for the same cache sets.
+    aliased_transposed_store,
+    /// Loading a vector of weights again that L2 no longer holds.
+    far_weights,
+    /// The share of the last-level cache whose contents a thread finds again in its next run. Zero where only L2 counts.
+    l3_share,
+    /// Bytes beyond the caches that are read or written in the time of a vector multiply-add.
+    bytes_per_fma,
+    /// How much of the memory traffic of dense layers shows in their time: 1 for all of it, 0 where it hides behind
+    /// arithmetic.
+    dense_traffic,
+    /// The same for channels-first layers of one channel per group whose lanes are channels.
+    pixel_traffic,
+    /// What a tap adds to the summing of a position near the border of such layers.
+    border_tap,
+    /// Reading a vector of the input in place that L2 holds, of more planes than `fetched_planes`.
+    near_in_place,
+    /// Reading a vector of the input in place that L2 does not hold, in one pass.
+    far_in_place,
+    /// The same in several passes, for each of them.
+    far_in_place_again,
+    /// The same where the planes compete for the same sets of L1.
+    aliased_in_place,
+    /// The same where the planes compete for the same sets of L2. The multiply-adds of the tile are part of it.
+    aliased_in_place_l2,
+    /// What several panels of one vector wait for input in place, besides its passes.
+    narrow_in_place,
+    /// Planes that the CPU prefetches by itself.
+    fetched_planes,
+    /// Selecting the positions of a row that strided taps read.
+    strided_row,
+    /// Output planes that a tile's input is multiplied into before the next tile, at most.
+    planes_at_once,
+    /// Nanoseconds of work from which on it is worth waking another thread.
+    share_ns,
+    /// Nanoseconds of work from which on it is worth sharing with a thread that spins.
+    share_awake_ns,
+}
 
 /// A machine that plans are made for: see [`PlanOptions::machine`](crate::PlanOptions::machine).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     name: &'static str,
-    isa: Option<Isa>,
+    isa: Isa,
     /// Bytes of a core's second-level cache.
     pub(crate) l2: usize,
+    /// Bytes of the last-level cache, 0 where there is none besides L2.
+    pub(crate) l3: usize,
+    pub(crate) rates: Rates,
+    /// Whether prefetch instructions ahead of a tile's reads pay.
+    pub(crate) prefetch_pays: bool,
+    /// The CPUs that the row was fitted on.
+    cpus: &'static [Cpu],
+}
+
+/// The vendor of x86 CPUs, their family, and a range of models.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cpu {
+    vendor: &'static str,
+    family: u32,
+    models: (u32, u32),
 }
 
 impl Machine {
-    /// An x86 core with AVX-512 and 1 MiB of L2.
-    pub const ZEN4: Machine = Machine { name: "zen4", isa: Some(Isa::Avx512), l2: 1 << 20 };
-    /// An x86 core with AVX-512, tile registers and 2 MiB of L2.
-    pub const SAPPHIRE_RAPIDS: Machine = Machine { name: "sapphire_rapids", isa: Some(Isa::Amx), l2: 2 << 20 };
-    /// A core of which nothing is known: portable kernels, and the 512 KiB of L2 that application cores have at least.
-    pub const GENERIC: Machine = Machine { name: "generic", isa: Some(Isa::Portable), l2: 512 << 10 };
+    /// AMD's Zen 4 with AVX-512.
+    pub const ZEN4: Machine = Machine {
+        name: "zen4",
+        isa: Isa::Avx512,
+        l2: 1 << 20,
+        l3: 32 << 20,
+        rates: Rates {
+            fma_per_ns: 3.97,
+            row_store: 5.0,
+            row_tile_call: 250.0,
+            transposed_store: 13.0,
+            aliased_transposed_store: 17.0,
+            far_weights: 3.0,
+            l3_share: 0.3125,
+            bytes_per_fma: 6.0,
+            dense_traffic: 1.0,
+            pixel_traffic: 1.0,
+            border_tap: 15.0,
+            near_in_place: 0.0,
+            far_in_place: 1.0,
+            far_in_place_again: 2.0,
+            aliased_in_place: 8.0,
+            aliased_in_place_l2: 40.0,
+            narrow_in_place: 30.0,
+            fetched_planes: 0.0,
+            strided_row: 100.0,
+            planes_at_once: 16.0,
+            share_ns: 34_000.0,
+            share_awake_ns: 5_000.0,
+        },
+        prefetch_pays: true,
+        cpus: &[
+            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x10, 0x1f) },
+            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x60, 0x7f) },
+            Cpu { vendor: "AuthenticAMD", family: 25, models: (0xa0, 0xaf) },
+        ],
+    };
 
-    /// Every machine that has a name.
+    /// Intel's Sapphire Rapids with tile registers (AMX).
+    pub const SAPPHIRE_RAPIDS: Machine = Machine {
+        name: "sapphire_rapids",
+        isa: Isa::Amx,
+        l2: 2 << 20,
+        l3: 32 << 20,
+        rates: Rates {
+            fma_per_ns: 5.3,
+            row_store: 19.0,
+            row_tile_call: 0.0,
+            transposed_store: 17.0,
+            aliased_transposed_store: 17.0,
+            far_weights: 30.0,
+            l3_share: 0.0,
+            bytes_per_fma: 20.0,
+            dense_traffic: 0.0,
+            pixel_traffic: 0.0,
+            border_tap: 0.0,
+            near_in_place: 6.0,
+            far_in_place: 20.0,
+            far_in_place_again: 0.0,
+            aliased_in_place: 0.0,
+            aliased_in_place_l2: 0.0,
+            narrow_in_place: 0.0,
+            fetched_planes: 64.0,
+            strided_row: 0.0,
+            planes_at_once: 64.0,
+            share_ns: 25_000.0,
+            share_awake_ns: 25_000.0,
+        },
+        prefetch_pays: false,
+        cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
+    };
+
+    /// A machine of which nothing is known but that it has 512 KiB of L2, as application cores have at least. Its rates are
+    /// those of [`Machine::ZEN4`].
+    pub const GENERIC: Machine = Machine {
+        name: "generic",
+        isa: Isa::Portable,
+        l2: 512 << 10,
+        l3: 0,
+        rates: Machine::ZEN4.rates,
+        prefetch_pays: true,
+        cpus: &[],
+    };
+
+    /// Every machine that has a row, [`Machine::GENERIC`] last.
     pub const ALL: &[Machine] = &[Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::GENERIC];
 
-    /// The machine that this program runs on. Linux tells its L2; elsewhere that of [`Machine::GENERIC`] is taken.
+    /// The machine that this program runs on, with its best instruction set.
     pub fn current() -> &'static Machine {
         static CURRENT: OnceLock<Machine> = OnceLock::new();
-        CURRENT.get_or_init(|| {
-            let l2 = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size")
-                .ok()
-                .and_then(|text| text.trim().strip_suffix('K')?.parse::<usize>().ok())
-                .map(|kib| kib << 10)
-                .filter(|bytes| (128 << 10..=16 << 20).contains(bytes));
-            Machine { name: "current", isa: None, l2: l2.unwrap_or(Machine::GENERIC.l2) }
+        CURRENT.get_or_init(|| Machine::with_isa(Isa::best()))
+    }
+
+    /// The machine that this program runs on, as plans for an instruction set see it: the row that was fitted on its CPU
+    /// with that instruction set, or else [`Machine::GENERIC`], in both cases with the caches that tract detects.
+    pub fn with_isa(isa: Isa) -> Machine {
+        static CPU: OnceLock<Option<(String, u32, u32)>> = OnceLock::new();
+        let detected = cache_info();
+        let cpu = CPU.get_or_init(this_cpu).as_ref();
+        let row = cpu.and_then(|cpu| Machine::ALL.iter().find(|row| row.isa == isa && row.describes(cpu)));
+        let row = row.unwrap_or(&Machine::GENERIC);
+        let known = |bytes: usize, otherwise: usize| if bytes > 0 { bytes } else { otherwise };
+        Machine { isa, l2: known(detected.l2, row.l2), l3: known(detected.l3, row.l3), ..*row }
+    }
+
+    /// The row of a name.
+    ///
+    /// # Errors
+    /// An unknown name; the message lists the known ones.
+    pub fn from_name(name: &str) -> TractResult<Machine> {
+        Machine::ALL.iter().copied().find(|machine| machine.name == name).with_context(|| {
+            let known: Vec<&str> = Machine::ALL.iter().map(|machine| machine.name).collect();
+            format!("machine: machine={name}, the known ones are {}", known.join(", "))
         })
     }
 
-    /// Its name.
+    /// The name of its row.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
     /// The best instruction set that it has.
     pub fn isa(&self) -> Isa {
-        self.isa.unwrap_or_else(Isa::best)
+        self.isa
+    }
+
+    /// Its rates.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// The same row with another instruction set.
+    pub fn with_instruction_set(self, isa: Isa) -> Machine {
+        Machine { isa, ..self }
+    }
+
+    /// The same machine with other rates, as fitting tries them.
+    pub fn with_rates(self, rates: Rates) -> Machine {
+        Machine { rates, ..self }
+    }
+
+    /// Bytes whose contents a thread finds again in its caches at the next run.
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.l2.max((self.l3 as f64 * self.rates.l3_share) as usize)
+    }
+
+    /// The time of an estimate, in nanoseconds.
+    pub(crate) fn nanoseconds(&self, cost: u64) -> f64 {
+        cost as f64 / self.rates.fma_per_ns
+    }
+
+    fn describes(&self, cpu: &(String, u32, u32)) -> bool {
+        let (vendor, family, model) = cpu;
+        let is_of = |known: &Cpu| {
+            (known.vendor, known.family) == (vendor.as_str(), *family)
+                && (known.models.0..=known.models.1).contains(model)
+        };
+        self.cpus.iter().any(is_of)
+    }
+}
+
+impl Eq for Machine {}
+
+impl Hash for Machine {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.name, self.isa, self.l2, self.l3).hash(state);
+    }
+}
+
+/// The vendor, family and model of the CPU that this program runs on. None where it is no x86 CPU.
+fn this_cpu() -> Option<(String, u32, u32)> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let cpuid = raw_cpuid::CpuId::new();
+        let features = cpuid.get_feature_info()?;
+        Some((cpuid.get_vendor_info()?.as_str().to_string(), features.family_id().into(), features.model_id().into()))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_names_of_their_own() -> TractResult<()> {
+        for row in Machine::ALL {
+            assert_eq!(Machine::from_name(row.name())?, *row);
+        }
+        let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
+        assert_eq!(error, "machine: machine=cray, the known ones are zen4, sapphire_rapids, generic");
+        Ok(())
+    }
+
+    #[test]
+    fn rates_are_found_by_name() {
+        let rates = Machine::ZEN4.rates;
+        for name in Rates::NAMES {
+            let changed = rates.with(name, 123.0);
+            assert_eq!(changed.get(name), Some(123.0));
+            assert_ne!(changed, rates);
+            assert_eq!(rates.with(name, f64::NAN), rates);
+            assert_eq!(rates.with(name, -1.0), rates);
+        }
+        assert_eq!(rates.get("none"), None);
+        assert_eq!(rates.with("none", 1.0), rates);
+    }
+
+    #[test]
+    fn cpus_are_told_apart() {
+        let genoa = ("AuthenticAMD".to_string(), 25, 0x11);
+        let milan = ("AuthenticAMD".to_string(), 25, 0x01);
+        assert!(Machine::ZEN4.describes(&genoa));
+        assert!(!Machine::ZEN4.describes(&milan));
+        assert!(!Machine::SAPPHIRE_RAPIDS.describes(&genoa));
+        assert!(!Machine::GENERIC.describes(&genoa));
+    }
+
+    #[test]
+    fn this_machine_has_caches() {
+        let machine = Machine::current();
+        assert!(machine.l2 >= 64 << 10, "l2={}", machine.l2);
+        assert!(machine.cached_bytes() >= machine.l2);
+        assert_eq!(machine.isa(), Isa::best());
     }
 }

@@ -16,8 +16,8 @@ mod tests;
 #[forbid(unsafe_code)]
 mod workers;
 
+use crate::estimate::machine::Machine;
 use crate::knobs::TRACT_DECONV_SHARE_FROM;
-use crate::simd::isa::Isa;
 use queue::Queue;
 use scope::{Scope, share_work};
 use std::cell::Cell;
@@ -27,18 +27,6 @@ use std::time::{Duration, Instant};
 use tract_core::internal::*;
 use workers::{Pool, Workers};
 pub use workers::{set_spin_time, spin_time};
-
-/// Estimated cost, in vector multiply-adds, below which work is never shared, about 34 us: asking for a thread takes some, and one that comes late is waited for while
-/// it runs a task. With 29 us a model of three such layers took 1.5 times as long on two threads; with 40 us, one of many took 1.3 times as long, as threads that
-/// are not asked for go to sleep.
-const LEAST_SHARED: u64 = 135_000;
-
-/// The same where a worker spins, about 5 us: it is asked within a microsecond. On a Zen 4 a vocoder took .37 ms for .56 on two threads, small U-Nets and generators
-/// .8 of their time. With tile registers layers as small gained nothing (a Xeon), and nothing else was measured.
-fn least_shared_awake() -> u64 {
-    static LEAST: OnceLock<u64> = OnceLock::new();
-    *LEAST.get_or_init(|| if matches!(Isa::best(), Isa::Avx2 | Isa::Avx512) { 20_000 } else { LEAST_SHARED })
-}
 
 /// What [`set_share_from`] was called with.
 static SHARE_FROM: AtomicU64 = AtomicU64::new(NOT_SET);
@@ -65,13 +53,16 @@ fn set() -> Option<u64> {
 /// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or the calling one and the workers that are awake, or one
 /// where it is not worth more, unless [`TRACT_DECONV_SHARE_FROM`] decides.
 pub fn threads(cost: u64) -> usize {
+    let machine = Machine::current();
+    let time = machine.nanoseconds(cost);
+    let is_below = |least: f64| set().map_or(time < least, |least| cost < least);
     // small work does not ask for the executor
-    if cost < set().unwrap_or(least_shared_awake()) {
+    if is_below(machine.rates.share_awake_ns) {
         return 1;
     }
     match Pool::current() {
         None => 1,
-        Some(pool) if cost < set().unwrap_or(LEAST_SHARED) => 1 + awake(&pool),
+        Some(pool) if is_below(machine.rates.share_ns) => 1 + awake(&pool),
         Some(pool) => pool.threads(),
     }
 }

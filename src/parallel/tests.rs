@@ -107,6 +107,22 @@ fn a_panic_is_the_callers() {
     }
 }
 
+/// The lowest estimate that is shared with threads that sleep.
+fn least_shared() -> u64 {
+    least(Machine::current().rates.share_ns)
+}
+
+/// The lowest estimate that is shared with threads that spin.
+fn least_shared_awake() -> u64 {
+    least(Machine::current().rates.share_awake_ns)
+}
+
+/// The lowest estimate that takes as long.
+fn least(ns: f64) -> u64 {
+    let about = (ns * Machine::current().rates.fma_per_ns) as u64;
+    (about.saturating_sub(1)..).find(|cost| Machine::current().nanoseconds(*cost) >= ns).unwrap_or(about)
+}
+
 #[test]
 fn work_is_shared_out_to_as_many_threads_as_an_executor_has() {
     for (name, executor) in executors() {
@@ -115,21 +131,21 @@ fn work_is_shared_out_to_as_many_threads_as_an_executor_has() {
             Executor::MultiThread(pool) => pool.current_num_threads(),
             Executor::RayonGlobal => rayon::current_num_threads(),
         };
-        assert_eq!(multithread_tract_scope(executor, || threads(LEAST_SHARED)), wanted, "on {name}");
+        assert_eq!(multithread_tract_scope(executor, || threads(least_shared())), wanted, "on {name}");
     }
 }
 
 #[test]
 fn little_work_is_not_shared() {
     for (name, executor) in executors() {
-        assert_eq!(multithread_tract_scope(executor, || threads(LEAST_SHARED - 1)), 1, "on {name}");
+        assert_eq!(multithread_tract_scope(executor, || threads(least_shared() - 1)), 1, "on {name}");
     }
 }
 
 #[test]
 fn a_worker_is_called_for_small_work_that_comes_again_and_again() {
     let _turn = spin_time_is_mine();
-    if least_shared_awake() == LEAST_SHARED || workers::most_spinning() == 0 {
+    if least_shared_awake() == least_shared() || workers::most_spinning() == 0 {
         println!("parallel: skipped, small work is not shared here");
         return;
     }

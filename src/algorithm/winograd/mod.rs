@@ -11,7 +11,7 @@ use crate::algorithm::direct_channels::{even_part, run_cost};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost;
+use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
 use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
@@ -171,10 +171,10 @@ impl Algorithm for Winograd {
         let phases: usize = axes.iter().map(|axis| axis.out_step).product();
         let vectors_in = problem.group_in.div_ceil(lanes);
         let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
-        let store = cost::from_lanes(problem, datum_type, isa);
+        let store = cost::store_of_channels(problem, datum_type, machine);
         let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
         let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
-        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_CELLS, lanes, isa);
+        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
         let mut best: Option<Winograd> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
             let width = nv * lanes;
@@ -187,27 +187,20 @@ impl Algorithm for Winograd {
             let vectors_out = (panels - 1) * nv + tail_width / lanes;
             let of_run = |tiles_of_run: usize| {
                 let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element);
-                (panels - 1).saturating_mul(of(nv)).saturating_add(of(tail_width / lanes))
+                of(nv) * (panels - 1) + of(tail_width / lanes)
             };
             let of_acc_block = |(tiles, of): &(usize, &Work)| {
-                let multiplied = of_run(*tiles).saturating_mul(problem.group_in);
-                let weights = (problem.group_in * vectors_out).saturating_mul(cost::TRANSFORMED_WEIGHTS);
-                let data = (tiles * vectors_in).saturating_mul(cost::TRANSFORMED);
-                let sums = of.points * cost::FROM_PRODUCTS
-                    + (of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN).saturating_mul(cost::SUMMED);
-                let results = (tiles * vectors_out).saturating_mul(sums);
-                multiplied
-                    .saturating_add(weights)
-                    .saturating_add(data)
-                    .saturating_mul(of.products)
-                    .saturating_add(results)
+                let multiplied = of_run(*tiles) * problem.group_in;
+                let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out]);
+                let data = cost::TRANSFORMED.times(&[*tiles, vectors_in]);
+                let chains = of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
+                let result = cost::FROM_PRODUCTS * of.points + cost::SUMMED * chains;
+                (multiplied + weights + data) * of.products + result.times(&[*tiles, vectors_out])
             };
-            let multiplied =
-                windows.iter().map(of_acc_block).fold(0, usize::saturating_add).saturating_mul(accumulators);
-            let stored = (y.grid * x.grid).saturating_mul(vectors_out * phases * store);
-            let image = multiplied.saturating_add(stored).saturating_mul(outer);
-            let image = image.saturating_add(copied.saturating_mul(blocks.count)) as u64;
-            let cost = image.saturating_mul((problem.group * problem.batch) as u64).saturating_add(beyond);
+            let multiplied = windows.iter().map(of_acc_block).sum::<Cost>() * accumulators;
+            let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
+            let image = (multiplied + stored) * outer + copied * blocks.count;
+            let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 let chunk = forced.map_or(problem.group_in, |f| f.2);
                 best = Some(Winograd {
