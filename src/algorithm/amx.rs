@@ -4,6 +4,7 @@
 //! is one constant offset; accumulator blocks of sums are stored as those of [`direct_channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
 //! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
 
+use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -15,12 +16,12 @@ use crate::kernel::{
     Source, Start, WEIGHTS_OF_SIDE, is_regular,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks, InputTiles};
+use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
 use crate::layout::panels::PanelPlace;
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
-use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::Task;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
@@ -48,25 +49,16 @@ const BYTES_IN_PLACE: usize = 1 << 15;
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amx {
-    /// Output channels of the last panel; the others have 32.
-    pub tail_width: usize,
+    /// Blocks and panels, which have 32 output channels but for the last.
+    pub blocked: Blocked,
     /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each accumulator block.
     pub parted: bool,
     /// Input channels, of which a filter that is not in parts has all in one chunk.
     pub chunk: usize,
-    /// Whether each column shift has a copy of its own, so that rows have no gaps.
-    pub apart: bool,
     /// Whether runs of positions end where grid rows end, or run over the padding between rows.
     pub by_row: bool,
     /// Positions whose sums are made and stored together.
     pub acc_block: usize,
-    /// Grid rows of a block.
-    pub block_rows: usize,
-    /// Grid columns of a block.
-    pub block_columns: usize,
-    /// Estimated cost, in vector multiply-adds.
-    pub cost: u64,
-    axes: Axes,
 }
 
 impl Algorithm for Amx {
@@ -99,16 +91,15 @@ impl Algorithm for Amx {
         };
         let plans = [false, true].map(|apart| Amx::with_input_tiles(problem, axes.clone(), machine, parted, apart));
         let [together, apart] = plans;
-        Ok(if apart.cost < together.cost { apart } else { together })
+        Ok(if apart.blocked.cost < together.blocked.cost { apart } else { together })
     }
 
     fn cost(&self) -> Option<u64> {
-        Some(self.cost)
+        Some(self.blocked.cost)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (self.axes.rows(), self.axes.columns());
-        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        let input_tiles = self.blocked.input_tiles();
         // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
         let cells = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
@@ -116,18 +107,15 @@ impl Algorithm for Amx {
         let of_parts =
             input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
         let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
-        let sums = (self.acc_block + 64).saturating_mul(x.out_step * (WIDTH * element + size_of::<usize>()));
-        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        let staging = STAGING_BYTES + 2 * POSITIONS_BY_WAY * DEPTH * element;
-        [cells, weights, parts, sums, staging, bytes_of_tasks(problem, &self.axes, blocks)]
-            .into_iter()
-            .fold(0, usize::saturating_add)
+        let staging = 2 * POSITIONS_BY_WAY * DEPTH * element;
+        let shared = self.blocked.working_bytes(problem, self.acc_block, element);
+        [cells, weights, parts, staging, shared].into_iter().fold(0, usize::saturating_add)
     }
 
     fn filter_layout(&self) -> FilterLayout {
         match self.parted {
-            true => FilterLayout::Parts { width: WIDTH, tail_width: self.tail_width },
-            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.tail_width, chunk: self.chunk },
+            true => FilterLayout::Parts { width: WIDTH, tail_width: self.blocked.tail_width },
+            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.blocked.tail_width, chunk: self.chunk },
         }
     }
 
@@ -135,13 +123,12 @@ impl Algorithm for Amx {
         let runs = if self.by_row { "rows" } else { "blocks" };
         format!(
             "each number in three parts of 8 bits, by {runs}, blocks of {}x{} positions",
-            self.block_rows, self.block_columns
+            self.blocked.rows, self.blocked.columns
         )
     }
 
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
-        let axes = &self.axes;
-        let input_tiles = InputTiles::new(axes, self.block_rows, self.block_columns, self.apart);
+        let (axes, input_tiles) = (&self.blocked.axes, self.blocked.input_tiles());
         AccumulatorTable::new(problem, axes, &self.shape(), lanes, TapTable::new(axes, input_tiles, false, 1, 1)?)
     }
 
@@ -155,17 +142,10 @@ impl Algorithm for Amx {
         output: &mut [E],
     ) -> TractResult<()> {
         let prepared = Prepared::new(self, problem, isa, filter, operands, tables)?;
-        let block = Block {
-            rows: self.block_rows,
-            columns: self.block_columns,
-            least: 4 * POSITIONS_AT_ONCE,
-            panel: WIDTH,
-            cost: self.cost,
-        };
-        let partition = Partition::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
-            let copy_plan = task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &copy_plan, scratch))
+        let partition = self.blocked.partition(problem, 4 * POSITIONS_AT_ONCE);
+        let tiles = Some(&prepared.taps.input_tiles);
+        self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
+            prepared.run_group(task, g, copy_plan.context("amx: a task without a copy plan")?, scratch)
         })
     }
 }
@@ -220,23 +200,26 @@ impl Amx {
         let streamed = (per_side + again).times(&[steps, sides]);
         let block = multiplied + stored + copied + streamed;
         Amx {
-            tail_width: tail_width(problem),
+            blocked: Blocked {
+                width: WIDTH,
+                tail_width: tail_width(problem),
+                rows: blocks.rows,
+                columns: blocks.columns,
+                copy_per_shift: apart,
+                cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
+                axes,
+            },
             parted,
             chunk: problem.group_in,
-            apart,
             by_row: rows < whole,
             acc_block,
-            block_rows: blocks.rows,
-            block_columns: blocks.columns,
-            cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
-            axes,
         }
     }
 
     /// (Channel, tap) pairs of the phase that has most.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
         let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
-        self.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
+        self.blocked.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
     }
 }
 
@@ -274,10 +257,8 @@ struct Prepared<'a, E: Element> {
     regular: bool,
     /// Padded to panel widths, per group.
     bias: Vec<E::Compute>,
-    input: &'a [E],
+    input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
-    /// Strides of the input: image, channel, spatial axes (at least two).
-    strides: (usize, usize, Vec<usize>),
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -289,9 +270,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &Operands<'a, E>,
         tables: &'a AccumulatorTable,
     ) -> TractResult<Self> {
-        let axes = &plan.axes;
+        let axes = &plan.blocked.axes;
         let kernels = E::Compute::kernels(isa);
-        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.tail_width)
+        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.blocked.tail_width)
             .enumerate()
             .map(|(index, (first_channel, width))| PanelPlace { index, first_channel, width })
             .collect();
@@ -310,9 +291,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             },
             regular: filter.is_regular(),
             bias: crate::layout::padded_bias(problem, operands.bias, padded),
-            input: operands.input,
+            input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
-            strides: crate::layout::input_strides(problem, axes.len()),
         })
     }
 
@@ -337,15 +317,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Ok(())
             });
         }
-        let first = task.n * self.strides.0 + g * self.problem.group_in * self.strides.1;
+        let first = self.input.first(task, g);
         let cell = match self.problem.data_format {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
         let data = block.of(cell * self.taps.input_tiles.channel_stride)?;
-        let source = (&self.input[first..], self.strides.1, self.problem.group_in);
-        let data_format = self.problem.data_format;
-        self.taps.input_tiles.fill_deep(self.kernels, copy_plan, data_format, source, (data, cell), (ragged, tile))?;
+        let tiles = (self.kernels, &self.taps.input_tiles);
+        self.input.fill_pixels(tiles, copy_plan, first, (&mut *data, cell), (ragged, tile))?;
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
             of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));
@@ -363,11 +342,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<Option<usize>> {
         let (problem, kernels) = (self.problem, self.kernels);
-        let (image, stride, spatial) = &self.strides;
-        let first = task.n * image + g * problem.group_in * stride;
+        let GroupedInput { data: whole, channel: stride, spatial, .. } = &self.input;
+        let first = self.input.first(task, g);
         let part = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
         let parts = scratch.parts.of(PARTS * part * self.blocks)?;
-        let input = E::as_compute(self.input);
+        let input = E::as_compute(whole);
         // channels-last cells can be read where they are
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
         let at_once = match in_place && input.is_some() {
@@ -393,8 +372,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
                     (true, None) => {
-                        for (cell, to) in self.input[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len())
-                        {
+                        for (cell, to) in whole[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
                             E::widen_slice(&cell[..channels], &mut to[..channels]);
                         }
                         (&*staging, DEPTH)
@@ -404,7 +382,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                             Some(input) => (&input[at..], *stride),
                             None => {
                                 for (c, to) in wide.chunks_mut(POSITIONS_BY_WAY).take(channels).enumerate() {
-                                    let from = &self.input[at + c * stride..][..run.len()];
+                                    let from = &whole[at + c * stride..][..run.len()];
                                     E::widen_slice(from, &mut to[..run.len()]);
                                 }
                                 (&*wide, POSITIONS_BY_WAY)

@@ -41,10 +41,8 @@ const MOST_CELLS: usize = 14;
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectChannels {
-    /// Output channels of a panel.
-    pub width: usize,
-    /// Output channels of the last panel.
-    pub tail_width: usize,
+    /// Blocks and panels.
+    pub blocked: Blocked,
     /// Positions of a register tile.
     pub positions: usize,
     /// Input channels of one pass.
@@ -59,13 +57,6 @@ pub struct DirectChannels {
     pub by_row: bool,
     /// Positions whose sums are made and stored together.
     pub acc_block: usize,
-    /// Grid rows of a block.
-    pub block_rows: usize,
-    /// Grid columns of a block.
-    pub block_columns: usize,
-    /// Estimated cost, in vector multiply-adds.
-    pub cost: u64,
-    axes: Axes,
 }
 
 impl Algorithm for DirectChannels {
@@ -154,10 +145,17 @@ impl Algorithm for DirectChannels {
             let block = multiplied + summed + stored + copied + loaded_again;
             let cost = (block.times(&[blocks.count, problem.group, problem.batch]) + beyond).rounded();
             let sums = machine.l2 / SHARE_OF_SUMS;
-            if best.as_ref().is_none_or(|b| cost < b.cost) {
+            if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
                 best = Some(DirectChannels {
-                    width,
-                    tail_width,
+                    blocked: Blocked {
+                        width,
+                        tail_width,
+                        rows: blocks.rows,
+                        columns: blocks.columns,
+                        copy_per_shift: false,
+                        cost,
+                        axes: axes.clone(),
+                    },
                     positions,
                     chunk,
                     taps: under,
@@ -165,10 +163,6 @@ impl Algorithm for DirectChannels {
                     transposed,
                     by_row: rows < whole,
                     acc_block: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
-                    block_rows: blocks.rows,
-                    block_columns: blocks.columns,
-                    cost,
-                    axes: axes.clone(),
                 });
             }
         }
@@ -176,24 +170,20 @@ impl Algorithm for DirectChannels {
     }
 
     fn cost(&self) -> Option<u64> {
-        Some(self.cost)
+        Some(self.blocked.cost)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (self.axes.rows(), self.axes.columns());
-        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, false);
+        let Blocked { width, .. } = self.blocked;
         // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
-        let channels = problem.group_in.saturating_add(if self.transposed { 3 * self.width } else { 0 });
-        let block = if self.direct { 0 } else { input_tiles.working_bytes(channels, element) };
-        let sums = (self.acc_block + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
-        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        block
-            .saturating_add(sums.saturating_add(STAGING_BYTES))
-            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+        let channels = problem.group_in.saturating_add(if self.transposed { 3 * width } else { 0 });
+        let block = if self.direct { 0 } else { self.blocked.input_tiles().working_bytes(channels, element) };
+        block.saturating_add(self.blocked.working_bytes(problem, self.acc_block, element))
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
+        let Blocked { width, tail_width, .. } = self.blocked;
+        FilterLayout::Chunks { width, tail_width, chunk: self.chunk }
     }
 
     fn explain(&self) -> String {
@@ -205,13 +195,12 @@ impl Algorithm for DirectChannels {
         let runs = if self.by_row { "rows" } else { "blocks" };
         format!(
             "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source} by {runs}, blocks of {}x{} positions",
-            self.positions, self.width, self.chunk, self.taps, self.block_rows, self.block_columns
+            self.positions, self.blocked.width, self.chunk, self.taps, self.blocked.rows, self.blocked.columns
         )
     }
 
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
-        let axes = &self.axes;
-        let input_tiles = InputTiles::new(axes, self.block_rows, self.block_columns, false);
+        let (axes, input_tiles) = (&self.blocked.axes, self.blocked.input_tiles());
         let taps = TapTable::new(axes, input_tiles, self.direct, self.cell(problem, lanes), problem.group_in)?;
         AccumulatorTable::new(problem, axes, &self.shape(), lanes, taps)
     }
@@ -227,19 +216,10 @@ impl Algorithm for DirectChannels {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
-        let block = Block {
-            rows: self.block_rows,
-            columns: self.block_columns,
-            least: 8 * self.positions,
-            panel: self.width,
-            cost: self.cost,
-        };
-        let partition = Partition::for_threads(problem, &self.axes, &block);
-        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
-            let copied = !self.direct;
-            let copy_plan =
-                copied.then(|| task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)).transpose()?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, copy_plan.as_ref(), scratch))
+        let partition = self.blocked.partition(problem, 8 * self.positions);
+        let tiles = (!self.direct).then_some(&prepared.taps.input_tiles);
+        self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
+            prepared.run_group(task, g, copy_plan, scratch)
         })
     }
 }
@@ -248,7 +228,7 @@ impl DirectChannels {
     /// How accumulator blocks are parted.
     fn shape(&self) -> AccumulatorShape {
         AccumulatorShape {
-            width: self.width,
+            width: self.blocked.width,
             positions: self.positions,
             most: self.acc_block,
             by_row: self.by_row,
@@ -295,10 +275,8 @@ struct Prepared<'a, E: Element> {
     /// Channels side by side in a cell of the input tiles.
     cell: usize,
     panels: Panels<'a, E>,
-    input: &'a [E],
+    input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
-    /// Strides of the input: image, channel, spatial axes (at least two).
-    strides: (usize, usize, Vec<usize>),
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -310,10 +288,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &Operands<'a, E>,
         tables: &'a AccumulatorTable,
     ) -> TractResult<Self> {
-        let axes = &plan.axes;
+        let axes = &plan.blocked.axes;
         let cell = plan.cell(problem, kernels.lanes);
         let panels = PanelShape {
-            widths: (plan.width, plan.tail_width),
+            widths: (plan.blocked.width, plan.blocked.tail_width),
             positions: plan.positions,
             weights: tables.taps.weights,
         };
@@ -324,9 +302,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             taps: &tables.taps,
             cell,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
-            input: operands.input,
+            input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
-            strides: crate::layout::input_strides(problem, axes.len()),
         })
     }
 
@@ -338,35 +315,34 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
-        let x = plan.axes.columns();
-        let first = task.n * self.strides.0 + g * problem.group_in * self.strides.1;
-        let spatial = &self.strides.2;
+        let x = plan.blocked.axes.columns();
+        let first = self.input.first(task, g);
+        let spatial = &self.input.spatial;
         let (source, pitch, step) = if let Some(copy_plan) = copy_plan {
             let stride = self.taps.input_tiles.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
             if problem.data_format == DataFormat::Ncx && self.cell == 1 {
                 let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
-                    let from = &self.input[first + ci * self.strides.1..];
+                    let from = &self.input.data[first + ci * self.input.channel..];
                     self.taps.input_tiles.fill(self.kernels, copy_plan, from, to, &mut scratch.tile)
                 };
                 data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
             } else {
-                let source = (&self.input[first..], self.strides.1, problem.group_in);
                 let (to, working) = ((&mut *data, self.cell), (&mut scratch.ragged, &mut scratch.tile));
-                self.taps.input_tiles.fill_deep(self.kernels, copy_plan, problem.data_format, source, to, working)?;
+                self.input.fill_pixels((self.kernels, &self.taps.input_tiles), copy_plan, first, to, working)?;
             }
             let channel_stride = if self.cell == 1 { stride } else { 1 };
             let source =
                 Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
             (source, self.taps.input_tiles.pitch, self.cell)
         } else {
-            let data = E::as_compute(self.input).context("element: computed in another type")?;
+            let data = E::as_compute(self.input.data).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
             let base = first + task.offset(spatial);
             let source = Source {
                 data,
                 base,
-                channel_stride: self.strides.1,
+                channel_stride: self.input.channel,
                 channels: problem.group_in,
                 taps: &[][..],
                 ahead: false,
@@ -409,8 +385,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for tile in self.panels.tiles(of.panel) {
                     while position + tile.positions() <= run.end {
                         let source = Source { base: pass.base + position * step, ..pass };
-                        let sums = &mut sums[(position - run.start) * plan.width..];
-                        tile.run(weights, &source, step, start, sums, plan.width);
+                        let sums = &mut sums[(position - run.start) * plan.blocked.width..];
+                        tile.run(weights, &source, step, start, sums, plan.blocked.width);
                         position += tile.positions();
                     }
                 }

@@ -1,6 +1,7 @@
 //! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
 
 pub mod amx;
+pub(crate) mod blocked;
 pub mod col2im;
 pub mod depthwise_pixels;
 pub mod depthwise_rows;

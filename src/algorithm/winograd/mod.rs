@@ -7,6 +7,7 @@
 
 mod tiles;
 
+use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_channels::{even_part, run_cost};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -21,7 +22,7 @@ use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
-use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::Task;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -58,25 +59,16 @@ const LONGEST_PERIOD: usize = 1024;
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Winograd {
-    /// Output channels of a panel.
-    pub width: usize,
-    /// Output channels of the last panel.
-    pub tail_width: usize,
+    /// Blocks and panels.
+    pub blocked: Blocked,
     /// Tiles whose products are summed at once.
     pub tiles: usize,
     /// Input channels of a chunk of the filter.
     pub chunk: usize,
     /// Rows and columns of positions whose sums are made and stored together.
     pub window: (usize, usize),
-    /// Grid rows of a block.
-    pub block_rows: usize,
-    /// Grid columns of a block.
-    pub block_columns: usize,
-    /// Estimated cost, in vector multiply-adds.
-    pub cost: u64,
     /// How tiles lie on rows and columns.
     lattices: [Lattice; 2],
-    axes: Axes,
 }
 
 /// What is listed of a plan.
@@ -89,8 +81,7 @@ pub(crate) struct Table {
 
 impl Table {
     fn new(plan: &Winograd, problem: &Problem, shape: &AccumulatorShape, lanes: usize) -> TractResult<Table> {
-        let axes = &plan.axes;
-        let input_tiles = InputTiles::new(axes, plan.block_rows, plan.block_columns, false);
+        let (axes, input_tiles) = (&plan.blocked.axes, plan.blocked.input_tiles());
         let taps = TapTable::new(axes, input_tiles, false, 1, problem.group_in)?;
         let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
         let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
@@ -201,19 +192,22 @@ impl Algorithm for Winograd {
             let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
             let image = (multiplied + stored) * outer + copied * blocks.count;
             let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
-            if best.as_ref().is_none_or(|b| cost < b.cost) {
+            if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
                 let chunk = forced.map_or(problem.group_in, |f| f.2);
                 best = Some(Winograd {
-                    width,
-                    tail_width,
+                    blocked: Blocked {
+                        width,
+                        tail_width,
+                        rows: block.0,
+                        columns: block.1,
+                        copy_per_shift: false,
+                        cost,
+                        axes: axes.clone(),
+                    },
                     tiles: positions,
                     chunk,
                     window,
-                    block_rows: block.0,
-                    block_columns: block.1,
-                    cost,
                     lattices,
-                    axes: axes.clone(),
                 });
             }
         }
@@ -221,43 +215,41 @@ impl Algorithm for Winograd {
     }
 
     fn cost(&self) -> Option<u64> {
-        Some(self.cost)
+        Some(self.blocked.cost)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (_, y, x) = self.axes.parts();
-        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, false);
+        let Blocked { width, ref axes, .. } = self.blocked;
+        let input_tiles = self.blocked.input_tiles();
         // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
-        let channels = problem.group_in.saturating_add(4 * self.width);
+        let channels = problem.group_in.saturating_add(4 * width);
         let block = input_tiles
             .working_bytes(channels, element)
             .saturating_add(self.slack(&input_tiles).saturating_mul(channels * element));
-        let work = Work::of(&self.axes, self.lattices);
+        let work = Work::of(axes, self.lattices);
         let tiles = |of: &Work| self.most_tiles(of.taps);
-        let phases: usize = self.axes.outer().iter().map(|axis| axis.out_step).product();
+        let phases: usize = axes.outer().iter().map(|axis| axis.out_step).product();
         let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
         let data = data.saturating_mul(phases).saturating_mul(channels);
         let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
         // see [`Self::passes`]
         let weights = work.iter().map(|of| of.products.max(of.points * LONGEST_CHAIN)).max().unwrap_or(0);
         let weights = weights.saturating_mul(CHAINS_OF_PASS);
-        let sums = (self.shape().most + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
-        let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        data.saturating_add(points.saturating_add(weights).saturating_mul(self.width))
+        data.saturating_add(points.saturating_add(weights).saturating_mul(width))
             .saturating_mul(element)
             .saturating_add(block)
-            .saturating_add(sums.saturating_add(STAGING_BYTES))
-            .saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+            .saturating_add(self.blocked.working_bytes(problem, self.shape().most, element))
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Chunks { width: self.width, tail_width: self.tail_width, chunk: self.chunk }
+        let Blocked { width, tail_width, .. } = self.blocked;
+        FilterLayout::Chunks { width, tail_width, chunk: self.chunk }
     }
 
     fn explain(&self) -> String {
         format!(
             "tiles of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
-            self.tiles, self.width, self.window.0, self.window.1, self.block_rows, self.block_columns
+            self.tiles, self.blocked.width, self.window.0, self.window.1, self.blocked.rows, self.blocked.columns
         )
     }
 
@@ -276,27 +268,19 @@ impl Algorithm for Winograd {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
-        let block = Block {
-            rows: self.block_rows,
-            columns: self.block_columns,
-            least: FEWEST_TILES,
-            panel: self.width,
-            cost: self.cost,
-        };
-        let partition =
-            Partition::for_threads(problem, &self.axes, &block).in_steps(self.lattices.map(Lattice::period));
-        run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
-            let copy_plan = task.copy_plan(&prepared.table.accumulators.taps.input_tiles, &prepared.strides.2)?;
-            task.groups.clone().try_for_each(|g| prepared.run_group(task, g, &copy_plan, scratch))
+        let partition = self.blocked.partition(problem, FEWEST_TILES).in_steps(self.lattices.map(Lattice::period));
+        let tiles = Some(&prepared.table.accumulators.taps.input_tiles);
+        self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
+            prepared.run_group(task, g, copy_plan.context("winograd: a task without a copy plan")?, scratch)
         })
     }
 }
 
 impl Winograd {
     fn shape(&self) -> AccumulatorShape {
-        let columns = self.axes.columns();
+        let columns = self.blocked.axes.columns();
         AccumulatorShape {
-            width: self.width,
+            width: self.blocked.width,
             positions: self.tiles,
             most: if self.window.0 == 1 { self.window.1 } else { self.window.0 * columns.grid },
             by_row: true,
@@ -334,10 +318,8 @@ struct Prepared<'a, E: Element> {
     panels: Panels<'a, E>,
     /// As many as a panel is wide.
     zeros: Vec<E::Compute>,
-    input: &'a [E],
+    input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
-    /// Strides of the input: image, channel, spatial axes (at least two).
-    strides: (usize, usize, Vec<usize>),
 }
 
 /// A block's input: cells of channels.
@@ -370,10 +352,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &Operands<'a, E>,
         tables: &'a Table,
     ) -> TractResult<Self> {
-        let axes = &plan.axes;
+        let axes = &plan.blocked.axes;
         let shape = plan.shape();
         let panels = PanelShape {
-            widths: (plan.width, plan.tail_width),
+            widths: (plan.blocked.width, plan.blocked.tail_width),
             positions: plan.tiles,
             weights: tables.accumulators.taps.weights,
         };
@@ -383,10 +365,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             kernels,
             table: tables,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
-            zeros: vec![E::Compute::ZERO; plan.width],
-            input: operands.input,
+            zeros: vec![E::Compute::ZERO; plan.blocked.width],
+            input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, shape, &tables.accumulators, operands.epilogue),
-            strides: crate::layout::input_strides(problem, axes.len()),
         })
     }
 
@@ -407,10 +388,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let inside = size * input_tiles.channel_stride;
         let cells = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
-        let input = &self.input[task.n * self.strides.0 + g * self.problem.group_in * self.strides.1..];
-        let source = (input, self.strides.1, self.problem.group_in);
-        let to = (&mut cells[..inside], size);
-        input_tiles.fill_deep(self.kernels, copy_plan, self.problem.data_format, source, to, (ragged, tile))?;
+        let (first, to) = (self.input.first(task, g), (&mut cells[..inside], size));
+        self.input.fill_pixels((self.kernels, input_tiles), copy_plan, first, to, (ragged, tile))?;
         let cells = Cells { data: cells, size, pitch: input_tiles.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
@@ -464,7 +443,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Taps of a phase along rows and columns.
     fn taps_of(&self, phase: usize) -> (usize, usize) {
-        let (_, y, x) = self.plan.axes.parts();
+        let (_, y, x) = self.plan.blocked.axes.parts();
         let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
         (y.phases[row].taps.len(), x.phases[column].taps.len())
     }
@@ -477,10 +456,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
         let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
         let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
-        let outside = plan.shape().most * plan.width;
+        let outside = plan.shape().most * plan.blocked.width;
         let result = |row: Option<usize>, column: Option<usize>| match (row, column) {
             (Some(row), Some(column)) if row < end.0 && column < end.1 => {
-                ((row - first.0) * pitch + column - first.1) * plan.width
+                ((row - first.0) * pitch + column - first.1) * plan.blocked.width
             }
             _ => outside,
         };
@@ -532,7 +511,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let terms = &self.table.terms[of.phase];
         if terms.is_empty() {
             for run in of.runs {
-                let cells = sums[run.at..].chunks_mut(plan.width).take(run.positions.len());
+                let cells = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
                 cells.for_each(|sums| sums[..width].copy_from_slice(bias));
             }
             return Ok(true);
@@ -627,7 +606,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let Some(tile) = self.panels.tiles(of.panel).last() else { return };
         let zero = E::Compute::ZERO;
         for (run, i) in of.runs.iter().flat_map(|run| (0..run.positions.len()).map(move |i| (run, i))) {
-            let sums = &mut sums[run.at + i * plan.width..][..width];
+            let sums = &mut sums[run.at + i * plan.blocked.width..][..width];
             if sums.iter().all(|sum| zero.mul_add(*sum, zero) == zero) {
                 continue;
             }

@@ -1,0 +1,112 @@
+//! What the algorithms share that sum accumulator blocks: a grid cut into blocks, output channels in panels, and an input that
+//! each task copies for itself.
+
+use crate::element::Element;
+use crate::geometry::Axes;
+use crate::kernel::Kernels;
+use crate::layout::input_strides;
+use crate::layout::input_tile::{CopyPlan, InputTiles};
+use crate::memory::{Aligned, Scratch};
+use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
+use crate::spec::{DataFormat, Problem};
+use tract_core::internal::*;
+
+/// How a layer is cut for one thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// Output channels of a panel.
+    pub width: usize,
+    /// Output channels of the last panel.
+    pub tail_width: usize,
+    /// Grid rows of a block.
+    pub rows: usize,
+    /// Grid columns of a block.
+    pub columns: usize,
+    /// Whether each column shift has a copy of its own, so that rows have no gaps.
+    pub copy_per_shift: bool,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    /// The phases of all spatial axes.
+    pub(crate) axes: Axes,
+}
+
+impl Blocked {
+    /// The input tiles of a block.
+    pub(crate) fn input_tiles(&self) -> InputTiles {
+        InputTiles::new(&self.axes, self.rows, self.columns, self.copy_per_shift)
+    }
+
+    /// Bytes of the list of tasks, of an accumulator block of some positions, and of what stages its results.
+    pub(crate) fn working_bytes(&self, problem: &Problem, positions: usize, element: usize) -> usize {
+        let (y, x) = (self.axes.rows(), self.axes.columns());
+        // sums, and an index for each pixel; register tiles run over the end
+        let sums = (positions + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
+        let blocks = y.grid.div_ceil(self.rows) * x.grid.div_ceil(self.columns);
+        sums.saturating_add(STAGING_BYTES).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
+    }
+
+    /// The tasks for the current number of threads. Blocks of fewer than `least` positions do not pay.
+    pub(crate) fn partition(&self, problem: &Problem, least: usize) -> Partition {
+        let Blocked { rows, columns, cost, width: panel, .. } = *self;
+        Partition::for_threads(problem, &self.axes, &Block { rows, columns, least, panel, cost })
+    }
+
+    /// Runs `work` on every group of every task. Where tasks copy their `input` into `tiles`, it gets the copy plan of the
+    /// task.
+    pub(crate) fn run<E: Element>(
+        &self,
+        problem: &Problem,
+        partition: &Partition,
+        (input, tiles): (&GroupedInput<E>, Option<&InputTiles>),
+        output: &mut [E],
+        work: impl Fn(&mut Task<E>, usize, Option<&CopyPlan>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
+    ) -> TractResult<()> {
+        run_tasks(problem, &self.axes, partition, self.cost, output, |task, scratch| {
+            let copy_plan = tiles.map(|tiles| task.copy_plan(tiles, &input.spatial)).transpose()?;
+            task.groups.clone().try_for_each(|g| work(task, g, copy_plan.as_ref(), scratch))
+        })
+    }
+}
+
+/// The input of a layer, as the groups of tasks read it.
+pub(crate) struct GroupedInput<'a, E: Element> {
+    /// The whole input.
+    pub data: &'a [E],
+    /// Elements between channels.
+    pub channel: usize,
+    /// Elements between positions along each spatial axis, of which there are at least two.
+    pub spatial: Vec<usize>,
+    /// Elements between images.
+    image: usize,
+    /// Input channels of a group.
+    channels: usize,
+    data_format: DataFormat,
+}
+
+impl<'a, E: Element> GroupedInput<'a, E> {
+    pub fn new(problem: &Problem, axes: &Axes, data: &'a [E]) -> GroupedInput<'a, E> {
+        let (image, channel, spatial) = input_strides(problem, axes.len());
+        GroupedInput { data, channel, spatial, image, channels: problem.group_in, data_format: problem.data_format }
+    }
+
+    /// The index of a group's first element, in the image of a task.
+    pub fn first(&self, task: &Task<E>, g: usize) -> usize {
+        task.n * self.image + g * self.channels * self.channel
+    }
+
+    /// Copies what a task reads of a group into input tiles of pixels of `size` elements.
+    ///
+    /// # Errors
+    /// When working memory can't be had.
+    pub fn fill_pixels(
+        &self,
+        (kernels, tiles): (&'static Kernels<E::Compute>, &InputTiles),
+        copy_plan: &CopyPlan,
+        first: usize,
+        (to, size): (&mut [E::Compute], usize),
+        working: (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+    ) -> TractResult<()> {
+        let source = (&self.data[first..], self.channel, self.channels);
+        tiles.fill_deep(kernels, copy_plan, self.data_format, source, (to, size), working)
+    }
+}
