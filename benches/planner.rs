@@ -1,43 +1,98 @@
-//! How good the planner's choice is: random layers under each strategy that compares costs, on one thread.
+//! The quality of the planner's choices, measured on layers drawn at random, on one thread.
 //!
-//! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7, compares the answers of the strategies, and prints the time of each beside
-//! its estimate, then how much slower the choice is than the best, in the mean and at worst; `-- 160 7 nxc` does so for channels-last data, in narrow
-//! groups half of the time, `-- 160 7 forward` draws forward convolutions, `-- 160 7 depthwise` layers of one input channel a group, and
-//! `-- 160 7 forward pointwise` layers of one tap. The constants of `src/estimate/cost.rs` come from such runs.
+//! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7 and runs each under every strategy that takes it. It
+//! compares the results of the strategies, prints each one's time next to its estimate, and at the end how much slower the
+//! choice is than the best strategy, in the mean and at worst. Further words:
+//!
+//! - `transposed`, `forward`, `nxc` (channels last), `depthwise` (one input channel per group), `pointwise` (one tap):
+//!   the kinds of layers that are drawn in turns. All of them if none is given.
+//! - `--isa avx2`: with another instruction set.
+//! - `--machine generic`: with the rates of another machine.
+//! - `--worth`: how often each strategy and each of its variants is chosen, and how much slower the layers are without it.
+//! - `--fit`: fits a row of `src/estimate/machine.rs` to the measured times, and prints it.
 
 mod common;
 
 use common::{Layer, Ready, compare};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
+use tract_deconv::internals::Rates;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
-use tract_deconv::{PlanOptions, Strategy};
+use tract_deconv::{Isa, Machine, PlanOptions, Strategy};
 
-const COMPARED: [Strategy; 8] = [
-    Strategy::DepthwiseRows,
-    Strategy::DepthwisePixels,
-    Strategy::OverlapAdd,
-    Strategy::Col2im,
-    Strategy::Amx,
-    Strategy::Winograd,
-    Strategy::DirectChannels,
-    Strategy::DirectPositions,
-];
+/// Strategies whose estimate exceeds the choice's by this factor are not run.
+const HOPELESS: u64 = 10;
 
-/// A vector multiply-add, in seconds: the estimates' unit on a 3.66 GHz Zen 4.
-const SLOT: f64 = 0.273e-9;
-
-/// What kind of layer is drawn.
+/// The kind of layer to draw.
+#[derive(Clone, Copy)]
 struct Kind {
+    name: &'static str,
     data_format: DataFormat,
     direction: Direction,
     depthwise: bool,
     pointwise: bool,
 }
 
-/// Strategies are left out whose estimate is so many times the choice's.
-const HOPELESS: u64 = 10;
+const TRANSPOSED: Kind = Kind {
+    name: "transposed",
+    data_format: DataFormat::Ncx,
+    direction: Direction::Transposed,
+    depthwise: false,
+    pointwise: false,
+};
+
+const KINDS: [Kind; 7] = [
+    TRANSPOSED,
+    Kind { name: "forward", direction: Direction::Forward, ..TRANSPOSED },
+    Kind { name: "nxc", data_format: DataFormat::Nxc, ..TRANSPOSED },
+    Kind { name: "depthwise", depthwise: true, ..TRANSPOSED },
+    Kind { name: "pointwise", direction: Direction::Forward, pointwise: true, ..TRANSPOSED },
+    // drawn with the kinds of the same names
+    Kind { name: "nxc", data_format: DataFormat::Nxc, direction: Direction::Forward, ..TRANSPOSED },
+    Kind { name: "depthwise", depthwise: true, direction: Direction::Forward, ..TRANSPOSED },
+];
+
+/// What the command line asks for.
+struct Asked {
+    count: usize,
+    seed: u64,
+    kinds: Vec<Kind>,
+    options: PlanOptions,
+    worth: bool,
+    fit: bool,
+}
+
+impl Asked {
+    fn new() -> TractResult<Asked> {
+        // cargo adds a flag of its own
+        let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+        let says = |word: &str| words.iter().any(|other| other == word);
+        let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
+        let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+        let mut kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| says(kind.name)).collect();
+        if kinds.is_empty() {
+            kinds.extend(KINDS);
+        }
+        let isa = after("--isa").map(|name| Isa::from_name(name)).transpose()?;
+        let machine = after("--machine").map(|name| Machine::from_name(name)).transpose()?;
+        let machine = machine.map(|machine| machine.with_instruction_set(isa.unwrap_or_else(Isa::best)));
+        Ok(Asked {
+            count: numbers.first().map_or(40, |count| *count as usize),
+            seed: numbers.get(1).copied().unwrap_or(7),
+            kinds,
+            options: PlanOptions::default().with_isa(isa).with_machine(machine),
+            worth: says("--worth"),
+            fit: says("--fit"),
+        })
+    }
+
+    /// The machine that plans are made for.
+    fn machine(&self) -> Machine {
+        self.options.machine.unwrap_or_else(|| Machine::with_isa(self.options.isa.unwrap_or_else(Isa::best)))
+    }
+}
 
 struct Draw(u64);
 
@@ -47,9 +102,9 @@ impl Draw {
         values[(self.0 >> 33) as usize % values.len()]
     }
 
-    /// A layer such as networks have, or none where the combination is not worth timing.
+    /// Draws a layer as in common networks, or none if the combination is not worth timing.
     fn layer(&mut self, kind: &Kind) -> TractResult<Option<Layer>> {
-        let Kind { data_format, direction, depthwise, pointwise } = *kind;
+        let Kind { data_format, direction, depthwise, pointwise, .. } = *kind;
         let rank = self.of(&[1usize, 2, 2, 2, 2, 3]);
         let group = self.of(&[1usize, 1, 1, 1, 2, 4, 8]);
         let inputs = self.of(&[3usize, 8, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512]);
@@ -108,7 +163,7 @@ impl Draw {
         if kernel > [16, 9, 5][rank - 1] {
             return Ok(None);
         }
-        // time is left alone by some networks on sound
+        // Some audio networks do not convolve the time axis.
         let leaves_rows = depthwise && rank == 2 && self.of(&[true, false, false, false]);
         let sized = |size: usize| -> TVec<usize> {
             (0..rank).map(|axis| if leaves_rows && axis == 0 { 1 } else { size }).collect()
@@ -148,7 +203,37 @@ impl Draw {
     }
 }
 
-/// The best of a few runs of each, taken in turns; the run before each is not counted, so that every strategy finds the caches as it leaves them.
+/// A strategy on a layer.
+struct Candidate {
+    strategy: Strategy,
+    variant: &'static str,
+    cost: u64,
+    /// Seconds of a run.
+    time: f64,
+}
+
+/// A layer with the times of its candidates.
+struct Timed {
+    layer: Layer,
+    candidates: Vec<Candidate>,
+    /// The index of the planner's choice.
+    chosen: usize,
+}
+
+impl Timed {
+    /// How much longer the choice takes than the best.
+    fn loss(&self) -> f64 {
+        self.candidates[self.chosen].time / self.best()
+    }
+
+    fn best(&self) -> f64 {
+        self.candidates.iter().map(|candidate| candidate.time).fold(f64::MAX, f64::min)
+    }
+}
+
+/// Returns the best time of a few runs of each plan, in seconds. The plans take turns.
+///
+/// The run before each timed run is not counted, so every strategy finds the caches in its own state.
 fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
     let mut best = vec![f64::MAX; plans.len()];
     let begin = Instant::now();
@@ -166,53 +251,180 @@ fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
     Ok(best)
 }
 
-fn main() -> TractResult<()> {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    let (count, seed) = (numbers.first().copied().unwrap_or(40), numbers.get(1).copied().unwrap_or(7));
-    let says = |word: &str| std::env::args().any(|argument| argument == word);
-    let data_format = if says("nxc") { DataFormat::Nxc } else { DataFormat::Ncx };
-    let direction = if says("forward") { Direction::Forward } else { Direction::Transposed };
-    let kind = Kind { data_format, direction, depthwise: says("depthwise"), pointwise: says("pointwise") };
-    let mut draw = Draw(seed);
-    let mut losses = vec![];
-    while (losses.len() as u64) < count {
-        let Some(layer) = draw.layer(&kind)? else { continue };
-        let Ready { plan: choice, .. } = layer.plan(&PlanOptions::default())?;
-        let (chosen, cost) = (choice.strategy(), choice.cost());
-        let forced = |strategy| layer.plan(&PlanOptions::default().with_strategy(strategy));
-        let plans: Vec<Ready> = COMPARED
-            .into_iter()
-            .filter_map(|strategy| forced(strategy).ok())
-            .filter(|ready| ready.plan.cost().zip(cost).is_some_and(|(a, b)| a < b.saturating_mul(HOPELESS)))
-            .collect();
-        let [first, others @ ..] = &plans[..] else { continue };
-        let Some(choice) =
-            plans.iter().position(|ready| ready.plan.strategy() == chosen).filter(|_| !others.is_empty())
-        else {
-            continue;
-        };
-        let expected = layer.run(first)?;
-        for other in others {
-            compare(&format!("{:?} by {}", layer.spec, other.plan.strategy()), &layer.run(other)?, &expected)?;
-        }
-        let times = times(&layer, &plans)?;
-        let loss = times[choice] / times.iter().copied().fold(f64::MAX, f64::min);
-        let each = plans.iter().zip(&times).map(|(ready, time)| {
-            let estimate = ready.plan.cost().unwrap_or(0) as f64 * SLOT / time;
-            format!("{} {:.0} us, estimate {estimate:.2} of it", ready.plan.strategy(), time * 1e6)
-        });
-        let DeconvSpec { in_channels, out_channels, group, kernel, strides, dilations, .. } = &layer.spec;
-        println!(
-            "{loss:.2} {in_channels} to {out_channels} in {group}, kernel {kernel:?} strides {strides:?} dilations {dilations:?} on {:?}: {chosen} of {}",
-            layer.input.shape(),
-            each.format("; ")
-        );
-        losses.push(loss);
+/// Times every strategy that competes for a layer. None where there are fewer than two.
+fn timed(layer: Layer, options: &PlanOptions) -> TractResult<Option<Timed>> {
+    let choice = layer.plan(options)?.plan;
+    let forced = |strategy: Strategy| layer.plan(&options.clone().with_strategy(strategy)).ok();
+    let competes =
+        |ready: &Ready| ready.plan.cost().zip(choice.cost()).is_some_and(|(a, b)| a < b.saturating_mul(HOPELESS));
+    let plans: Vec<Ready> = Strategy::ALL.iter().copied().filter_map(forced).filter(competes).collect();
+    let [first, others @ ..] = &plans[..] else { return Ok(None) };
+    let chosen = plans.iter().position(|ready| ready.plan.strategy() == choice.strategy());
+    let Some(chosen) = chosen.filter(|_| !others.is_empty()) else { return Ok(None) };
+    let expected = layer.run(first)?;
+    for other in others {
+        compare(&format!("{:?} by {}", layer.spec, other.plan.strategy()), &layer.run(other)?, &expected)?;
     }
-    let mean = (losses.iter().map(|loss| loss.ln()).sum::<f64>() / losses.len().max(1) as f64).exp();
+    let times = times(&layer, &plans)?;
+    let candidates = plans.iter().zip(times).map(|(ready, time)| Candidate {
+        strategy: ready.plan.strategy(),
+        variant: ready.plan.variant(),
+        cost: ready.plan.cost().unwrap_or(0),
+        time,
+    });
+    let candidates = candidates.collect();
+    Ok(Some(Timed { layer, candidates, chosen }))
+}
+
+fn print(timed: &Timed, machine: &Machine) {
+    let each = timed.candidates.iter().map(|candidate| {
+        let estimate = candidate.cost as f64 / machine.rates().get("fma_per_ns").unwrap_or(1.0) / 1e9 / candidate.time;
+        format!("{} {:.0} us, estimate {estimate:.2} of it", candidate.strategy, candidate.time * 1e6)
+    });
+    let DeconvSpec { direction, data_format, in_channels, out_channels, group, kernel, strides, dilations, .. } =
+        &timed.layer.spec;
     println!(
-        "the choice takes {mean:.3} of the best strategy's time in the mean, {:.2} at worst",
+        "{:.2} {direction:?} {data_format:?} {in_channels} to {out_channels} in {group}, kernel {kernel:?} strides {strides:?} \
+         dilations {dilations:?} on {:?}: {} of {}",
+        timed.loss(),
+        timed.layer.input.shape(),
+        timed.candidates[timed.chosen].strategy,
+        each.format("; ")
+    );
+}
+
+fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len().max(1) as f64).exp()
+}
+
+/// Prints how much slower layers are without each strategy, and without each variant.
+fn print_worth(layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
+    // for each name, how much longer each layer takes that has it; infinite where nothing else takes the layer
+    let mut losses: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for timed in layers {
+        let choice = &timed.candidates[timed.chosen];
+        let others = timed.candidates.iter().enumerate().filter(|(at, _)| *at != timed.chosen);
+        let next = others.min_by_key(|(_, candidate)| candidate.cost).map_or(f64::INFINITY, |(_, next)| next.time);
+        losses.entry(choice.strategy.to_string()).or_default().push(next / choice.time);
+        if choice.variant.is_empty() {
+            continue;
+        }
+        let mut without = options.clone();
+        without.left_out = Some(choice.variant);
+        let loss = match timed.layer.plan(&without) {
+            Ok(other) if other.plan.cost().is_some() => {
+                let plans = [timed.layer.plan(options)?, other];
+                let times = times(&timed.layer, &plans)?;
+                times[1] / times[0]
+            }
+            _ => f64::INFINITY,
+        };
+        losses.entry(format!("{}: {}", choice.strategy, choice.variant)).or_default().push(loss);
+    }
+    println!("{:<60} layers, time without it where it is chosen, and over all layers", "strategy: variant");
+    for (name, losses) in losses {
+        let finite: Vec<f64> = losses.iter().copied().filter(|loss| loss.is_finite()).collect();
+        let mean = geometric_mean(&finite);
+        let over_all = mean.powf(finite.len() as f64 / layers.len() as f64);
+        let worst = finite.iter().copied().fold(0.0, f64::max);
+        println!("{name:<60} {:>4}  {mean:.3}  {over_all:.3}, at worst {worst:.2}", losses.len());
+    }
+    Ok(())
+}
+
+/// How badly rates describe the measured times: how much longer the choices would take than the best strategies, and, with
+/// less weight, how far the estimates are from the times. Returns both.
+fn misfit(layers: &[Timed], options: &PlanOptions, machine: &Machine) -> TractResult<(f64, f64)> {
+    let (mut losses, mut errors) = (vec![], vec![]);
+    let options = options.clone().with_machine(*machine);
+    let rate = machine.rates().get("fma_per_ns").unwrap_or(1.0);
+    for timed in layers {
+        let mut cheapest: Option<(u64, f64)> = None;
+        for candidate in &timed.candidates {
+            let Some(cost) = timed.layer.cost(&options.clone().with_strategy(candidate.strategy)) else { continue };
+            errors.push((cost as f64 / rate / 1e9 / candidate.time).ln().abs());
+            if cheapest.is_none_or(|(least, _)| cost < least) {
+                cheapest = Some((cost, candidate.time));
+            }
+        }
+        losses.extend(cheapest.map(|(_, time)| (time / timed.best()).ln()));
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    Ok((mean(&losses), mean(&errors)))
+}
+
+/// Fits the rates that estimates are made of: one rate after the other is changed as long as that describes the times
+/// better. Another rate can change the parameters of a strategy, too, whose times were measured with the old ones: a second
+/// fit, from the row that the first one gave, is a little better.
+fn fit(layers: &[Timed], options: &PlanOptions, start: Machine) -> TractResult<Machine> {
+    /// How much the distance of estimates from times counts beside the loss by choices.
+    const OF_ERRORS: f64 = 0.05;
+    const STEPS: [f64; 8] = [0.0, 0.25, 0.5, 0.8, 0.9, 1.1, 1.25, 2.0];
+    let value = |machine: &Machine| -> TractResult<f64> {
+        let (loss, error) = misfit(layers, options, machine)?;
+        Ok(loss + OF_ERRORS * error)
+    };
+    let mut best = (value(&start)?, start);
+    for round in 0..4 {
+        let before = best.0;
+        for name in Rates::NAMES.iter().filter(|name| !name.starts_with("share_")) {
+            let rate = best.1.rates().get(name).unwrap_or(0.0);
+            // a rate of zero has no multiples
+            let tried = STEPS.map(|step| if rate == 0.0 { 4.0 * step } else { rate * step });
+            for tried in tried.into_iter().filter(|tried| *tried > 0.0 || *name != "fma_per_ns") {
+                let machine = best.1.with_rates(best.1.rates().with(name, tried));
+                let value = value(&machine)?;
+                if value < best.0 - 1e-5 {
+                    best = (value, machine);
+                }
+            }
+        }
+        eprintln!("round {round}: {:.4}", best.0);
+        if before - best.0 < 1e-4 {
+            break;
+        }
+    }
+    Ok(best.1)
+}
+
+fn print_row(machine: &Machine, layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
+    let (loss, error) = misfit(layers, options, machine)?;
+    println!("fitted: choices take {:.3} of the best, estimates are {:.2} times off", loss.exp(), error.exp());
+    println!("rates: Rates {{");
+    for name in Rates::NAMES {
+        println!("    {name}: {:.4},", machine.rates().get(name).unwrap_or(0.0));
+    }
+    println!("}},");
+    Ok(())
+}
+
+fn main() -> TractResult<()> {
+    let asked = Asked::new()?;
+    let machine = asked.machine();
+    println!("machine {} on {}", machine.name(), machine.isa());
+    let mut draw = Draw(asked.seed);
+    let mut layers = vec![];
+    let mut kinds = asked.kinds.iter().cycle();
+    while layers.len() < asked.count {
+        let Some(kind) = kinds.next() else { break };
+        let layer = std::iter::repeat_with(|| draw.layer(kind)).find_map(|layer| layer.transpose()).transpose()?;
+        let Some(layer) = layer else { continue };
+        if let Some(timed) = timed(layer, &asked.options)? {
+            print(&timed, &machine);
+            layers.push(timed);
+        }
+    }
+    let losses: Vec<f64> = layers.iter().map(Timed::loss).collect();
+    println!(
+        "the choice takes {:.3} of the best strategy's time in the mean, {:.2} at worst",
+        geometric_mean(&losses),
         losses.iter().copied().fold(1.0, f64::max)
     );
+    if asked.worth {
+        print_worth(&layers, &asked.options)?;
+    }
+    if asked.fit {
+        print_row(&fit(&layers, &asked.options, machine)?, &layers, &asked.options)?;
+    }
     Ok(())
 }

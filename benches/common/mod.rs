@@ -103,6 +103,11 @@ impl Layer {
         Ok(Ready { plan, built, filter })
     }
 
+    /// The estimate of a plan, without the filter that it would read.
+    pub fn cost(&self, options: &PlanOptions) -> Option<u64> {
+        Plan::new(&self.spec, self.input.shape(), None, f32::datum_type(), options).ok()?.cost()
+    }
+
     pub fn run(&self, ready: &Ready) -> TractResult<Tensor> {
         ready.built.run(&self.input, &ready.filter, Some(&self.bias))
     }

@@ -66,6 +66,8 @@ pub struct DepthwisePixels {
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
+    /// Whether pixels are read and written as they lie.
+    channels_last: bool,
     axes: Axes,
     /// Where a group has not one channel in and out.
     picks: Option<Picks>,
@@ -128,6 +130,7 @@ impl Algorithm for DepthwisePixels {
             depths,
             block_rows: 1,
             cost: 0,
+            channels_last: problem.data_format == DataFormat::Nxc,
             axes: axes.clone(),
             picks: list.flatten(),
         };
@@ -174,6 +177,15 @@ impl Algorithm for DepthwisePixels {
 
     fn cost(&self) -> Option<u64> {
         Some(self.cost)
+    }
+
+    fn variant(&self) -> &'static str {
+        match (&self.picks, self.depths.0 > self.width) {
+            (Some(_), _) => "pixels, lanes gathered",
+            (None, _) if self.channels_last => "pixels, lanes loaded",
+            (None, true) => "transposed pixels of several vectors",
+            (None, false) => "transposed pixels of one vector",
+        }
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {

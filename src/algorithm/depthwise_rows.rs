@@ -34,7 +34,7 @@ const INPUT_TILE_BYTES: usize = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepthwiseRows {
     /// How a channel's results are summed.
-    pub way: Way,
+    pub variant: Variant,
     /// Grid rows of a block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
@@ -46,7 +46,7 @@ pub struct DepthwiseRows {
 
 /// How a channel's results are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Variant {
     /// Rows of several phases, one at a time.
     Rows,
     /// Rows of several phases that follow each other without gaps, a block of them at a time.
@@ -59,15 +59,25 @@ pub enum Way {
     Planes,
 }
 
-impl Way {
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Rows => "rows",
+            Variant::Runs => "runs of rows",
+            Variant::Windows => "windows",
+            Variant::WindowsInPlace => "windows in place",
+            Variant::Planes => "planes",
+        }
+    }
+
     /// Whether output rows have one phase each.
     fn has_one_phase(self) -> bool {
-        matches!(self, Way::Windows | Way::WindowsInPlace | Way::Planes)
+        matches!(self, Variant::Windows | Variant::WindowsInPlace | Variant::Planes)
     }
 
     /// Whether the input is read where it is.
     fn is_in_place(self) -> bool {
-        matches!(self, Way::WindowsInPlace | Way::Planes)
+        matches!(self, Variant::WindowsInPlace | Variant::Planes)
     }
 }
 
@@ -136,41 +146,46 @@ impl Algorithm for DepthwiseRows {
         let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows) * outer;
         let of_channels = |channel: Cost| channel * problem.group_out;
         let copying = |channel: Cost| of_channels(channel) + copied;
-        let mut ways = match (windows, flat) {
-            (true, _) => vec![(Way::Windows, copying(summed.by_window(x.in_step, several)))],
-            (_, true) => vec![(Way::Runs, copying(summed.interleaved(x.out_step)))],
-            (_, false) => vec![(Way::Rows, copying(summed.interleaved(x.out_step)))],
+        let mut variants = match (windows, flat) {
+            (true, _) => vec![(Variant::Windows, copying(summed.by_window(x.in_step, several)))],
+            (_, true) => vec![(Variant::Runs, copying(summed.interleaved(x.out_step)))],
+            (_, false) => vec![(Variant::Rows, copying(summed.interleaved(x.out_step)))],
         };
         // loads that leave out the padding need no copy that has it
         if windows && masks && axes.len() == 2 {
             if reads_in_place(y, x) {
                 // what is two apart costs as much to pick out of a copy
-                ways.retain(|_| x.in_step != 2);
-                ways.push((Way::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several))));
+                variants.retain(|_| x.in_step != 2);
+                variants.push((Variant::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several))));
             }
             let vectors = (y.output * x.output).div_ceil(lanes);
             let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
             if keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
-                ways.push((Way::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several))));
+                variants.push((Variant::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several))));
             }
         }
-        let cheapest = ways.into_iter().min_by(|a, b| a.1.total_order(b.1));
-        let (way, group) = cheapest.ok_or("there is no way to sum")?;
-        let block_rows = if way.is_in_place() { y.grid } else { block_rows };
+        variants.retain(|(variant, _)| !query.leaves_out(variant.name()));
+        let cheapest = variants.into_iter().min_by(|a, b| a.1.total_order(b.1));
+        let (variant, group) = cheapest.ok_or("every variant is left out")?;
+        let block_rows = if variant.is_in_place() { y.grid } else { block_rows };
         let moved = cost::beyond_cache(problem, datum_type, machine) + cost::LISTED_ROWS;
         let cost = (group.times(&[problem.group, problem.batch]) + moved).rounded();
-        Ok(DepthwiseRows { way, block_rows, cost, axes: axes.clone(), laid_out })
+        Ok(DepthwiseRows { variant, block_rows, cost, axes: axes.clone(), laid_out })
     }
 
     fn cost(&self) -> Option<u64> {
         Some(self.cost)
     }
 
+    fn variant(&self) -> &'static str {
+        self.variant.name()
+    }
+
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let input_tiles = match self.way.is_in_place() {
+        let input_tiles = match self.variant.is_in_place() {
             // elements of another type are widened
             true => self.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.input)),
-            false => input_tiles_of(&self.axes, &self.laid_out, self.block_rows, self.way == Way::Runs)
+            false => input_tiles_of(&self.axes, &self.laid_out, self.block_rows, self.variant == Variant::Runs)
                 .working_bytes(1, element),
         };
         input_tiles.saturating_add(bytes_of_tasks(problem, &self.axes, 1)).saturating_add(MASK_BYTES)
@@ -181,12 +196,12 @@ impl Algorithm for DepthwiseRows {
     }
 
     fn explain(&self) -> String {
-        match self.way {
-            Way::Planes => "all rows of the input at once, in place",
-            Way::WindowsInPlace => "a window moving down the rows of the input in place",
-            Way::Windows => "a window moving down the rows",
-            Way::Runs => "blocks of rows at a time",
-            Way::Rows => "rows at a time",
+        match self.variant {
+            Variant::Planes => "all rows of the input at once, in place",
+            Variant::WindowsInPlace => "a window moving down the rows of the input in place",
+            Variant::Windows => "a window moving down the rows",
+            Variant::Runs => "blocks of rows at a time",
+            Variant::Rows => "rows at a time",
         }
         .to_string()
     }
@@ -224,7 +239,7 @@ impl Algorithm for DepthwiseRows {
         run_tasks(problem, &self.axes, &partition, to_share, output, |task, scratch| {
             let mut phases = prepared.empty_phases();
             for rows in &prepared.blocks {
-                let copied = !self.way.is_in_place();
+                let copied = !self.variant.is_in_place();
                 let copy_plan = copied.then(|| prepared.copy_plan(&task.outer, rows)).transpose()?;
                 let block = (rows, copy_plan.as_ref());
                 task.groups.clone().try_for_each(|g| prepared.run_group(task, g, block, &mut phases, scratch))?;
@@ -267,7 +282,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
         let axes = &plan.axes;
-        let input_tiles = input_tiles_of(axes, &plan.laid_out, plan.block_rows, plan.way == Way::Runs);
+        let input_tiles = input_tiles_of(axes, &plan.laid_out, plan.block_rows, plan.variant == Variant::Runs);
         let steps = steps(axes, &plan.laid_out);
         let weights_of = taps_before(axes);
         let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
@@ -281,10 +296,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .collect()
         };
         let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
-        let by_window = matches!(plan.way, Way::Windows | Way::WindowsInPlace);
+        let by_window = matches!(plan.variant, Variant::Windows | Variant::WindowsInPlace);
         let windows = picked().filter(|_| by_window).enumerate().map(|(i, picked)| {
             let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
-            if plan.way == Way::WindowsInPlace {
+            if plan.variant == Variant::WindowsInPlace {
                 let first = weights_of[y.residue * axes[1].out_step + x.residue];
                 let results = axes[0].output.saturating_sub(i).div_ceil(axes[0].out_step);
                 return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first, results);
@@ -293,10 +308,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         });
         let windows = windows.collect();
         let all: Vec<Vec<(usize, usize)>> =
-            picked().filter(|_| !plan.way.has_one_phase()).map(|picked| taps_of(&picked)).collect();
+            picked().filter(|_| !plan.variant.has_one_phase()).map(|picked| taps_of(&picked)).collect();
         let rows = all.chunks(axes.columns().out_step).map(|row| row.to_vec()).collect();
-        let planes = match (plan.way, &axes[..]) {
-            (Way::Planes, [y, x]) => {
+        let planes = match (plan.variant, &axes[..]) {
+            (Variant::Planes, [y, x]) => {
                 let shifts = |axis: &'a AxisPhases| axis.phases[0].taps.iter().map(|tap| tap.shift);
                 let taps = shifts(y).cartesian_product(shifts(x).collect_vec()).collect_vec();
                 Some(PlaneTaps::new(kernels.lanes, y.input, y.output, x.output, &taps))
@@ -375,7 +390,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let slot = task.channel(problem, g, channel);
             let epilogue = self.operands.epilogue.of(output_channel);
             for outer in 0..task.output.outer_phases.len() {
-                if self.plan.way.has_one_phase() {
+                if self.plan.variant.has_one_phase() {
                     let place = (slot, outer, rows.clone());
                     self.run_rows(task, source, &weights[..taps], bias, place, epilogue, scratch_row)?;
                     continue;
@@ -387,7 +402,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         phase.extend(taps.iter().map(|t| WeightedTap { offset: t.0, weight: weights[t.1] }));
                     }
                 }
-                if self.plan.way == Way::Runs {
+                if self.plan.variant == Variant::Runs {
                     let at = task.output.index(slot, outer, rows.start, 0);
                     if let Some(to) = task.output.whole_rows(x.output, slot, outer, rows.clone()) {
                         self.run_cells(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;

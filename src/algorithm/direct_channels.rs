@@ -3,19 +3,20 @@
 //! Where [`direct_positions`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
 //! streams positions, accumulator block by accumulator block.
 
+use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::geometry::{Axes, AxisPhases};
+use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
-use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
+use crate::layout::input_tile::{CopyPlan, GridBlocks};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::Scratch;
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
-use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::Task;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
@@ -171,6 +172,14 @@ impl Algorithm for DirectChannels {
 
     fn cost(&self) -> Option<u64> {
         Some(self.blocked.cost)
+    }
+
+    fn variant(&self) -> &'static str {
+        match (self.direct, self.transposed) {
+            (true, _) => "pixels in place",
+            (_, true) => "transposed copy",
+            _ => "padded copy",
+        }
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {

@@ -91,6 +91,18 @@ pub struct DirectPositions {
     axes: Axes,
 }
 
+/// The name of how the input is read and the output stored.
+fn variant(in_place: bool, copy_per_shift: bool, rows: bool) -> &'static str {
+    match (in_place, copy_per_shift, rows) {
+        (true, _, true) => "in place, rows from registers",
+        (true, _, false) => "in place, buffered",
+        (false, true, true) => "copy per shift, rows from registers",
+        (false, true, false) => "copy per shift, buffered",
+        (false, false, true) => "padded rows, rows from registers",
+        (false, false, false) => "padded rows, buffered",
+    }
+}
+
 impl Algorithm for DirectPositions {
     type Tables = TapTable;
 
@@ -172,6 +184,9 @@ impl Algorithm for DirectPositions {
                 if forced.is_some_and(|f| f != (mr, tail_mr)) || (bundle > 1 && mr < problem.group_out) {
                     continue;
                 }
+                if query.leaves_out(variant(in_place, apart, rows)) {
+                    continue;
+                }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
                 let tile_major = resident && !(rows && problem.group_out > machine.rates.planes_at_once as usize);
                 let panels = problem.group_out.div_ceil(mr);
@@ -246,6 +261,10 @@ impl Algorithm for DirectPositions {
 
     fn cost(&self) -> Option<u64> {
         Some(self.cost)
+    }
+
+    fn variant(&self) -> &'static str {
+        variant(self.direct, self.apart, self.rows)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {

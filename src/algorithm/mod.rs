@@ -35,6 +35,8 @@ pub(crate) struct Query<'a> {
     /// The layout that the filter is packed in already.
     pub layout: Option<&'a FilterLayout>,
     pub machine: &'a Machine,
+    /// A variant that algorithms do not propose, so that it can be measured what it is worth.
+    pub left_out: Option<&'a str>,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
     /// Bytes of an element of the type that sums are made in.
@@ -49,9 +51,15 @@ impl<'a> Query<'a> {
         isa: Isa,
         layout: Option<&'a FilterLayout>,
         machine: &'a Machine,
+        left_out: Option<&'a str>,
     ) -> Query<'a> {
         let (sizes, element) = (KernelSizes::new(datum_type, isa), compute_bytes(datum_type));
-        Query { problem, datum_type, isa, layout, machine, sizes, element, axes: OnceCell::new() }
+        Query { problem, datum_type, isa, layout, machine, left_out, sizes, element, axes: OnceCell::new() }
+    }
+
+    /// Whether a variant of an algorithm must not be proposed.
+    pub fn leaves_out(&self, variant: &str) -> bool {
+        self.left_out == Some(variant)
     }
 
     /// The phases of all spatial axes, at least two, outermost first; or why they can't be enumerated.
@@ -83,6 +91,11 @@ pub(crate) trait Algorithm: Sized {
 
     /// The estimated cost in vector multiply-adds. None for what runs only where nothing else does.
     fn cost(&self) -> Option<u64>;
+
+    /// Which variant of the algorithm it is, where there are several.
+    fn variant(&self) -> &'static str {
+        ""
+    }
 
     /// Bytes that a run takes on one thread, besides operands and output. `element` are those of an element of sums.
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize;
@@ -180,6 +193,13 @@ macro_rules! algorithms {
             pub fn cost(&self) -> Option<u64> {
                 match self {
                     $(Decision::$name(algorithm) => algorithm.cost(),)+
+                }
+            }
+
+            /// As [`Algorithm::variant`].
+            pub fn variant(&self) -> &'static str {
+                match self {
+                    $(Decision::$name(algorithm) => algorithm.variant(),)+
                 }
             }
 
