@@ -5,7 +5,7 @@
 //! which counts as a plan's working memory, and saves eight instances of every strategy.
 
 use crate::element::ELEMENT_TYPES;
-use crate::memory::mapped_tensor;
+use crate::memory::mapped_output;
 use std::borrow::Cow;
 use tract_core::internal::tract_num_traits::AsPrimitive;
 use tract_core::internal::*;
@@ -30,8 +30,8 @@ pub(crate) fn converted<'a>(what: &str, from: &'a Tensor, to: DatumType) -> Trac
         ($($narrow:ident $datum_type:ident),*) => {
             match (from.datum_type(), to) {
                 $(
-                    (DatumType::$datum_type, DatumType::I64) => mapped_tensor(what, from, |x: $narrow| AsPrimitive::<i64>::as_(x))?,
-                    (DatumType::I64, DatumType::$datum_type) => mapped_tensor(what, from, |x: i64| AsPrimitive::<$narrow>::as_(x))?,
+                    (DatumType::$datum_type, DatumType::I64) => mapped_output(what, from, |x: $narrow| AsPrimitive::<i64>::as_(x))?,
+                    (DatumType::I64, DatumType::$datum_type) => mapped_output(what, from, |x: i64| AsPrimitive::<$narrow>::as_(x))?,
                 )*
                 (other, _) => bail!("{what}: datum_type={other:?}, {to:?} is needed"),
             }

@@ -118,7 +118,7 @@ pub(crate) fn zero_tensor<T: Datum + Copy + Default>(what: &str, shape: &[usize]
     }
 }
 
-/// A tensor of what `each` makes of the elements of another one. `what` begins the message of an error.
+/// Applies `each` to the elements of a tensor that lives as long as the model. `what` begins the message of an error.
 ///
 /// # Errors
 /// As [`uninitialized_tensor`], or when the elements of `from` are of another type.
@@ -127,11 +127,34 @@ pub(crate) fn mapped_tensor<A: Datum + Copy, B: Datum + Copy>(
     from: &Tensor,
     each: impl Fn(A) -> B,
 ) -> TractResult<Tensor> {
+    // SAFETY: `mapped` writes each element.
+    mapped(what, from, each, |dt, shape| unsafe { uninitialized_tensor(what, dt, shape) })
+}
+
+/// As [`mapped_tensor`], for a tensor that lives as long as a run: its block comes from the pool.
+///
+/// # Errors
+/// As [`mapped_tensor`].
+pub(crate) fn mapped_output<A: Datum + Copy, B: Datum + Copy>(
+    what: &str,
+    from: &Tensor,
+    each: impl Fn(A) -> B,
+) -> TractResult<Tensor> {
+    // SAFETY: `mapped` writes each element.
+    mapped(what, from, each, |dt, shape| unsafe { output_tensor(what, dt, shape) })
+}
+
+/// Applies `each` to the elements of a tensor, writing each element of a new one that `make` allocates.
+fn mapped<A: Datum + Copy, B: Datum + Copy>(
+    what: &str,
+    from: &Tensor,
+    each: impl Fn(A) -> B,
+    make: impl FnOnce(DatumType, &[usize]) -> TractResult<Tensor>,
+) -> TractResult<Tensor> {
     let ram = from.try_as_plain_ram()?;
     let elements = ram.as_slice::<A>()?;
     ensure!(B::datum_type().is_number(), "{what}: datum_type={:?}, a number is needed", B::datum_type());
-    // SAFETY: the elements are numbers, and each is written here: there are as many as the other tensor of the same shape has.
-    let mut tensor = unsafe { output_tensor(what, B::datum_type(), from.shape())? };
+    let mut tensor = make(B::datum_type(), from.shape())?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let to = view.as_slice_mut::<B>()?;
     assert_eq!(to.len(), elements.len());
