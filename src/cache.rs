@@ -3,8 +3,9 @@
 use crate::layer::Layer;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory;
-use crate::plan::{Plan, PlanOptions};
+use crate::plan::PlanOptions;
 use crate::spec::DeconvSpec;
+use crate::tuning;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -63,7 +64,7 @@ impl PlanCache {
                 return Ok(CachedLayer(Arc::clone(&plans[0])));
             }
         }
-        let plan = Plan::new(spec, input, requested, datum_type, options)?;
+        let plan = tuning::plan(spec, input, requested, datum_type, options)?;
         memory::planned();
         log::debug!("planned a deconvolution of {input:?} ({datum_type:?}): {plan}");
         let entry =

@@ -6,6 +6,7 @@ use crate::plan::{Plan, PlanOptions};
 use crate::settings;
 use crate::spec::list;
 use crate::spec::{DeconvSpec, OutputShape, Padding};
+use crate::tuning;
 use std::fmt;
 use tract_core::internal::*;
 use tract_core::ops::logic::IfThenElse;
@@ -123,7 +124,7 @@ fn explain_node(
     let concrete = match (sizes, requested) {
         (None, _) | (_, Some(None)) => None,
         (Some(sizes), requested) => {
-            let plan = Plan::new(spec, &sizes, requested.flatten().as_deref(), data.datum_type, options)?;
+            let plan = tuning::plan(spec, &sizes, requested.flatten().as_deref(), data.datum_type, options)?;
             let bytes = |shape: &[usize]| {
                 shape.iter().fold(data.datum_type.size_of() as u64, |bytes, dim| bytes.saturating_mul(*dim as u64))
             };

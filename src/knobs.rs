@@ -15,6 +15,29 @@ tract_core::declare_knob!(
 );
 
 tract_core::declare_knob!(
+    scopable TRACT_DECONV_MACHINE,
+    Option<String>,
+    None,
+    "Plan by this machine's rates and cache sizes instead of those of the CPU at hand: zen4, sapphire_rapids or generic. The \
+     instruction set stays this CPU's."
+);
+
+tract_core::declare_knob!(
+    scopable TRACT_DECONV_TUNING,
+    Option<String>,
+    None,
+    "How plans are chosen: estimated (if unset), or measured, which times the cheapest candidates of each layer."
+);
+
+tract_core::declare_knob!(
+    scopable TRACT_DECONV_TUNING_FILE,
+    Option<String>,
+    None,
+    "The file that measured choices are read from and written to, so that later processes plan the same. Without it they \
+     last as long as the process."
+);
+
+tract_core::declare_knob!(
     scopable TRACT_DECONV_MEMORY_LIMIT,
     Option<String>,
     None,

@@ -117,12 +117,13 @@
 //! # What the process notices
 //!
 //! All that outlives a model or is seen outside of it. Nothing else of this crate is: it spawns no threads, sets no signal
-//! handlers and no environment, opens no connections and writes no files.
+//! handlers and no environment, opens no connections, and writes no file but the one for measured choices.
 //!
 //! | what | from when, until when | where |
 //! |---|---|---|
 //! | permission for tile registers, asked of Linux for the process (`arch_prctl`) | the first plan on [`Isa::Amx`]; for good | simd/tile_registers.rs `AVAILABLE`, `PERMITTED` |
 //! | the CPU's model, and its row of rates | the first plan; a few numbers | estimate/machine.rs `CURRENT`, `CPU` |
+//! | measured choices of strategies, where measuring is asked for, and the file for them where there is one | the first measured plan; for good, 16,384 choices at most | tuning.rs `CHOICES` |
 //! | tract's own builders, for nodes of other domains; entries in tract's lists of transforms, knobs and pulsifiers | loading the first model | frontend/mod.rs `REGISTER`; pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan that goes | memory/pool.rs `POOL`, `OF_KNOB` |
 //! | working memory, as much as the largest layers needed at once; its last place, per thread | the first run; for good | memory/scratch.rs `F32`, `F64`, `I64`, `LAST` |
@@ -209,6 +210,8 @@ pub mod spec;
 mod testing;
 #[forbid(unsafe_code)]
 pub mod to_tract;
+#[forbid(unsafe_code)]
+mod tuning;
 
 /// For tests, benchmarks and fuzzing of this crate: no part of its interface, and free to change in any release.
 #[doc(hidden)]
@@ -232,6 +235,6 @@ pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;
 pub use parallel::{set_share_from, set_spin_time, spin_time};
-pub use plan::{Plan, PlanOptions};
+pub use plan::{Measured, Plan, PlanOptions, Tuning};
 pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};

@@ -1,11 +1,13 @@
 //! [`Options`]: how convolutions are planned and run, said in code where a model is loaded or transformed.
 
 use crate::algorithm::Strategy;
+use crate::estimate::machine::Machine;
 use crate::memory::set_pool_bytes;
 use crate::parallel::{set_share_from, set_spin_time};
-use crate::plan::PlanOptions;
+use crate::plan::{PlanOptions, Tuning};
 use crate::simd::isa::Isa;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 use tract_hir::internal::*;
 use tract_onnx::model::{Onnx, ParsingContext};
@@ -31,6 +33,12 @@ pub struct Options {
     pub strategy: Option<String>,
     /// Only this instruction set, by its name.
     pub isa: Option<String>,
+    /// Plan by the row of this machine, by its name, instead of by that of the CPU at hand.
+    pub machine: Option<String>,
+    /// How strategies are chosen, by its name: `estimated` or `measured`.
+    pub tuning: Option<String>,
+    /// The file that measured choices are read from and written to.
+    pub tuning_file: Option<PathBuf>,
     /// Whether what stands around a convolution may be folded into it.
     pub fusion: bool,
     /// Most bytes of an output, and of the working memory that a thread takes for it: as
@@ -50,6 +58,9 @@ impl Default for Options {
         Options {
             strategy: None,
             isa: None,
+            machine: None,
+            tuning: None,
+            tuning_file: None,
             fusion: true,
             memory_limit: None,
             share_from: None,
@@ -68,6 +79,21 @@ impl Options {
     /// The same, with only this instruction set.
     pub fn with_isa(self, isa: Isa) -> Options {
         Options { isa: Some(isa.name().into()), ..self }
+    }
+
+    /// The same, planned by the row of this machine.
+    pub fn with_machine(self, name: impl Into<String>) -> Options {
+        Options { machine: Some(name.into()), ..self }
+    }
+
+    /// The same, with strategies chosen like this.
+    pub fn with_tuning(self, tuning: Tuning) -> Options {
+        Options { tuning: Some(tuning.name().into()), ..self }
+    }
+
+    /// The same, with a file that measured choices are read from and written to.
+    pub fn with_tuning_file(self, path: impl Into<PathBuf>) -> Options {
+        Options { tuning_file: Some(path.into()), ..self }
     }
 
     /// The same, with or without folding.
@@ -126,9 +152,21 @@ impl Options {
     /// # Errors
     /// An unknown name.
     pub(crate) fn settings(&self) -> TractResult<Settings> {
+        if let Some(path) = &self.tuning_file {
+            let is_a_line = path.to_str().is_some_and(|path| !path.contains('\n'));
+            ensure!(is_a_line, "tuning file: path={}, utf-8 on one line is needed", path.display());
+        }
+        let isa = self.isa.as_deref().map(Isa::from_name).transpose()?;
+        let of_row = |name: &str| {
+            let row = Machine::from_name(name)?;
+            TractResult::Ok(row.with_instruction_set(Isa::of_plan(isa)?))
+        };
         let planning = PlanOptions {
             strategy: self.strategy.as_deref().map(Strategy::from_name).transpose()?,
-            isa: self.isa.as_deref().map(Isa::from_name).transpose()?,
+            isa,
+            machine: self.machine.as_deref().map(of_row).transpose()?,
+            tuning: self.tuning.as_deref().map(Tuning::from_name).transpose()?,
+            tuning_file: self.tuning_file.clone(),
             memory_limit: self.memory_limit,
             ..PlanOptions::default()
         };
@@ -192,15 +230,18 @@ fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn I
 }
 
 fn written(settings: &Settings) -> String {
-    let mut text = format!("{ENTRY} fusion={}", settings.fusion);
-    let PlanOptions { strategy, isa, memory_limit, .. } = &settings.planning;
+    let mut text = format!("{ENTRY}\nfusion={}", settings.fusion);
+    let PlanOptions { strategy, isa, machine, tuning, tuning_file, memory_limit, .. } = &settings.planning;
     let words = [
+        ("machine", machine.map(|machine| machine.name().to_string())),
+        ("tuning", tuning.map(|tuning| tuning.name().to_string())),
+        ("tuning_file", tuning_file.as_ref().map(|path| path.display().to_string())),
         ("strategy", strategy.map(|strategy| strategy.name().to_string())),
         ("isa", isa.map(|isa| isa.name().to_string())),
         ("memory_limit", memory_limit.map(|bytes| bytes.to_string())),
     ];
     for (name, value) in words {
-        text.extend(value.map(|value| format!(" {name}={value}")));
+        text.extend(value.map(|value| format!("\n{name}={value}")));
     }
     text
 }
@@ -213,11 +254,14 @@ pub(crate) fn carried(onnx: &Onnx) -> TractResult<Settings> {
     let Some(words) = onnx.op_register.0.keys().find_map(|name| name.strip_prefix(ENTRY)) else {
         return Ok(Settings::default());
     };
-    let words: HashMap<&str, &str> = words.split_whitespace().filter_map(|word| word.split_once('=')).collect();
+    let words: HashMap<&str, &str> = words.lines().filter_map(|word| word.split_once('=')).collect();
     let word = |name: &str| words.get(name).copied();
     let options = Options {
         strategy: word("strategy").map(String::from),
         isa: word("isa").map(String::from),
+        machine: word("machine").map(String::from),
+        tuning: word("tuning").map(String::from),
+        tuning_file: word("tuning_file").map(PathBuf::from),
         fusion: word("fusion") != Some("false"),
         memory_limit: word("memory_limit").map(|bytes| bytes.parse()).transpose().context("options: memory_limit")?,
         ..Options::default()
@@ -242,6 +286,7 @@ mod tests {
             "{}",
             r#"{"strategy": "reference", "isa": "portable", "fusion": false, "memory_limit": 4096}"#,
             r#"{"fusion": false}"#,
+            r#"{"machine": "zen4", "tuning": "measured", "tuning_file": "/choices of layers"}"#,
             r#"{"memory_limit": 0}"#,
         ] {
             let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "direct_positions"}"#))?;

@@ -12,6 +12,7 @@ use crate::memory::PoolUser;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use std::fmt;
+use std::path::PathBuf;
 use tract_core::internal::*;
 
 /// The limit where [`PlanOptions::memory_limit`] is open: 16 GiB.
@@ -28,8 +29,15 @@ pub struct PlanOptions {
     /// Plan for this machine instead of the one that the program runs on. Its instruction set need not be this CPU's;
     /// a plan for one that this CPU lacks can be looked at, and not run.
     pub machine: Option<Machine>,
+    /// A [variant](Plan::variant) that is not considered, so that it can be measured what it is worth.
+    #[doc(hidden)]
+    pub left_out: Option<&'static str>,
     /// Only strategies that read a filter already packed like this.
     pub layout: Option<FilterLayout>,
+    /// How the strategy is chosen where none is forced: by estimates if unset.
+    pub tuning: Option<Tuning>,
+    /// The file that measured choices are read from and written to. Without one they last as long as the process.
+    pub tuning_file: Option<PathBuf>,
     /// Most bytes of an output, and most bytes of working memory that a thread takes to compute one. A larger output is an
     /// error; a strategy that needs more declines. Integers of other types than `i64` are copied to it and back, which
     /// counts as working memory.
@@ -62,9 +70,53 @@ impl PlanOptions {
         PlanOptions { memory_limit: bytes.into(), ..self }
     }
 
+    /// The same, with a way to choose strategies, or with estimates.
+    pub fn with_tuning(self, tuning: impl Into<Option<Tuning>>) -> PlanOptions {
+        PlanOptions { tuning: tuning.into(), ..self }
+    }
+
+    /// The same, with a file for measured choices, or without one.
+    pub fn with_tuning_file(self, path: impl Into<Option<PathBuf>>) -> PlanOptions {
+        PlanOptions { tuning_file: path.into(), ..self }
+    }
+
     /// The limit that is given, or the default one.
     pub(crate) fn limit(&self) -> MemoryLimit {
         MemoryLimit(self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT))
+    }
+}
+
+/// How the strategy of a plan is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Tuning {
+    /// By the estimates: the same plan in every process on one kind of machine.
+    #[default]
+    Estimated,
+    /// By timing the cheapest candidates on this machine, when a shape is first planned.
+    Measured,
+}
+
+impl Tuning {
+    const ALL: [Tuning; 2] = [Tuning::Estimated, Tuning::Measured];
+
+    /// The name, as the knob `TRACT_DECONV_TUNING` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tuning::Estimated => "estimated",
+            Tuning::Measured => "measured",
+        }
+    }
+
+    /// The way to choose of a name.
+    ///
+    /// # Errors
+    /// An unknown name; the message lists the known ones.
+    pub fn from_name(name: &str) -> TractResult<Tuning> {
+        Tuning::ALL.into_iter().find(|tuning| tuning.name() == name).with_context(|| {
+            let known = Tuning::ALL.map(Tuning::name).join(", ");
+            format!("tuning: tuning={name}, the known ones are {known}")
+        })
     }
 }
 
@@ -103,6 +155,20 @@ pub(crate) fn converted_bytes(problem: &Problem, datum_type: DatumType) -> usize
     (elements[0] + elements[1] + problem.group * problem.group_out).saturating_mul(computed_as.size_of())
 }
 
+/// The times by which a strategy was chosen, fastest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Nanoseconds of a run of each candidate.
+    pub times: Vec<(Strategy, u64)>,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let times = self.times.iter().map(|(strategy, ns)| format!("{strategy} {:.1} us", *ns as f64 / 1e3));
+        write!(f, "measured: {}", times.collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// What will run for one input shape.
 ///
 /// Kernels rely on what a plan holds, so nothing of it can be changed after planning:
@@ -126,6 +192,8 @@ pub struct Plan {
     decision: Decision,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
+    /// The times of the candidates, where the strategy was chosen by them.
+    measured: Option<Measured>,
     /// Keeps the blocks of outputs.
     pool: PoolUser,
 }
@@ -182,7 +250,7 @@ impl Plan {
         let empty = problem.input_shape().contains(&0) || problem.output_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
-        let query = Query::new(&folded, computed_as, isa, options.layout.as_ref(), &machine);
+        let query = Query::new(&folded, computed_as, isa, options.layout.as_ref(), &machine, options.left_out);
         for &strategy in Strategy::ALL {
             if best.is_some() && strategy == Strategy::Reference {
                 break;
@@ -197,6 +265,9 @@ impl Plan {
             }
             let proposed = strategy.propose(&query);
             let affordable = proposed.and_then(|decision| {
+                if query.leaves_out(decision.variant()) {
+                    return Err("its variant is left out".to_string());
+                }
                 let bytes = decision.working_bytes(&folded, query.element).saturating_add(converted);
                 if bytes <= limit.0 {
                     return Ok(decision);
@@ -224,7 +295,7 @@ impl Plan {
         }
         if let Some((_, decision)) = best {
             let (spec, pool) = (spec.clone(), PoolUser::new());
-            return Ok(Plan { spec, problem, folded, datum_type, decision, isa, declined, pool });
+            return Ok(Plan { spec, problem, folded, datum_type, decision, isa, declined, measured: None, pool });
         }
         if let Some((bytes, strategy)) = least {
             bail!(
@@ -267,6 +338,12 @@ impl Plan {
         self.decision.cost()
     }
 
+    /// Which variant of the strategy it is; empty where there is one only.
+    #[doc(hidden)]
+    pub fn variant(&self) -> &'static str {
+        self.decision.variant()
+    }
+
     /// The strategies that were considered before or beside the chosen one, and why each declined.
     pub fn declined(&self) -> &[(Strategy, String)] {
         &self.declined
@@ -288,6 +365,16 @@ impl Plan {
     /// The chosen strategy.
     pub fn strategy(&self) -> Strategy {
         self.decision.strategy()
+    }
+
+    /// The times of the candidates, where the strategy was chosen by them.
+    pub fn measured(&self) -> Option<&Measured> {
+        self.measured.as_ref()
+    }
+
+    /// The same plan, chosen by times.
+    pub(crate) fn chosen_by(self, measured: Measured) -> Plan {
+        Plan { measured: Some(measured), ..self }
     }
 
     /// What runs, then a line for each strategy that was considered and why it declined.
@@ -350,6 +437,7 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} on {} {:?}, {}", self.strategy(), self.isa, self.datum_type, self.decision.explain())
+        write!(f, "{} on {} {:?}, {}", self.strategy(), self.isa, self.datum_type, self.decision.explain())?;
+        self.measured.iter().try_for_each(|measured| write!(f, ", {measured}"))
     }
 }

@@ -1,8 +1,12 @@
 //! The options of a process: what a program gives, completed by the knobs.
 
 use crate::algorithm::Strategy;
-use crate::knobs::{TRACT_DECONV_ISA, TRACT_DECONV_MEMORY_LIMIT, TRACT_DECONV_STRATEGY};
-use crate::plan::PlanOptions;
+use crate::estimate::machine::Machine;
+use crate::knobs::{
+    TRACT_DECONV_ISA, TRACT_DECONV_MACHINE, TRACT_DECONV_MEMORY_LIMIT, TRACT_DECONV_STRATEGY, TRACT_DECONV_TUNING,
+    TRACT_DECONV_TUNING_FILE,
+};
+use crate::plan::{PlanOptions, Tuning};
 use crate::simd::isa::Isa;
 use tract_core::internal::*;
 
@@ -22,6 +26,21 @@ pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
     {
         options.isa = Some(Isa::from_name(&name).context("knob: TRACT_DECONV_ISA")?);
     }
+    if options.machine.is_none()
+        && let Some(name) = set(&TRACT_DECONV_MACHINE)
+    {
+        let row = Machine::from_name(&name).context("knob: TRACT_DECONV_MACHINE")?;
+        options.machine = Some(row.with_instruction_set(Isa::of_plan(options.isa)?));
+    }
+    if options.tuning.is_none()
+        && let Some(name) = set(&TRACT_DECONV_TUNING)
+    {
+        options.tuning = Some(Tuning::from_name(&name).context("knob: TRACT_DECONV_TUNING")?);
+    }
+    if options.tuning_file.is_none() {
+        let path = TRACT_DECONV_TUNING_FILE.get().filter(|path| !path.is_empty());
+        options.tuning_file = path.map(Into::into);
+    }
     if options.memory_limit.is_none()
         && let Some(bytes) = set(&TRACT_DECONV_MEMORY_LIMIT)
     {
@@ -38,6 +57,7 @@ fn set(knob: &tract_core::knobs::Knob<Option<String>>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
     use tract_core::knobs::KnobScope;
 
     #[test]
@@ -45,10 +65,16 @@ mod tests {
         let scope = KnobScope::new([
             ("TRACT_DECONV_STRATEGY", "Reference"),
             ("TRACT_DECONV_ISA", "portable"),
+            ("TRACT_DECONV_MACHINE", "Zen4"),
+            ("TRACT_DECONV_TUNING", "measured"),
+            ("TRACT_DECONV_TUNING_FILE", "/Choices of Layers"),
             ("TRACT_DECONV_MEMORY_LIMIT", "4096"),
         ])?;
         let open = scope.enter(|| complete(&PlanOptions::default()))?;
         assert_eq!((open.strategy, open.isa), (Some(Strategy::Reference), Some(Isa::Portable)));
+        assert_eq!(open.machine, Some(Machine::ZEN4.with_instruction_set(Isa::Portable)));
+        assert_eq!(open.tuning, Some(Tuning::Measured));
+        assert_eq!(open.tuning_file.as_deref(), Some(Path::new("/Choices of Layers")));
         assert_eq!(open.memory_limit, Some(4096));
         let taken = PlanOptions { isa: Some(Isa::Avx2), ..PlanOptions::default() };
         assert_eq!(scope.enter(|| complete(&taken))?.isa, Some(Isa::Avx2));
@@ -60,6 +86,8 @@ mod tests {
         for (knob, expected) in [
             ("TRACT_DECONV_STRATEGY", "strategy=fastest, the known ones are"),
             ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, neon, avx2, avx512"),
+            ("TRACT_DECONV_MACHINE", "machine=fastest, the known ones are zen4, sapphire_rapids, generic"),
+            ("TRACT_DECONV_TUNING", "tuning=fastest, the known ones are estimated, measured"),
             ("TRACT_DECONV_MEMORY_LIMIT", "memory limit: bytes=fastest, a number is needed"),
         ] {
             let scope = KnobScope::new([(knob, "fastest")])?;

@@ -1,5 +1,6 @@
 //! Small models for unit tests.
 
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use crate::{WithConv, WithDeconv};
 use tract_hir::internal::*;
 use tract_onnx::pb::attribute_proto::AttributeType;
@@ -55,6 +56,24 @@ pub(crate) fn info(name: &str, elem_type: DataType, shape: &[&str]) -> ValueInfo
         r#type: Some(TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..TypeProto::default() }),
         ..ValueInfoProto::default()
     }
+}
+
+/// A transposed 3×3 convolution of stride 2, and the shape of a square input of one image.
+pub(crate) fn spec_2d(size: usize, in_channels: usize, out_channels: usize) -> (DeconvSpec, TVec<usize>) {
+    let spec = DeconvSpec {
+        direction: Direction::Transposed,
+        data_format: DataFormat::Ncx,
+        filter_format: FilterFormat::Iox,
+        in_channels,
+        out_channels,
+        group: 1,
+        kernel: tvec!(3, 3),
+        strides: tvec!(2, 2),
+        dilations: tvec!(1, 1),
+        padding: Padding::Explicit { begin: tvec!(1, 1), end: tvec!(1, 1) },
+        output_padding: tvec!(0, 0),
+    };
+    (spec, tvec!(1, in_channels, size, size))
 }
 
 /// `0, 1, 2, ..` in a shape.

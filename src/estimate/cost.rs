@@ -148,9 +148,6 @@ pub(crate) const INTO_BLOCK: Cost = Cost(9.0);
 /// What a vector of pixels takes longer to read, and one of results to store, where L2 does not hold a row.
 pub(crate) const SPILLED: Cost = Cost(9.0);
 
-/// What a vector of pixels takes longer to read, and one of results to store, where L2 does not hold a row.
-pub(crate) const SPILLED: Cost = Cost(9.0);
-
 /// Setting up a run of pixels that have the same taps: one phase of an output row.
 pub(crate) const RUN_OF_PIXELS: Cost = Cost(150.0);
 
