@@ -15,7 +15,8 @@
 //! # }
 //! ```
 //!
-//! The dumper prefers NNEF's own fragments. Any tract loads these, with this crate or without.
+//! The dumper prefers NNEF's own fragments, if fusion is not disabled. Any tract loads these, with
+//! this crate or without.
 //!
 //! - A transposed convolution becomes `deconv` if it computes floats, has channels first and has
 //!   explicit pads. It may have an output padding only if all sizes are known.
