@@ -1,9 +1,16 @@
-//! How good the planner's choice is: random layers under each strategy that compares costs, on one thread.
+//! The quality of the planner's choices: random layers under each strategy that compares costs, on
+//! one thread.
 //!
-//! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7, compares the answers of the strategies, and prints the time of each beside
-//! its estimate, then how much slower the choice is than the best, in the mean and at worst; `-- 160 7 nxc` does so for channels-last data, in narrow
-//! groups half of the time, `-- 160 7 forward` draws forward convolutions, `-- 160 7 depthwise` layers of one input channel a group, and
-//! `-- 160 7 forward pointwise` layers of one tap. The constants of `src/estimate/cost.rs` come from such runs.
+//! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7. It compares the results of
+//! the strategies, prints each one's time next to its estimate, and then how much slower the choice
+//! is than the best, in the mean and at worst. Further arguments select the layers:
+//!
+//! - `nxc`: channels-last data, half of it in narrow groups;
+//! - `forward`: forward convolutions;
+//! - `depthwise`: one input channel per group;
+//! - `forward pointwise`: one tap.
+//!
+//! The constants of `src/estimate/cost.rs` come from such runs.
 
 mod common;
 
@@ -25,10 +32,10 @@ const COMPARED: [Strategy; 8] = [
     Strategy::DirectPositions,
 ];
 
-/// A vector multiply-add, in seconds: the estimates' unit on a 3.66 GHz Zen 4.
+/// The time of a vector multiply-add in seconds, the unit of the estimates, on a 3.66 GHz Zen 4.
 const SLOT: f64 = 0.273e-9;
 
-/// What kind of layer is drawn.
+/// The kind of layer to draw.
 struct Kind {
     data_format: DataFormat,
     direction: Direction,
@@ -36,7 +43,7 @@ struct Kind {
     pointwise: bool,
 }
 
-/// Strategies are left out whose estimate is so many times the choice's.
+/// Strategies whose estimate exceeds the choice's by this factor are not run.
 const HOPELESS: u64 = 10;
 
 struct Draw(u64);
@@ -47,7 +54,7 @@ impl Draw {
         values[(self.0 >> 33) as usize % values.len()]
     }
 
-    /// A layer such as networks have, or none where the combination is not worth timing.
+    /// Draws a layer as in common networks, or none if the combination is not worth timing.
     fn layer(&mut self, kind: &Kind) -> TractResult<Option<Layer>> {
         let Kind { data_format, direction, depthwise, pointwise } = *kind;
         let rank = self.of(&[1usize, 2, 2, 2, 2, 3]);
@@ -108,7 +115,7 @@ impl Draw {
         if kernel > [16, 9, 5][rank - 1] {
             return Ok(None);
         }
-        // time is left alone by some networks on sound
+        // Some audio networks do not convolve the time axis.
         let leaves_rows = depthwise && rank == 2 && self.of(&[true, false, false, false]);
         let sized = |size: usize| -> TVec<usize> {
             (0..rank).map(|axis| if leaves_rows && axis == 0 { 1 } else { size }).collect()
@@ -148,7 +155,10 @@ impl Draw {
     }
 }
 
-/// The best of a few runs of each, taken in turns; the run before each is not counted, so that every strategy finds the caches as it leaves them.
+/// Returns the best time of a few runs of each plan, in seconds. The plans take turns.
+///
+/// The run before each timed run is not counted, so every strategy finds the caches in its own
+/// state.
 fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
     let mut best = vec![f64::MAX; plans.len()];
     let begin = Instant::now();

@@ -51,7 +51,7 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
         transposed((3, 18, 1), &[16], 8, &[21]),
         transposed((2, 17, 1), &[2, 3, 2], 2, &[3, 4, 3]),
         forward(transposed((6, 34, 2), &[3, 3], 1, &[8, 17])),
-        // More positions than the strategies for filters in parts accept.
+        // More positions than those for which filters are kept as bf16 limbs.
         forward(transposed((3, 18, 1), &[2, 2], 1, &[15, 19])),
         forward(transposed((4, 4, 4), &[3], 2, &[40])),
         // Transformed tiles, with the taps split into twos and threes.
