@@ -1,5 +1,5 @@
-//! Latency of the project's models, with stock tract and with the plugin: `cargo bench --bench
-//! latency -- vocoder`.
+//! Latency of the project's models, with stock tract and with the plugin:
+//! `cargo bench --bench latency -- vocoder`.
 //!
 //! Results are compared with those stored next to each model before anything is timed.
 

@@ -1,5 +1,5 @@
-//! Channels-last data against channels-first data on each workload: `cargo bench --bench layouts --
-//! unet`, or `-- threads=2` for two threads.
+//! Channels-last data against channels-first data on each workload:
+//! `cargo bench --bench layouts -- unet`, or `-- threads=2` for two threads.
 //!
 //! The two results are compared before they are timed. Rounds alternate between the layouts. The
 //! output has the medians and the ratio of the rounds' medians.

@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7. It compares the results of
 //! the strategies, prints each one's time next to its estimate, and then how much slower the choice
-//! is than the best, in the mean and at worst. Further arguments select the layers:
+//! is than the best, in the mean and at worst. Further arguments, as in `-- 160 7 nxc`, select the
+//! layers:
 //!
 //! - `nxc`: channels-last data, half of it in narrow groups;
 //! - `forward`: forward convolutions;

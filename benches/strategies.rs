@@ -1,5 +1,5 @@
-//! Every strategy that accepts a workload, on one thread: `cargo bench --bench strategies --
-//! dcgan`.
+//! Every strategy that accepts a workload, on one thread:
+//! `cargo bench --bench strategies -- dcgan`.
 //!
 //! Each result is compared with the definition's before it is timed. For the largest workloads that
 //! takes longer than timing.

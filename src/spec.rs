@@ -5,8 +5,8 @@
 //!
 //! For each spatial axis, let `X` be the input size, `K` the kernel size, `s` the stride, `d` the
 //! dilation and `op` the output padding. The kernel's extent is `eff = (K-1)·d + 1`. The uncropped
-//! size is `F = s·(X-1) + eff + op`. A transposed convolution is `y[i·s + k·d - pad_begin] += x[i]
-//! · w[k]`, where positions outside the output are dropped.
+//! size is `F = s·(X-1) + eff + op`. A transposed convolution is
+//! `y[i·s + k·d - pad_begin] += x[i] · w[k]`, where positions outside the output are dropped.
 
 use crate::dimension::Extent;
 use std::fmt;
@@ -225,8 +225,9 @@ impl Padding {
     /// Returns the padding of ONNX's SAME_UPPER or SAME_LOWER for a transposed convolution.
     ///
     /// `extra` is [`Side::End`] for SAME_UPPER and [`Side::Begin`] for SAME_LOWER. The output's
-    /// size is `min(F, X·s)`, as in onnxruntime and in ONNX's own shape inference. `F - X·s = eff +
-    /// op - s` does not contain `X`, so the total is the constant `max(eff + op - s, 0)`.
+    /// size is `min(F, X·s)`, as in onnxruntime and in ONNX's own shape inference.
+    /// `F - X·s = eff + op - s` does not contain `X`, so the total is the constant
+    /// `max(eff + op - s, 0)`.
     pub fn same_transposed(
         kernel: &[usize],
         strides: &[usize],

@@ -201,8 +201,8 @@ fn check_axis(spec: &DeconvSpec, ax: usize, size: Option<usize>) -> TractResult<
     Ok(())
 }
 
-/// Returns the axis operations that bring a filter to `[out channels, in channels per group,
-/// kernel..]`.
+/// Returns the axis operations that bring a filter to
+/// `[out channels, in channels per group, kernel..]`.
 fn to_oihw(spec: &DeconvSpec) -> Vec<AxisOp> {
     let spatial = spec.rank();
     let mut ops = match spec.filter_format {

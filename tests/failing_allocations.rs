@@ -313,8 +313,8 @@ impl Case {
 
 #[test]
 fn an_error_or_a_result() -> TractResult<()> {
-    // SAFETY: no other thread reads or sets variables, as this program has no other test. With this
-    // value, errors do not allocate a backtrace.
+    // SAFETY: this program has no other test that could read or set variables. With this value,
+    // errors do not allocate a backtrace.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     let folder = tempfile::tempdir()?;
     let (mut of_tract, mut wrong) = (BTreeMap::<String, usize>::new(), vec![]);

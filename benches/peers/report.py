@@ -187,7 +187,7 @@ def write(results, folder):
 
 
 def chart(results, subject, path):
-    """Draws every engine's speed on every row, relative to the subject's fastest rival. Each thread count has a panel."""
+    """Draws every engine's speed on every row, relative to the subject's fastest rival, one panel per thread count."""
     rows = [row for row in results["results"] if row["group"] != "floor"]
     if not rows:
         return

@@ -7,12 +7,10 @@
 //! | command | answer |
 //! |---|---|
 //! | `inputs PATH …` | `ok`; uses the .npy files as the model's inputs |
-//! | `load THREADS PATH` | `ok NS`; reads and optimises an ONNX file, after dropping the previous
-//! model |
+//! | `load THREADS PATH` | `ok NS`; drops the previous model, reads and optimises an ONNX file |
 //! | `output PATH` | `ok`; runs once and writes the first output as .npy |
 //! | `time WARMUP N` | `ok NS …`; times N runs one by one after WARMUP untimed ones |
-//! | `peak THREADS MS` | `ok FLOPS`; measures the floating-point operations per second of a pure
-//! FMA loop |
+//! | `peak THREADS MS` | `ok FLOPS`; measures the flops per second of a pure FMA loop |
 
 #[path = "fma_peak.rs"]
 mod fma_peak;

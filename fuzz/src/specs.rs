@@ -134,8 +134,8 @@ impl Draw {
             },
             _ => Padding::Explicit { begin, end },
         };
-        // About every sixth case has one channel per group, with up to 40 groups, which are more than
-        // the lanes of a vector.
+        // About every sixth case has one channel per group, with up to 40 groups, which are more
+        // than the lanes of a vector.
         let depthwise = self.channels[0] >= 208;
         let group =
             if depthwise { within(self.channels[0], 2, 40) } else { [1, 1, 2, 3][self.channels[0] as usize % 4] };

@@ -1,4 +1,5 @@
-//! OpenVINO's GroupConvolutionBackpropData-1, ConvolutionBackpropData-1, GroupConvolution-1 and Convolution-1.
+//! OpenVINO's GroupConvolutionBackpropData-1, ConvolutionBackpropData-1, GroupConvolution-1 and
+//! Convolution-1.
 //!
 //! No standard defines them in ONNX files. By this crate's own convention, the operators have their
 //! own names under one of [`DOMAINS`]. Attributes are lists of integers or strings of

@@ -123,8 +123,8 @@ impl BetweenLayers {
 
     /// Replaces nodes before `data`, the input of a layer with spec `spec`, by this op.
     ///
-    /// The replaced nodes compute `data` itself, or the input of an upsampling or a concatenation
-    /// that `data` depends on. Returns none if no such node can be replaced.
+    /// The replaced nodes compute `data` itself. If there are none, and `data` is an upsampling or a
+    /// concatenation, their inputs are searched in the same way. Returns none if nothing is found.
     pub(crate) fn before(
         model: &TypedModel,
         data: OutletId,

@@ -1,9 +1,10 @@
 //! The definition of a convolution, computed plainly in float64 or in exact integers. It shares no
 //! code with the crate.
 //!
-//! A transposed convolution is `y[n, g·Co+co, i·s + k·d - p] += x[n, g·Ci+ci, i] · w[g, ci, co,
-//! k]`, where positions outside the output are dropped. The bias is added last. A forward
-//! convolution exchanges input and output in the index.
+//! A transposed convolution is
+//! `y[n, g·Co+co, i·s + k·d - p] += x[n, g·Ci+ci, i] · w[g, ci, co, k]`, where positions outside
+//! the output are dropped. The bias is added last. A forward convolution exchanges input and output
+//! in the index.
 
 use tract_core::internal::tract_ndarray::{ArrayD, Dimension, indices};
 use tract_core::internal::*;
@@ -58,8 +59,8 @@ pub struct Answer<S> {
     pub terms: usize,
 }
 
-/// Computes a convolution. `x` is `[N, G·Ci, X..]`, `w` is `[G, Ci, Co, K..]`, the result `[N,
-/// G·Co, out..]`.
+/// Computes a convolution. `x` is `[N, G·Ci, X..]`, `w` is `[G, Ci, Co, K..]`, the result
+/// `[N, G·Co, out..]`.
 pub fn convolve<S: Scalar>(
     direction: Direction,
     x: &ArrayD<S>,

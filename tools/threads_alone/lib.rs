@@ -115,8 +115,9 @@ fn parts_are_done_once(parts: &mut [usize], helpers: usize, share: impl FnOnce(&
     unsafe impl Sync for Parts {}
     impl Parts {
         fn do_part(&self, thread: usize) {
-            // SAFETY: `thread` is at most the number of helpers, so it is an index of `parts`. Each thread
-            // has its own index. The work runs only while the scope's borrow of the parts is alive.
+            // SAFETY: `thread` is at most the number of helpers, so it is an index of `parts`. Each
+            // thread has its own index. The work runs only while the scope's borrow of the parts is
+            // alive.
             unsafe { *self.0.add(thread) += 1 }
         }
     }

@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --release -- models 1000000          # from seed 0
 //! cargo run --release -- legal 10000000 77       # from another seed
-//! cargo run --release -- seeds corpus/models # the seeds of coverage-guided fuzzing
+//! cargo run --release -- seeds corpus/models     # the seeds of coverage-guided fuzzing
 //! ```
 
 use cpu_time::ProcessTime;
