@@ -86,7 +86,7 @@ impl PlanCache {
     }
 }
 
-/// The packed form of a filter that several runs pass to the op.
+/// The packed form of a filter that successive runs pass to the op.
 ///
 /// That happens in models that run without being optimised, which includes the branches of every
 /// condition. A filter is kept from its second use on, so a filter computed anew in each run is

@@ -61,7 +61,7 @@ impl fmt::Display for Dialect {
 /// It has one output, with the data's element type and the spec's data format.
 ///
 /// Optimising a model replaces the op by [`OptGroupedDeconv`] if the filter is constant. Otherwise
-/// the op packs its filter at run time. It packs a tensor that several runs pass to it at most
+/// the op packs its filter at run time. It packs a tensor that successive runs pass to it at most
 /// twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupedDeconv {

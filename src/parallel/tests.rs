@@ -259,7 +259,7 @@ fn no_worker_spins_for_long() -> TractResult<()> {
     assert!(workers.awake() <= workers::most_spinning());
     wait_for_all(&workers);
     let Pool::Own(pool) = pool else { bail!("a pool of its own") };
-    // Now only the test owns the executor, and dropping the executor drops its workers.
+    // The workers must release the executor. Once it is dropped, its workers are forgotten.
     let begin = Instant::now();
     while Arc::strong_count(&pool) > 1 {
         ensure!(begin.elapsed() < LONG, "still held");
