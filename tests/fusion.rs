@@ -306,7 +306,8 @@ fn a_residual_is_added_inside_the_store() -> TractResult<()> {
         folds_into(dt, relu_then_add, &["Max(0.0)", "Add"])?;
     }
     let dt = DatumType::F32;
-    // Two residuals with a factor in between, which must not scale the second one.
+    // Two residuals with a factor in between. It must not fold into the weights, as it scales the
+    // first residual too.
     let proto = residual_model(dt, |model, x, first| {
         let (model, sum) = join(model, "Add", [first, x]);
         let (model, scaled) = binary("Mul", Random(5).tensor(dt, &[1, 4, 1, 1]), false)(model, &sum);

@@ -338,7 +338,7 @@ fn what_follows_the_end_of_a_layer_is_zero() -> TractResult<()> {
     let first = || layer("ConvTranspose", "w", "x", "d");
     let convolution = || layer("Conv", "v", "d", "y").ints("pads", &[2, 2]);
     let cases = [
-        // Label, kernel of the second layer, the two layers.
+        // Label, kernel of the first layer, the two layers.
         ("trim", 2, first().ints("strides", &[2]).ints("pads", &[0, 2]), layer("ConvTranspose", "v", "d", "y")),
         ("crop, then a convolution", 2, first().ints("strides", &[2]).ints("pads", &[0, 3]), convolution()),
         ("SAME, kernel < stride", 1, first().ints("strides", &[3]).string("auto_pad", "SAME_LOWER"), convolution()),
