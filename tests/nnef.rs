@@ -490,7 +490,7 @@ fn bodies_of_loops() -> TractResult<()> {
                     ensure!(run(stock, &inputs)? == want, "{label}, {stage:?}, read by tract");
                 }
             }
-            // The registry alone can't be named by the body.
+            // With the registry alone, bodies of loops can't be written.
             let alone = tract_nnef::nnef().with_registry(tract_deconv::nnef::registry());
             refused(
                 guarded(|| alone.write_to_tar(&model, vec![])),

@@ -344,7 +344,7 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let counts = if picked { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
         for (count, step, to_step) in counts.iter().flat_map(|n| [(*n, cell, channels), (*n, needed + 1, channels + 2)])
         {
-            // Taps one element apart, and taps as far apart as pixels.
+            // Taps a few elements apart, and taps as far apart as pixels.
             for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
                 let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + needed);
                 let source = Guarded::new(side, &values::<T>(reach, 1));
