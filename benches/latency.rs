@@ -1,6 +1,7 @@
-//! Latency of the project's models, stock tract against the plugin: `cargo bench --bench latency -- vocoder`.
+//! Latency of the project's models, with stock tract and with the plugin:
+//! `cargo bench --bench latency -- vocoder`.
 //!
-//! Answers are compared with those stored beside each model before anything is timed.
+//! Results are compared with those stored next to each model before anything is timed.
 
 mod common;
 
@@ -14,7 +15,8 @@ use tract_deconv::WithDeconv;
 use tract_onnx::prelude::tract_ndarray::{IxDyn, OwnedRepr};
 use tract_onnx::prelude::*;
 
-/// The arrays of `io.npz` whose names begin so, in its order; `None` where one is not of f32.
+/// Returns the arrays of `io.npz` whose names begin with `prefix`, in its order, or `None` if one
+/// of them is not f32.
 fn arrays(npz: &mut NpzReader<File>, prefix: &str) -> TractResult<Option<TVec<Tensor>>> {
     let names = npz.names()?.into_iter().filter(|name| name.starts_with(prefix));
     let names: Vec<String> = names.collect();

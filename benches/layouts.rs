@@ -1,7 +1,8 @@
-//! Channels-last data against channels-first on each workload: `cargo bench --bench layouts -- unet`, on two threads with
-//! `-- threads=2`.
+//! Channels-last data against channels-first data on each workload:
+//! `cargo bench --bench layouts -- unet`, or `-- threads=2` for two threads.
 //!
-//! Both answers are compared before they are timed. Rounds alternate; told are medians and the quotient of the rounds' medians.
+//! The two results are compared before they are timed. Rounds alternate between the layouts. The
+//! output has the medians and the ratio of the rounds' medians.
 
 mod common;
 
@@ -13,7 +14,7 @@ use tract_deconv::PlanOptions;
 use tract_deconv::spec::DataFormat;
 
 const ROUNDS: usize = 7;
-/// Of a layout, each.
+/// The time of a round per layout.
 const ROUND: Duration = Duration::from_millis(60);
 
 fn main() -> TractResult<()> {
@@ -64,7 +65,8 @@ fn measure(wanted: &[&String]) -> TractResult<()> {
     Ok(())
 }
 
-/// The median time of a run over a round, at least of three, in microseconds.
+/// Returns the median time of the runs of one round, of which there are at least three, in
+/// microseconds.
 fn median_time(layer: &Layer, ready: &Ready) -> TractResult<f64> {
     let (begin, mut times) = (Instant::now(), vec![]);
     while times.len() < 3 || begin.elapsed() < ROUND {

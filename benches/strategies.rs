@@ -1,6 +1,8 @@
-//! Every strategy that takes a workload, on one thread: `cargo bench --bench strategies -- dcgan`.
+//! Every strategy that accepts a workload, on one thread:
+//! `cargo bench --bench strategies -- dcgan`.
 //!
-//! Each answer is compared with the definition's before it is timed, which for the largest workloads takes longer than timing.
+//! Each result is compared with the definition's before it is timed. For the largest workloads that
+//! takes longer than timing.
 
 mod common;
 
@@ -11,7 +13,7 @@ use tract_core::internal::*;
 use tract_deconv::{PlanOptions, Strategy};
 
 fn main() -> TractResult<()> {
-    // the definition is the slow one: it is only compared with where one of its rivals is asked for
+    // The definition is slow, so it is computed only if one of the compared strategies is selected.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let mut criterion = Criterion::default()
         .sample_size(10)

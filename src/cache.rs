@@ -1,4 +1,4 @@
-//! What ops remember between runs: plans by shape, and the filter packed last.
+//! State that ops keep between runs: plans by shape, and the last packed filter.
 
 use crate::layer::Layer;
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -11,9 +11,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use tract_core::internal::*;
 
-/// The plans of one op, most recently used first; at most [`PlanCache::CAPACITY`], the oldest is dropped.
+/// The plans of one op, most recently used first.
 ///
-/// Clones share their plans.
+/// It holds at most [`PlanCache::CAPACITY`] plans and drops the least recently used one. Clones
+/// share their plans.
 #[derive(Clone, Default)]
 pub(crate) struct PlanCache(Arc<Mutex<Vec<Arc<Entry>>>>);
 
@@ -28,7 +29,7 @@ impl Entry {
         *self.input == *input
             && self.requested.as_deref() == requested
             && self.layer.plan().datum_type() == datum_type
-            // an op's spec can be edited after a run
+            // An op's spec can be edited after a run.
             && self.layer.plan().spec() == spec
     }
 }
@@ -45,10 +46,11 @@ impl std::ops::Deref for CachedLayer {
 }
 
 impl PlanCache {
-    /// How many plans are kept.
+    /// The maximum number of plans.
     pub const CAPACITY: usize = 16;
 
-    /// The plan for a shape, made now if it is not there. The arguments are those of [`Plan::new`].
+    /// Returns the plan for a shape, and makes it if it is missing. The arguments are those of
+    /// [`Plan::new`].
     pub fn get(
         &self,
         spec: &DeconvSpec,
@@ -75,7 +77,7 @@ impl PlanCache {
         Ok(CachedLayer(entry))
     }
 
-    /// The plan used last.
+    /// Returns the plan used last.
     pub fn latest(&self) -> Option<CachedLayer> {
         self.lock().first().map(|entry| CachedLayer(Arc::clone(entry)))
     }
@@ -85,8 +87,11 @@ impl PlanCache {
     }
 }
 
-/// The packed form of a filter that comes in again and again, as in a model that is run without being optimised (the
-/// branches of a condition always are). A filter seen for the first time is not kept, so computed ones never are.
+/// The packed form of a filter that successive runs pass to the op.
+///
+/// That happens in models that run without being optimised, which includes the branches of every
+/// condition. A filter is kept from its second use on, so a filter computed anew in each run is
+/// never kept.
 #[derive(Clone, Default)]
 pub(crate) struct FilterCache(Arc<Mutex<Option<Seen>>>);
 
@@ -96,7 +101,7 @@ struct Seen {
 }
 
 impl FilterCache {
-    /// The packed form of `source`, made by `pack` if it is not there.
+    /// Returns the packed form of `source`. `pack` makes it if it is missing.
     pub fn get(
         &self,
         source: &Arc<Tensor>,
@@ -104,7 +109,8 @@ impl FilterCache {
         layout: &FilterLayout,
         pack: impl FnOnce() -> TractResult<PackedFilter>,
     ) -> TractResult<Arc<PackedFilter>> {
-        // a weak reference keeps the address from being used again, and the tensor from being changed in place
+        // The weak reference keeps the address from being reused, and the tensor from being changed
+        // in place.
         let again = match &*self.lock() {
             Some(seen) if seen.source.as_ptr() == Arc::as_ptr(source) => {
                 if let Some(packed) = seen.packed.as_ref().filter(|packed| packed.is_for(spec, layout)) {
@@ -125,7 +131,9 @@ impl FilterCache {
     }
 }
 
-/// A cache says nothing of what an op computes: ops are equal whatever theirs hold.
+/// Implements the traits of ops for a cache.
+///
+/// A cache does not affect the result, so ops are equal whatever their caches hold.
 macro_rules! inert {
     ($cache:ident) => {
         impl fmt::Debug for $cache {

@@ -1,5 +1,7 @@
-//! What stands around a deconvolution and folds into it when a model is optimised: per-channel affine steps into weights and
-//! bias, what else follows into the store.
+//! Folding of neighbouring nodes into a convolution when a model is optimised.
+//!
+//! Per-channel affine steps become part of the weights and the bias. Other steps that follow the
+//! convolution become part of its epilogue.
 
 use crate::activation::Activation;
 use crate::memory::{self, collected, tensor_of};
@@ -13,7 +15,7 @@ use tract_core::ops::logic::{CompGT, CompLT, Iff};
 use tract_core::ops::math::{Add, Div, Max, Min, Mul, Sub, Tanh};
 use tract_core::ops::nn::{GeluApproximate, GeluExact, HardSwish, LeakyRelu, Sigmoid, Silu};
 
-/// `factor·x + term` for each channel, over all groups.
+/// `factor·x + term` per channel, over the channels of all groups.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Affine {
     factor: Vec<f64>,
@@ -21,7 +23,7 @@ pub(crate) struct Affine {
 }
 
 impl Affine {
-    /// This, then another.
+    /// Returns this step followed by `next`, as one step.
     fn then(mut self, next: &Affine) -> Affine {
         for (c, (factor, term)) in next.factor.iter().zip(&next.term).enumerate() {
             self.factor[c] *= factor;
@@ -34,7 +36,8 @@ impl Affine {
         self.term.iter().any(|term| *term != 0.0)
     }
 
-    /// Whether all channels are multiplied by the same finite number, which is not zero, and nothing is added.
+    /// Returns whether the step multiplies all channels by one finite nonzero number and adds
+    /// nothing.
     fn is_one_factor(&self) -> bool {
         let usable = |factor: f64| factor.is_finite() && factor != 0.0;
         let Some(first) = self.factor.first().filter(|factor| usable(**factor)) else { return false };
@@ -42,7 +45,10 @@ impl Affine {
     }
 }
 
-/// `min(max(scale·x + shift, low), high)`, with `low <= high`: what scalar sums, products, minima and maxima of `x` and constants come to, in any order and number.
+/// `min(max(scale·x + shift, low), high)`, with `low <= high`.
+///
+/// Any sequence of scalar additions, multiplications, minima and maxima of `x` with constants has
+/// this form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Clamp {
     scale: f64,
@@ -71,26 +77,26 @@ impl Clamp {
         Clamp { low: self.low.min(bound), high: self.high.min(bound), ..self }
     }
 
-    /// `x` times this.
+    /// Returns `x` times this clamp of `x`, as an activation.
     fn activation(self) -> Activation {
         let Clamp { scale, shift, low, high } = self;
         Activation::Gate { scale: scale as f32, shift: shift as f32, low: low as f32, high: high as f32 }
     }
 }
 
-/// What was found behind a node, as far as nothing else reads the values in between.
+/// The nodes found after a convolution whose intermediate values no other node reads.
 pub(crate) struct Following {
-    /// What goes into weights and bias.
+    /// The step that becomes part of weights and bias.
     pub affine: Option<Affine>,
-    /// What is applied to the results, in order.
+    /// The steps applied to the results, in order.
     pub epilogue: Vec<Step>,
-    /// What the tail adds, in order.
+    /// The tensors that the epilogue adds, in order.
     pub residuals: TVec<OutletId>,
-    /// The outlet that takes the place of the last folded node's.
+    /// The outlet that the folded op replaces: that of the last folded node.
     pub outlet: OutletId,
 }
 
-/// One thing behind a node.
+/// One node, or group of nodes, that can be folded.
 enum Fold {
     Step(Step),
     Affine(Affine),
@@ -98,7 +104,7 @@ enum Fold {
     Add(OutletId),
 }
 
-/// Looks behind `node`. `weights` tells whether weights and bias are there to be changed.
+/// Searches the nodes after `node`. `weights` tells whether weights and bias can be changed.
 pub(crate) fn following(
     model: &TypedModel,
     node: &TypedNode,
@@ -124,7 +130,7 @@ pub(crate) fn following(
         outlet = next;
     }
     let mut found = Following { affine: None, epilogue: vec![], residuals: tvec![], outlet };
-    // weights of 16 bits would be rounded once more, and sums of many of them show it
+    // Folding would round 16-bit weights once more, and sums of many of them would show the error.
     let wide = fact.datum_type != f16::datum_type();
     for fold in folds {
         match fold {
@@ -144,13 +150,13 @@ pub(crate) fn following(
     Ok(found)
 }
 
-/// Values in the type that sums of `datum_type` are made in.
+/// Returns values in the accumulation type of `datum_type`.
 fn per_channel(values: Vec<f64>, datum_type: DatumType) -> TractResult<Arc<Tensor>> {
     let compute = if datum_type == DatumType::F64 { DatumType::F64 } else { DatumType::F32 };
     Ok(rounded("per channel", &values, compute)?.into_arc_tensor())
 }
 
-/// Values as a list of a type of floats.
+/// Returns values as a vector of a float type.
 fn rounded(what: &str, values: &[f64], datum_type: DatumType) -> TractResult<Tensor> {
     let (shape, values) = ([values.len()], values.iter());
     match datum_type {
@@ -161,7 +167,7 @@ fn rounded(what: &str, values: &[f64], datum_type: DatumType) -> TractResult<Ten
     }
 }
 
-/// The values of a tensor of floats, as many as `len`: those that it has, again and again.
+/// Returns `len` values of a tensor of floats, which repeat if the tensor has fewer.
 fn widened(what: &str, tensor: &Tensor, len: usize) -> TractResult<Vec<f64>> {
     let ram = tensor.try_as_plain_ram()?;
     let at = |i: usize| i % tensor.len();
@@ -173,8 +179,9 @@ fn widened(what: &str, tensor: &Tensor, len: usize) -> TractResult<Vec<f64>> {
     }
 }
 
-/// What folds of the nodes that read an outlet, and the outlet behind it; nothing where the value itself is needed.
-/// `channels` are the axis of the channels and their number.
+/// Returns what the readers of an outlet fold to, and the outlet after them.
+///
+/// Returns none if the value itself is needed. `channels` is the channel axis and its size.
 fn behind(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
     if model.outputs.contains(&from) {
         return Ok(None);
@@ -200,7 +207,7 @@ fn behind(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> Tract
     Ok(Some((fold, node.id.into())))
 }
 
-/// The activation that a node of one input is.
+/// Returns the activation that a node of one input computes.
 pub(crate) fn element_wise(node: &TypedNode) -> Option<Activation> {
     let op = &node.op_as::<ElementWiseOp>()?.0;
     if op.is::<Sigmoid>() {
@@ -235,7 +242,7 @@ fn activation(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResu
     })
 }
 
-/// What is added to `from`, where it has the same type and shape.
+/// Returns the tensor that `node` adds to `from`, if it has the same type and shape.
 fn residual(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult<Option<OutletId>> {
     if !node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<Add>()) {
         return Ok(None);
@@ -245,7 +252,7 @@ fn residual(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult
     Ok((one.datum_type == two.datum_type && one.shape == two.shape).then_some(other))
 }
 
-/// PRelu as tract wires it, `if 0 > x then slope·x else x`, with slopes per channel.
+/// Matches PRelu as tract wires it, `if 0 > x then slope·x else x`, with slopes per channel.
 fn prelu(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
     let readers = model.outlet_successors(from);
     let Some(iff) = readers.iter().map(|inlet| model.node(inlet.node)).find(|node| node.op_is::<Iff>()) else {
@@ -278,10 +285,12 @@ fn prelu(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractR
     Ok(Some((Fold::Step(step), iff.id.into())))
 }
 
-/// `x` times a [`Clamp`] of `x`: what exporters spell HardSwish out as, `x·min(max(x + 3, 0), 6)`, a sixth of it, and its kin.
+/// Matches `x` times a [`Clamp`] of `x`.
+///
+/// Exporters write HardSwish in this form, `x·min(max(x + 3, 0), 6) / 6`, and similar functions.
 fn gate(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
     let fact = model.outlet_fact(from)?;
-    // parameters are f32
+    // The parameters of the activation are f32.
     if !matches!(fact.datum_type, DatumType::F16 | DatumType::F32) {
         return Ok(None);
     }
@@ -308,7 +317,7 @@ fn gate(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractRe
     Ok(None)
 }
 
-/// What a clamp of `from`'s values becomes by a node that reads them, if it stays one.
+/// Returns the clamp of `from`'s values composed with `node`, if the composition is a clamp too.
 fn clamped(
     model: &TypedModel,
     node: &TypedNode,
@@ -329,7 +338,7 @@ fn clamped(
     Ok((usable && same(&factor) && same(&term)).then(|| clamp.multiplied(factor[0]).plus(term[0])))
 }
 
-/// A binary op of `from` and a constant, and whether the constant is the first operand.
+/// Matches a binary op of `from` and a constant. The flag tells whether the constant comes first.
 fn with_constant<'a>(
     model: &TypedModel,
     node: &'a TypedNode,
@@ -341,7 +350,7 @@ fn with_constant<'a>(
     Ok(other.konst.clone().map(|constant| (op, constant, !second)))
 }
 
-/// The value of a constant of one element, where f32 holds it exactly.
+/// Returns the value of a constant of one element, if f32 represents it exactly.
 pub(crate) fn scalar(constant: &Tensor) -> TractResult<Option<f32>> {
     if constant.len() != 1 || !constant.datum_type().is_float() {
         return Ok(None);
@@ -351,7 +360,7 @@ pub(crate) fn scalar(constant: &Tensor) -> TractResult<Option<f32>> {
     Ok((value as f32 as f64 == value).then_some(value as f32))
 }
 
-/// A node that multiplies `from` by constants, or adds them, one per channel or one for all.
+/// Matches a node that multiplies `from` by constants or adds them, per channel or one for all.
 fn affine(
     model: &TypedModel,
     node: &TypedNode,
@@ -362,7 +371,7 @@ fn affine(
     affine_by(&*op.0, &constant, constant_first, model.outlet_fact(from)?.rank(), channels)
 }
 
-/// What multiplying by a constant or adding it is, for a tensor of such a fact.
+/// Returns the step that multiplies by a constant or adds it, for data of fact `fact`.
 pub(crate) fn affine_of(
     op: &dyn BinMiniOp,
     constant: &Tensor,
@@ -407,15 +416,16 @@ fn affine_by(
     })
 }
 
-/// What was found before a node's data, as far as nothing else reads the values in between.
+/// The nodes found before a convolution whose intermediate values no other node reads.
 pub(crate) struct Preceding {
-    /// What goes into weights and bias, per input channel.
+    /// The step that becomes part of weights and bias, per input channel.
     pub affine: Affine,
-    /// The outlet that is read instead.
+    /// The outlet that the folded op reads.
     pub outlet: OutletId,
 }
 
-/// Looks before `data`, what a deconvolution reads. `bias` tells whether the bias is there to be changed.
+/// Searches the nodes before `data`, a convolution's input. `bias` tells whether the bias can be
+/// changed.
 pub(crate) fn preceding(
     model: &TypedModel,
     data: OutletId,
@@ -425,7 +435,7 @@ pub(crate) fn preceding(
     let fact = model.outlet_fact(data)?;
     let channels = (spec.data_format.c_axis(fact.rank()), spec.in_channels);
     let mut found: Option<Preceding> = None;
-    // weights of 16 bits might leave their range
+    // Folded 16-bit weights might leave their range.
     if !matches!(fact.datum_type, DatumType::F32 | DatumType::F64) {
         return Ok(None);
     }
@@ -455,8 +465,12 @@ pub(crate) fn preceding(
     Ok(found)
 }
 
-/// Whether every output position meets every tap, so that a constant added to the input is one added to the output. Next to
-/// padding some taps meet nothing, and the taps of a transposed convolution take turns.
+/// Returns whether every output position sees every tap.
+///
+/// A constant added to the input is then the same as a constant added to the output. Padding breaks
+/// this, as some taps see padding there. A transposed convolution of several taps breaks it at the
+/// edges of its output. With a stride it breaks it everywhere, as each output position sees only one
+/// phase of the taps.
 fn reaches_all_alike(spec: &DeconvSpec) -> bool {
     let point = |values: &[usize]| values.iter().all(|value| *value == 1);
     match (spec.direction, &spec.padding) {
@@ -472,14 +486,16 @@ fn reaches_all_alike(spec: &DeconvSpec) -> bool {
     }
 }
 
-/// Calls `each` with the input channel, the output channel (both over all groups) and the index of every weight, about in the order of memory: those of an output
-/// channel by ascending input channel.
+/// Calls `each` with the input channel, the output channel and the index of every weight.
+///
+/// Channels are numbered over all groups. The order roughly follows memory. Each output channel
+/// gets its weights by ascending input channel.
 fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) -> TractResult<()> {
     let strides = spec.filter_strides();
     let mut taps: Vec<usize> = memory::reserved("taps", spec.kernel.iter().product())?;
     taps.push(0);
     for (ax, size) in spec.kernel.iter().enumerate().rev() {
-        // those of the axes behind, once more for each further position
+        // Repeats the offsets of the inner axes for each further position on this axis.
         let inner = taps.len();
         for at in inner..inner * size {
             taps.push(taps[at % inner] + at / inner * strides.kernel[ax]);
@@ -502,7 +518,9 @@ fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize))
     Ok(())
 }
 
-/// A filter whose weights went through `change`, which takes the input channel, the output channel and the weight.
+/// Returns the filter with `change` applied to its weights.
+///
+/// `change` takes the input channel, the output channel and the weight.
 fn changed(
     spec: &DeconvSpec,
     filter: &Tensor,
@@ -538,7 +556,7 @@ fn bias_values(spec: &DeconvSpec, bias: Option<&Tensor>) -> TractResult<Vec<f64>
     }
 }
 
-/// Filter and bias with what follows folded in.
+/// Returns filter and bias with a following step folded in.
 pub(crate) fn fold_following(
     spec: &DeconvSpec,
     filter: &Tensor,
@@ -553,7 +571,7 @@ pub(crate) fn fold_following(
     Ok((folded, rounded("bias", &sums, filter.datum_type())?.into_arc_tensor()))
 }
 
-/// The filter with what precedes folded in, and the bias where it changes.
+/// Returns the filter with a preceding step folded in, and the bias if it changes.
 pub(crate) fn fold_preceding(
     spec: &DeconvSpec,
     filter: &Tensor,

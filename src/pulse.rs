@@ -1,22 +1,33 @@
 //! Streaming: [`GroupedDeconv`] in tract's pulsification (feature `pulse`).
 //!
-//! A model loaded through [`with_deconv`](crate::WithDeconv) or [`with_conv`](crate::WithConv), or rewritten by the transforms `deconv` and
-//! `conv`, becomes a streaming one as any other does, by tract's transform `pulse` or by `PulsedModel::new`. Convolutions stream on any
-//! one of their spatial axes, and on the batch axis.
+//! A model loaded through [`with_deconv`](crate::WithDeconv) or [`with_conv`](crate::WithConv), or
+//! rewritten by the transforms `deconv` and `conv`, becomes a streaming model in the usual way: by
+//! tract's transform `pulse` or by `PulsedModel::new`. A convolution can stream on any one of its
+//! spatial axes, and on the batch axis.
 //!
 //! `examples/stream.rs` streams audio out of a small vocoder.
 //!
-//! Of a transposed convolution, each pulse of `P` positions is computed by a [`GroupedDeconv`] that leaves the streaming axis uncropped, so a plan of its
-//! fixed shape runs. Where the kernel reaches further than the stride, tract's `DeconvDelay` adds the cells that two pulses
-//! share, and the bias comes after it, once per cell. The output, `P·stride` positions a pulse, comes
-//! `delay·stride + pad_begin` positions late, where `delay` is the input's own delay.
+//! # Transposed convolutions
 //!
-//! A forward one keeps the last `extent - stride` positions of its input for the next pulse, in tract's `Delay`, and tract's `PulsePad` puts
-//! zeros where the stream has not begun or is over. The pulse must be a multiple of the stride.
+//! A [`GroupedDeconv`] that does not crop the streaming axis computes each pulse of `P` positions,
+//! so that one plan of fixed shape serves all pulses. If the kernel's extent exceeds the stride,
+//! the outputs of two pulses overlap. tract's `DeconvDelay` adds the overlapping positions, and the
+//! bias is added afterwards, once per position. The output has `P·stride` positions per pulse. It
+//! is `delay·stride + pad_begin` positions late, where `delay` is the input's own delay.
 //!
-//! The stream's length is told with the pulse that it ends in, or, where it ends with that pulse, with the next one.
-//! What a layer gives past its own end comes no sooner than that, so that the next layer reads zeros there: where pads crop more
-//! than two pulses share, the output comes later by so much.
+//! # Forward convolutions
+//!
+//! tract's `Delay` keeps the last `extent - stride` positions of the input for the next pulse.
+//! tract's `PulsePad` writes zeros before the stream begins and after it ends. The pulse must be a
+//! multiple of the stride.
+//!
+//! # The end of the stream
+//!
+//! The stream's length becomes known with the pulse that contains its end. If the stream ends
+//! together with a pulse, the length may become known only with the next one. A layer delays its
+//! output so that positions past its own end come no sooner than that. The next layer then reads
+//! zeros there. The delay is needed if the padding crops more positions at the end than two pulses
+//! share.
 
 use crate::op::GroupedDeconv;
 use crate::spec::{DeconvSpec, Direction, Padding};
@@ -29,13 +40,13 @@ use tract_pulse::model::PulsedModel;
 use tract_pulse::ops::OpPulsifier;
 use tract_pulse_opl::ops::{DeconvDelay, Delay, PulseMask, PulsePad};
 
-/// Makes [`GroupedDeconv`] known to tract's pulsification, for the whole process.
+/// Registers [`GroupedDeconv`] with tract's pulsification, for the whole process.
 ///
-/// [`WithDeconv`](crate::WithDeconv) and the transform `deconv` do so already; it is only needed for models that are built
-/// by hand. Further calls do nothing.
+/// [`WithDeconv`](crate::WithDeconv) and the transform `deconv` call it. Only models that are built
+/// by hand need a call. Further calls do nothing.
 ///
 /// # Errors
-/// When tract's register can't be locked.
+/// Fails if tract's registry can't be locked.
 pub fn register() -> TractResult<()> {
     static DONE: OnceLock<()> = OnceLock::new();
     if DONE.get().is_none() {
@@ -76,7 +87,9 @@ fn pulsify(
     }
     let piece = Piece::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
 
-    // cells before the first input's, or past the output's end before the stream's is known: the input has to come late enough
+    // The input must be late enough for two reasons. The output may begin before the first input's
+    // contribution, and positions past the output's end must not come before the stream's end is
+    // known.
     let early = piece.pad_begin + (stream.delay * piece.stride) as i64;
     let mut frames = match early {
         ..0 => early.unsigned_abs().div_ceil(piece.stride as u64) as usize,
@@ -95,7 +108,7 @@ fn pulsify(
         fact = target.outlet_fact(data)?.clone();
         stream = fact.stream.clone().context("pulse: a delayed stream is a stream")?;
     }
-    // what comes before and after the stream is anything, and the kernel would reach it
+    // Values before and after the stream are arbitrary, and the kernel would read them.
     let mask = PulseMask {
         axis: stream.axis,
         begin: stream.delay,
@@ -124,7 +137,7 @@ fn pulsify(
         delay: output.delay,
         stride: piece.stride,
         pulse,
-        // where it begins to write zeros, seen from the first cell that is kept
+        // The position where it begins to write zeros, counted from the first position kept.
         deconv_input_dim: piece.whole_dim(&stream.dim) - piece.overlap - piece.pad_begin,
         deconv_output_dim: piece.output_dim.clone(),
     };
@@ -141,17 +154,19 @@ fn pulsify(
     target.wire_node(&node.name, add, &[wire[0], bias]).map(Some)
 }
 
-/// What is fed to the model.
+/// The input of the whole model.
 struct Source<'a> {
-    /// The length of the stream.
+    /// The symbol of the stream's length.
     symbol: &'a Symbol,
-    /// Positions that go in at once.
+    /// The positions per pulse.
     pulse: &'a TDim,
 }
 
 impl Source<'_> {
-    /// How much later a stream with pulses of this size has to come, so that what follows its end is never in the pulse that ends a
-    /// source of whole pulses: the length may be told with the next one only.
+    /// Returns by how much a stream with pulses of this size must be delayed further.
+    ///
+    /// Positions past its end must not come in the pulse that ends a source of whole pulses,
+    /// because the length may become known with the next pulse only.
     fn missing_delay(&self, stream: &StreamInfo, pulse: &TDim) -> TractResult<usize> {
         if !stream.dim.symbols().contains(self.symbol) {
             return Ok(0);
@@ -160,7 +175,8 @@ impl Source<'_> {
             let end = stream.dim.substitute(self.symbol, &(self.pulse.clone() * pulses))? + stream.delay;
             Ok((pulse.clone() * pulses - end).simplify().to_i64().ok())
         };
-        // far from the stream's beginning, where sizes are linear in the number of pulses
+        // Evaluated far from the stream's beginning, where sizes are linear in the number of
+        // pulses.
         match (after(1 << 10)?, after((1 << 10) + 1)?) {
             (Some(cells), Some(next)) if cells == next => Ok(usize::try_from(cells).unwrap_or(0)),
             _ => Ok(0),
@@ -168,7 +184,7 @@ impl Source<'_> {
     }
 }
 
-/// A forward convolution on one of its spatial axes.
+/// Wires a forward convolution that streams on one of its spatial axes.
 #[expect(clippy::too_many_arguments)]
 fn forward(
     op: &GroupedDeconv,
@@ -193,13 +209,14 @@ fn forward(
         pulse.clone() % stride as i64 == 0.to_dim(),
         "pulse: pulse={pulse}, it must be a multiple of the stride on the streaming axis, {stride}"
     );
-    // a crop is a stream that begins later, or ends earlier
+    // Cropping makes the stream begin later or end earlier.
     let crop = |pad: i64| pad.min(0).unsigned_abs() as usize;
     stream.delay += crop(before);
     stream.dim = stream.dim - crop(before) - crop(after);
     let (before, after) = (before.max(0) as usize, after.max(0) as usize);
 
-    // the first output comes with the first whole pulse that has all it reads, and a multiple of the stride late
+    // The first output comes with the first whole pulse that holds all its inputs. It must be late
+    // by a multiple of the stride.
     let overlap = extent.saturating_sub(stride);
     let mut early = before.saturating_sub(stream.delay + overlap);
     if after > 0 {
@@ -208,7 +225,7 @@ fn forward(
     let late = stream.delay + overlap + early - before;
     let mut extra = early + late.next_multiple_of(stride) - late;
     let mut output = StreamInfo { axis, dim: output_dim, delay: (stream.delay + extra + overlap - before) / stride };
-    // nor may the output end before the end can be known
+    // The output must not end before the stream's end can be known.
     let missing = source.missing_delay(&output, &(pulse.clone() / stride))?;
     output.delay += missing;
     extra += missing * stride;
@@ -237,7 +254,9 @@ fn forward(
     target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires)
 }
 
-/// The padding of each spatial axis of a forward convolution, where it does not depend on a size that is not known.
+/// Returns the padding of each spatial axis of a forward convolution.
+///
+/// Fails if the padding depends on a size that is not known.
 fn forward_pads(spec: &DeconvSpec, input: &[TDim]) -> TractResult<(TVec<i64>, TVec<i64>)> {
     let extra = match &spec.padding {
         Padding::Explicit { begin, end } => return Ok((begin.clone(), end.clone())),
@@ -247,7 +266,7 @@ fn forward_pads(spec: &DeconvSpec, input: &[TDim]) -> TractResult<(TVec<i64>, TV
     let totals = (0..spec.rank()).map(|ax| {
         let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
         let size = match (&input[ax], stride) {
-            // whatever the size, one less than the kernel's extent
+            // With stride 1 the total is the kernel's extent minus one, whatever the size.
             (_, 1) => 1,
             (size, _) => size.to_usize().ok().with_context(|| {
                 format!("pulse: auto_pad=SAME, what it adds depends on the size {size} with a stride of {stride}")
@@ -261,22 +280,22 @@ fn forward_pads(spec: &DeconvSpec, input: &[TDim]) -> TractResult<(TVec<i64>, TV
     }
 }
 
-/// What is computed of one pulse of a transposed convolution.
+/// The part of a transposed convolution that computes one pulse.
 struct Piece {
     spec: DeconvSpec,
     stride: usize,
     /// The kernel's extent on the streaming axis.
     extent: usize,
-    /// Cells that the outputs of two consecutive pulses share.
+    /// The number of positions that the outputs of two consecutive pulses share.
     overlap: usize,
-    /// Padding before the first cell of the streaming axis, which the stream's delay stands for.
+    /// The padding before the first position of the streaming axis. The stream's delay replaces it.
     pad_begin: i64,
-    /// Size of the output's streaming axis over the whole stream.
+    /// The size of the output's streaming axis over the whole stream.
     output_dim: TDim,
 }
 
 impl Piece {
-    /// `ax` is the streaming spatial axis, `input` the shape of the whole stream.
+    /// Creates the part. `ax` is the streaming spatial axis, `input` the shape of the whole stream.
     fn new(spec: &DeconvSpec, ax: usize, input: &[TDim]) -> TractResult<Piece> {
         let x0 = spec.data_format.x_axis();
         let output_dim = spec.output_shape(input)?[x0 + ax].clone();
@@ -308,25 +327,26 @@ impl Piece {
         end[ax] = 0;
         let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
         let mut piece = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
-        // P·stride cells at least, so that pulses follow each other without a gap
+        // At least P·stride positions, so that there is no gap between pulses.
         piece.output_padding[ax] = stride.saturating_sub(extent);
         Ok(Piece { spec: piece, stride, extent, overlap: extent.saturating_sub(stride), pad_begin, output_dim })
     }
 
-    /// Cells of the streaming axis that the whole input reaches.
+    /// Returns the uncropped size of the output's streaming axis, for the whole input.
     fn whole_dim(&self, input: &TDim) -> TDim {
         (input.clone() - 1) * self.stride + self.extent
     }
 }
 
-/// The uncropped size of a spatial axis.
+/// Returns the uncropped size of a spatial axis.
 fn full(spec: &DeconvSpec, ax: usize, input: &TDim) -> TDim {
     let extent = (spec.kernel[ax] - 1) * spec.dilations[ax] + 1;
     (input.clone() - 1) * spec.strides[ax] + extent + spec.output_padding[ax]
 }
 
-/// An ordinary op in a pulsed model, and what stream it gives. tract's own wrapper is private, and only for axes that
-/// pass unchanged.
+/// An ordinary op in a pulsed model, with the stream of its output.
+///
+/// tract's own wrapper is private, and supports only axes that pass through unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pulsed {
     op: Box<dyn TypedOp>,

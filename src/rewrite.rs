@@ -1,4 +1,6 @@
-//! The named transforms `deconv` and `conv`: tract's own `Deconv`, and its `Conv`, become ours, in any typed model.
+//! The named transforms `deconv` and `conv`.
+//!
+//! They replace tract's own `Deconv` and `Conv` by this crate's operator, in any typed model.
 //!
 //! ```
 //! use tract_core::internal::*;
@@ -10,10 +12,12 @@
 //! # Ok::<(), TractError>(())
 //! ```
 //!
-//! They are apart: `conv` replaces forward convolutions only. tract turns those of a single tap into matrix products when it declutters a
-//! model, which stay as they are; to have them too, transform the model before that, or load it through [`WithConv`](crate::WithConv).
+//! The two are separate: `conv` replaces forward convolutions only. When tract declutters a model,
+//! it turns forward convolutions of a single tap into matrix products, and the transform leaves
+//! those as they are. To replace them too, transform the model before it is decluttered, or load it
+//! through [`WithConv`](crate::WithConv).
 //!
-//! `examples/facade` does the same through the `tract` crate, with [`Options`] too.
+//! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
 use crate::op::{Dialect, GroupedDeconv};
 pub use crate::options::Options;
@@ -26,10 +30,12 @@ use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
 
-/// Replaces every `Deconv` of tract's, or every `Conv`, in the bodies of loops and conditions too.
+/// Replaces every `Deconv` of tract's, or every `Conv`, including those in the bodies of loops and
+/// conditions.
 ///
-/// It has to run before a model is optimised: optimising takes both apart. The numbers stay tract's own, its choices
-/// of padding sides and output sizes included. What [`left_to_tract`] names stays.
+/// It must run before the model is optimised, as optimising breaks both operators down. The results
+/// stay tract's own, including its choices of padding sides and output sizes. The operators that
+/// [`left_to_tract`] lists are not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replace {
     direction: Direction,
@@ -38,10 +44,10 @@ pub struct Replace {
 }
 
 impl Replace {
-    /// The transform `deconv` (transposed convolutions) or `conv` (forward ones) with some options.
+    /// Creates the transform `deconv` (transposed convolutions) or `conv` (forward ones).
     ///
     /// # Errors
-    /// An unknown name.
+    /// Fails for an unknown name among the options.
     pub fn new(direction: Direction, options: &Options) -> TractResult<Replace> {
         Ok(Replace { direction, options: options.clone(), settings: options.settings()? })
     }
@@ -89,21 +95,23 @@ impl ModelTransform for Replace {
     }
 }
 
-/// A convolution of tract's that stays as it is.
+/// A convolution of tract's that is not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftToTract {
     /// The node's name, in the form of [`Explanation::name`](crate::Explanation::name).
     pub name: String,
-    /// tract's operator.
+    /// The name of tract's operator.
     pub operator: String,
-    /// Why neither transform takes it; none where one would.
+    /// The reason why neither transform replaces it, or none if one of them would.
     pub reason: Option<String>,
 }
 
-/// The convolutions of a model that has not been optimised which are tract's own, with the reason where this crate's transforms leave them.
+/// Lists tract's own convolutions in a model that has not been optimised.
+///
+/// Each comes with the reason if this crate's transforms do not replace it.
 ///
 /// # Errors
-/// A model whose nodes have no order.
+/// Fails if the model's nodes have no evaluation order.
 pub fn left_to_tract(model: &TypedModel) -> TractResult<Vec<LeftToTract>> {
     let mut left = vec![];
     left_into("", model, &mut left)?;
@@ -158,7 +166,7 @@ impl<'a> TractOp<'a> {
         }
     }
 
-    /// The spec with the numbers of tract's own op, or why there is none.
+    /// Returns the spec of the same arithmetic as tract's op, or the reason why there is none.
     fn spec(&self, inputs: &[&TypedFact]) -> TractResult<DeconvSpec> {
         let [data, filter, bias] = *inputs else {
             bail!("inputs: count={}, data, filter and bias are replaced, quantised operators have more", inputs.len())
@@ -258,7 +266,7 @@ fn forward_spec(op: &Conv) -> TractResult<DeconvSpec> {
     })
 }
 
-/// What both directions share.
+/// Returns the fields that both directions share.
 fn spec_of_pool(pool: &PoolSpec, group: usize) -> DeconvSpec {
     DeconvSpec {
         direction: Direction::Transposed,
@@ -292,7 +300,8 @@ fn transposed_spec(op: &Deconv) -> TractResult<DeconvSpec> {
             let extra = if pool.padding == PaddingSpec::SameUpper { Side::End } else { Side::Begin };
             let (strides, dilations) = (&shared.strides, &shared.dilations);
             let padding = Padding::same_transposed(&pool.kernel_shape, strides, dilations, &output_padding, extra);
-            // tract counts the adjustments in what it crops, but not in what it crops from
+            // tract includes the adjustments in the size that it crops, but not in the size that it
+            // crops from.
             output_padding = tvec!(0; rank);
             padding
         }
@@ -306,7 +315,8 @@ mod tests {
     use tract_core::ops::cnn::PoolSpec;
     use tract_core::ops::nn::DataFormat as TractFormat;
 
-    /// A model of one `Deconv` on an input of two channels, with counting weights and a bias.
+    /// Returns a model of one `Deconv` on an input of two channels, with counting weights and a
+    /// bias.
     fn model(format: TractFormat, kernel_format: KernelFormat, padding: PaddingSpec, group: usize) -> TypedModel {
         let mut model = TypedModel::default();
         let input = match format {

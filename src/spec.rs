@@ -1,32 +1,35 @@
-//! The one canonical description that every dialect maps to.
+//! The canonical description of a convolution, to which every dialect maps.
 //!
-//! A [`DeconvSpec`] says what is computed and nothing of how. It is inert: it holds no tensor, knows no
-//! dialect, and resolves to a concrete [`Problem`] once the input's shape is known.
+//! A [`DeconvSpec`] says what is computed, not how. It holds no tensor and depends on no dialect.
+//! It resolves to a concrete [`Problem`] once the input's shape is known.
 //!
-//! Per spatial axis, with input size `X`, kernel `K`, stride `s`, dilation `d`, output padding `op`:
-//! the kernel's extent is `eff = (K-1)·d + 1` and the uncropped size is `F = s·(X-1) + eff + op`. A transposed
-//! convolution is `y[i·s + k·d - pad_begin] += x[i] · w[k]`, positions outside the output dropped.
+//! For each spatial axis, let `X` be the input size, `K` the kernel size, `s` the stride, `d` the
+//! dilation and `op` the output padding. The kernel's extent is `eff = (K-1)·d + 1`. The uncropped
+//! size is `F = s·(X-1) + eff + op`. A transposed convolution is
+//! `y[i·s + k·d - pad_begin] += x[i] · w[k]`, where positions outside the output are dropped.
 
 use crate::dimension::Extent;
 use std::fmt;
 use tract_core::internal::*;
 
-/// Most elements of a tensor.
+/// The maximum number of elements of a tensor.
 const MAX_ELEMENTS: usize = 1 << 40;
 
-/// Largest value accepted for any attribute or size of one axis; keeps index arithmetic inside `i64`.
+/// The largest value of any attribute or of the size of one axis. It keeps index arithmetic inside
+/// `i64`.
 const MAX_EXTENT: usize = i32::MAX as usize;
 
-/// Which way the convolution runs.
+/// The direction of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Every input position is scattered over `stride`-spaced output positions (ConvTranspose, backprop-data).
+    /// Each input position contributes to `stride`-spaced output positions (ConvTranspose,
+    /// backprop-data).
     Transposed,
-    /// Every output position gathers from `stride`-spaced input positions (ordinary convolution).
+    /// Each output position reads `stride`-spaced input positions (ordinary convolution).
     Forward,
 }
 
-/// Where the channels of an activation tensor are.
+/// The position of the channel axis in an activation tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataFormat {
     /// `[N, C, X..]`, channels before the spatial axes.
@@ -36,7 +39,7 @@ pub enum DataFormat {
 }
 
 impl DataFormat {
-    /// Index of the channel axis in a tensor of `rank` axes.
+    /// Returns the index of the channel axis in a tensor of `rank` axes.
     pub fn c_axis(self, rank: usize) -> usize {
         match self {
             DataFormat::Ncx => 1,
@@ -44,7 +47,7 @@ impl DataFormat {
         }
     }
 
-    /// Index of the first spatial axis.
+    /// Returns the index of the first spatial axis.
     pub fn x_axis(self) -> usize {
         match self {
             DataFormat::Ncx => 2,
@@ -52,7 +55,7 @@ impl DataFormat {
         }
     }
 
-    /// A full shape from its parts.
+    /// Returns the shape of a tensor from batch size, channels and spatial sizes.
     pub fn shape<D: Clone>(self, n: D, c: D, spatial: impl IntoIterator<Item = D>) -> TVec<D> {
         let mut shape = tvec!(n);
         match self {
@@ -69,10 +72,11 @@ impl DataFormat {
     }
 }
 
-/// The order of the filter's axes. `I` and `O` are channels, `X` the kernel's spatial axes.
+/// The order of the filter's axes. `I` and `O` are the channels, `X` the kernel's spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterFormat {
-    /// `[Cin, Cout/group, K..]`: ONNX ConvTranspose and, once group and input axes are merged, OpenVINO's backprop filters.
+    /// `[Cin, Cout/group, K..]`: ONNX ConvTranspose, and OpenVINO's backprop filters once their
+    /// group and input axes are merged.
     Iox,
     /// `[Cout/group, Cin, K..]`: oneDNN Graph's OIX.
     Oix,
@@ -80,12 +84,14 @@ pub enum FilterFormat {
     Xio,
     /// `[K.., Cout/group, Cin]`: oneDNN Graph's XOI.
     Xoi,
-    /// `[Cout, Cin/group, K..]`, groups leading the output channels: ordinary (forward) convolutions.
+    /// `[Cout, Cin/group, K..]`, with the output channels ordered by group: ordinary (forward)
+    /// convolutions.
     GroupedOix,
 }
 
 impl FilterFormat {
-    /// `(input axis, output axis, first kernel axis)` in a filter with `spatial` kernel axes.
+    /// Returns `(input axis, output axis, first kernel axis)` for a filter with `spatial` kernel
+    /// axes.
     fn axes(self, spatial: usize) -> (usize, usize, usize) {
         match self {
             FilterFormat::Iox => (0, 1, 2),
@@ -95,21 +101,22 @@ impl FilterFormat {
         }
     }
 
-    /// `(input axis, output axis, first kernel axis)` of a filter of rank two or more.
+    /// Returns `(input axis, output axis, first kernel axis)` for a filter of rank two or more.
     pub(crate) fn axes_of(self, filter_rank: usize) -> (usize, usize, usize) {
         self.axes(filter_rank - 2)
     }
 
-    /// The kernel's spatial shape inside a filter shape of rank two or more.
+    /// Returns the kernel's spatial shape, from a filter shape of rank two or more.
     pub fn kernel<D: Clone>(self, filter: &[D]) -> TVec<D> {
         let spatial = filter.len() - 2;
         let (_, _, x) = self.axes(spatial);
         filter[x..x + spatial].iter().cloned().collect()
     }
 
-    /// `(in_channels, out_channels)` over all groups, for a filter shape of rank two or more.
+    /// Returns `(in_channels, out_channels)` over all groups, for a filter shape of rank two or
+    /// more.
     ///
-    /// `None` when the product overflows.
+    /// Returns `None` if a product overflows.
     pub fn channels(self, filter: &[usize], group: usize) -> Option<(usize, usize)> {
         let (i, o, _) = self.axes(filter.len() - 2);
         match self {
@@ -118,7 +125,7 @@ impl FilterFormat {
         }
     }
 
-    /// The filter's shape for the given channels (over all groups) and kernel.
+    /// Returns the filter's shape for some channels (over all groups) and a kernel.
     pub fn shape(self, in_channels: usize, out_channels: usize, group: usize, kernel: &[usize]) -> TVec<usize> {
         let (i, o, x) = self.axes(kernel.len());
         let mut shape = tvec!(0; kernel.len() + 2);
@@ -131,20 +138,21 @@ impl FilterFormat {
     }
 }
 
-/// Element strides of a filter seen as `[group][in channel][out channel][kernel..]`, channels inside the group.
+/// Element strides of a filter viewed as `[group][in channel][out channel][kernel..]`, with
+/// channels numbered within the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterStrides {
-    /// Stride between groups.
+    /// The stride between groups.
     pub group: usize,
-    /// Stride between input channels of a group.
+    /// The stride between input channels of a group.
     pub input: usize,
-    /// Stride between output channels of a group.
+    /// The stride between output channels of a group.
     pub output: usize,
-    /// Strides of the kernel's spatial axes.
+    /// The strides of the kernel's spatial axes.
     pub kernel: TVec<usize>,
 }
 
-/// The side of an axis that takes the odd cell when a total padding is split in two.
+/// The side of an axis that gets the extra position when an odd total padding is split in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// `pad_begin = ceil(total / 2)`.
@@ -153,17 +161,18 @@ pub enum Side {
     End,
 }
 
-/// Where a requested output size comes from.
+/// The source of a requested output size.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OutputShape {
-    /// Known when the model is loaded, possibly over symbols: one dimension per spatial axis.
+    /// Known when the model is loaded, possibly over symbols. One dimension per spatial axis.
     Dims(TVec<TDim>),
-    /// Computed at run time: the op's last input, an integer vector. The dimensions stand for it in facts.
+    /// Computed at run time: the op's last input, an integer vector. The dimensions represent it in
+    /// facts.
     Input(TVec<TDim>),
 }
 
 impl OutputShape {
-    /// One dimension per spatial axis.
+    /// Returns the dimensions, one per spatial axis.
     pub fn dims(&self) -> &[TDim] {
         match self {
             OutputShape::Dims(dims) | OutputShape::Input(dims) => dims,
@@ -171,49 +180,54 @@ impl OutputShape {
     }
 }
 
-/// How the padding, and with it the output's size, is decided.
+/// The rule that determines the padding, and with it the output's size.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Padding {
-    /// Given per axis. Negative values add cells that hold the bias only (transposed) or crop the input (forward).
+    /// Given per axis. A negative value adds positions that hold the bias only (transposed), or
+    /// crops the input (forward).
     ///
-    /// The transposed SAME rules also end here, see [`Padding::same_transposed`]: their total does not depend on the
-    /// input's size.
+    /// The transposed SAME rules map to this variant, too, as their total does not depend on the
+    /// input's size. See [`Padding::same_transposed`].
     Explicit {
-        /// Padding before the first cell, one per spatial axis.
+        /// The padding before the first position, one value per spatial axis.
         begin: TVec<i64>,
-        /// Padding after the last cell, one per spatial axis.
+        /// The padding after the last position, one value per spatial axis.
         end: TVec<i64>,
     },
-    /// Forward only: `out = ceil(X/s)`, the total it takes split with the odd cell on `extra`.
+    /// Forward only: `out = ceil(X/s)`. The total that this size needs is split, with an odd
+    /// position on `extra`.
     SameForward {
-        /// The side of the odd cell.
+        /// The side of the odd position.
         extra: Side,
     },
-    /// Transposed only: the output's size is given; `max(F - out, 0)` is split with the odd cell on `extra`.
+    /// Transposed only: the output's size is given. `max(F - out, 0)` is split, with an odd
+    /// position on `extra`.
     OutputShape {
         /// The requested spatial size.
         shape: OutputShape,
-        /// The side of the odd cell.
+        /// The side of the odd position.
         extra: Side,
     },
 }
 
 impl Padding {
-    /// No padding on any of `rank` spatial axes.
+    /// Returns no padding, on `rank` spatial axes.
     pub fn zero(rank: usize) -> Padding {
         Padding::Explicit { begin: tvec!(0; rank), end: tvec!(0; rank) }
     }
 
-    /// Explicit padding from one total per axis.
+    /// Returns explicit padding from one total per axis.
     pub fn split(totals: impl IntoIterator<Item = i64>, extra: Side) -> Padding {
         let (begin, end) = totals.into_iter().map(|total| split(total, extra)).unzip();
         Padding::Explicit { begin, end }
     }
 
-    /// ONNX's SAME_UPPER (`extra` at the end) and SAME_LOWER (at the beginning) for a transposed convolution.
+    /// Returns the padding of ONNX's SAME_UPPER or SAME_LOWER for a transposed convolution.
     ///
-    /// The output is `min(F, X·s)`, as onnxruntime and ONNX's own shape inference have it. `F - X·s = eff + op - s` holds
-    /// no `X`, so the total is the constant `max(eff + op - s, 0)`.
+    /// `extra` is [`Side::End`] for SAME_UPPER and [`Side::Begin`] for SAME_LOWER. The output's
+    /// size is `min(F, X·s)`, as in onnxruntime and in ONNX's own shape inference.
+    /// `F - X·s = eff + op - s` does not contain `X`, so the total is the constant
+    /// `max(eff + op - s, 0)`.
     pub fn same_transposed(
         kernel: &[usize],
         strides: &[usize],
@@ -240,58 +254,58 @@ fn split(total: i64, extra: Side) -> (i64, i64) {
     }
 }
 
-/// The canonical description of one (transposed or forward, grouped) convolution.
+/// The canonical description of one grouped convolution, transposed or forward.
 ///
-/// All per-axis lists have one value per spatial axis. Build it, then call [`DeconvSpec::validate`]: the other methods
-/// rely on it.
+/// All per-axis lists have one value per spatial axis. Call [`DeconvSpec::validate`] after building
+/// one, as the other methods rely on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeconvSpec {
     /// Transposed or forward.
     pub direction: Direction,
-    /// Layout of input and output.
+    /// The layout of input and output.
     pub data_format: DataFormat,
-    /// Layout of the filter.
+    /// The layout of the filter.
     pub filter_format: FilterFormat,
-    /// Input channels, over all groups.
+    /// The input channels, over all groups.
     pub in_channels: usize,
-    /// Output channels, over all groups.
+    /// The output channels, over all groups.
     pub out_channels: usize,
-    /// Number of groups.
+    /// The number of groups.
     pub group: usize,
     /// The kernel's spatial shape.
     pub kernel: TVec<usize>,
-    /// Strides.
+    /// The stride of each axis.
     pub strides: TVec<usize>,
-    /// Dilations.
+    /// The dilation of each axis.
     pub dilations: TVec<usize>,
-    /// Padding rule.
+    /// The padding rule.
     pub padding: Padding,
-    /// Cells added at the end of the uncropped output; zero for forward convolutions.
+    /// The positions added at the end of the uncropped output. Zero for forward convolutions.
     pub output_padding: TVec<usize>,
 }
 
 impl DeconvSpec {
-    /// Number of spatial axes.
+    /// Returns the number of spatial axes.
     pub fn rank(&self) -> usize {
         self.kernel.len()
     }
 
-    /// Input channels of one group.
+    /// Returns the input channels per group.
     pub fn group_in(&self) -> usize {
         self.in_channels / self.group
     }
 
-    /// Output channels of one group.
+    /// Returns the output channels per group.
     pub fn group_out(&self) -> usize {
         self.out_channels / self.group
     }
 
-    /// The filter's shape.
+    /// Returns the filter's shape.
     pub fn filter_shape(&self) -> TVec<usize> {
         self.filter_format.shape(self.in_channels, self.out_channels, self.group, &self.kernel)
     }
 
-    /// Element strides of a contiguous filter.
+    /// Returns the element strides of a contiguous filter.
     pub fn filter_strides(&self) -> FilterStrides {
         let shape = self.filter_shape();
         let mut strides = tvec!(1; shape.len());
@@ -307,7 +321,7 @@ impl DeconvSpec {
         FilterStrides { group, input, output, kernel: strides[x..x + self.rank()].into() }
     }
 
-    /// Whether a filter packed for this spec is packed for the other one, too.
+    /// Returns whether a filter packed for this spec is right for `other`, too.
     pub(crate) fn packs_like(&self, other: &DeconvSpec) -> bool {
         let of =
             |spec: &DeconvSpec| (spec.direction, spec.filter_format, spec.in_channels, spec.out_channels, spec.group);
@@ -328,7 +342,7 @@ impl DeconvSpec {
         Ok(())
     }
 
-    /// Whether the output's size is read from the op's last input.
+    /// Returns whether the op reads the output's size from its last input.
     pub fn has_output_shape_input(&self) -> bool {
         matches!(&self.padding, Padding::OutputShape { shape: OutputShape::Input(_), .. })
     }
@@ -336,8 +350,9 @@ impl DeconvSpec {
     /// Checks every rule that does not depend on the input's shape.
     ///
     /// # Errors
-    /// Names the attribute, its value and the rule broken, for each rule of the list "must be rejected" of the
-    /// semantics this crate follows (see the crate's README).
+    /// Fails with a message that names the attribute, its value and the broken rule. The rules are
+    /// those of the list "must be rejected" of the semantics that this crate follows (see the
+    /// crate's README).
     pub fn validate(&self) -> TractResult<()> {
         let rank = self.rank();
         ensure!((1..=4).contains(&rank), "rank: spatial_axes={rank}, one to four are supported");
@@ -398,14 +413,15 @@ impl DeconvSpec {
         Ok(())
     }
 
-    /// Output shape for an input shape, over concrete or symbolic dimensions, in this spec's data format.
+    /// Returns the output shape for an input shape, in this spec's data format.
     ///
-    /// A requested output size wins over what the formula gives; where it is only known at run time, its stand-in
-    /// dimensions are returned, so `D = usize` fails there: use [`DeconvSpec::problem`].
+    /// Dimensions may be concrete or symbolic. A requested output size takes precedence over the
+    /// formula. If it is known at run time only, the result has the dimensions that represent it.
+    /// `D = usize` then fails; use [`DeconvSpec::problem`] instead.
     ///
     /// # Errors
-    /// Wrong rank, wrong number of channels, or a size below one (where that can be decided). An empty axis of the input may
-    /// give an empty one.
+    /// Fails for a wrong rank, a wrong number of channels, or an output size below one where that
+    /// can be decided. An empty axis of the input may give an empty axis of the output.
     pub fn output_shape<D: DimLike>(&self, input: &[D]) -> TractResult<TVec<D>> {
         self.check_input(input)?;
         let x0 = self.data_format.x_axis();
@@ -445,7 +461,8 @@ impl DeconvSpec {
         match (&self.padding, self.direction) {
             (Padding::OutputShape { shape, .. }, _) => from_tdim(&shape.dims()[ax]),
             (Padding::Explicit { begin, end }, Direction::Transposed) => {
-                // s·(X-1) + eff + op - pads, constants gathered so that they cancel where they can
+                // s·(X-1) + eff + op - pads. The constants are summed first, so that they cancel if
+                // they can.
                 let constant = eff + self.output_padding[ax] as i64 - stride - begin[ax] - end[ax];
                 Ok(offset(input.clone() * self.strides[ax], constant))
             }
@@ -479,7 +496,7 @@ impl DeconvSpec {
             }
             (Padding::Explicit { begin, end }, Direction::Forward) => {
                 let room = x + begin[ax] + end[ax] - eff;
-                // no cell of an empty axis is there for a first position, and the stride before it
+                // An empty axis has no position for the first window, nor for the stride before it.
                 let least = if input == 0 { -s } else { 0 };
                 ensure!(
                     room >= least,
@@ -507,7 +524,7 @@ impl DeconvSpec {
         Ok(Axis { input, output: output as usize, kernel, stride, dilation, pad_begin })
     }
 
-    /// The uncropped size `F`.
+    /// Returns the uncropped size `F`.
     fn full(&self, ax: usize, x: i64, s: i64, eff: i64) -> TractResult<i64> {
         s.checked_mul(x - 1)
             .and_then(|f| f.checked_add(eff))
@@ -515,10 +532,12 @@ impl DeconvSpec {
             .with_context(|| format!("output size: axis={ax}, stride·(input-1) + extent overflows"))
     }
 
-    /// Resolves the spec for a concrete input shape. `requested` is the run-time output shape, where the op has that input.
+    /// Resolves the spec for a concrete input shape.
+    ///
+    /// `requested` is the run-time output shape, if the op has that input.
     ///
     /// # Errors
-    /// As [`DeconvSpec::output_shape`]; also when the number of output elements overflows.
+    /// Fails if [`DeconvSpec::output_shape`] does, or if the number of output elements overflows.
     pub fn problem(&self, input: &[usize], requested: Option<&[i64]>) -> TractResult<Problem> {
         self.check_input(input)?;
         if let Some(requested) = requested {
@@ -549,54 +568,55 @@ impl DeconvSpec {
 /// One spatial axis with concrete sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Axis {
-    /// Input size.
+    /// The input size.
     pub input: usize,
-    /// Output size.
+    /// The output size.
     pub output: usize,
-    /// Kernel size.
+    /// The kernel size.
     pub kernel: usize,
-    /// Stride.
+    /// The stride.
     pub stride: usize,
-    /// Dilation.
+    /// The dilation.
     pub dilation: usize,
-    /// Cells cropped (transposed) or added (forward) before the first; may be negative.
+    /// The positions cropped (transposed) or added (forward) before the first one. May be negative.
     pub pad_begin: i64,
 }
 
-/// A spec resolved for one input shape: everything the planner and the strategies need to know.
+/// A spec resolved for one input shape. It has all that the planner and the strategies need.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Transposed or forward.
     pub direction: Direction,
-    /// Layout of input and output.
+    /// The layout of input and output.
     pub data_format: DataFormat,
-    /// Batch size, may be zero.
+    /// The batch size, which may be zero.
     pub batch: usize,
-    /// Number of groups.
+    /// The number of groups.
     pub group: usize,
-    /// Input channels of one group.
+    /// The input channels per group.
     pub group_in: usize,
-    /// Output channels of one group.
+    /// The output channels per group.
     pub group_out: usize,
     /// The spatial axes, outermost first.
     pub axes: TVec<Axis>,
 }
 
 impl Problem {
-    /// Input shape in the problem's data format.
+    /// Returns the input shape in the problem's data format.
     pub fn input_shape(&self) -> TVec<usize> {
         let spatial = self.axes.iter().map(|a| a.input);
         self.data_format.shape(self.batch, self.group * self.group_in, spatial)
     }
 
-    /// Output shape in the problem's data format.
+    /// Returns the output shape in the problem's data format.
     pub fn output_shape(&self) -> TVec<usize> {
         let spatial = self.axes.iter().map(|a| a.output);
         self.data_format.shape(self.batch, self.group * self.group_out, spatial)
     }
 
-    /// The same arithmetic on fewer axes: neighbouring ones along which nothing moves are walked as one. Both tensors hold the same elements in
-    /// the same order.
+    /// Returns the same arithmetic on fewer axes, by merging neighbouring pointwise axes.
+    ///
+    /// Both tensors hold the same elements in the same order.
     pub fn folded(&self) -> Problem {
         let mut axes: TVec<Axis> = tvec!();
         for axis in &self.axes {
@@ -611,13 +631,16 @@ impl Problem {
         Problem { axes, ..self.clone() }
     }
 
-    /// Bytes of the output in some element type.
+    /// Returns the size of the output in bytes, for an element type.
     pub fn output_bytes(&self, datum_type: DatumType) -> usize {
-        // no overflow: a problem's tensors hold at most `MAX_ELEMENTS`
+        // No overflow: a problem's tensors hold at most `MAX_ELEMENTS`.
         self.output_shape().iter().product::<usize>() * datum_type.size_of()
     }
 
-    /// Multiply-adds whose result lands inside the output (transposed) or whose operand lies inside the input (forward).
+    /// Returns the number of multiply-adds that affect the output.
+    ///
+    /// For a transposed convolution their result lies inside the output. For a forward one their
+    /// operand lies inside the input.
     pub fn multiply_adds(&self) -> u64 {
         let per_axis = self.axes.iter().map(|a| a.useful_pairs(self.direction));
         let channels = [self.batch, self.group, self.group_in, self.group_out].map(|n| n as u64);
@@ -626,14 +649,16 @@ impl Problem {
 }
 
 impl Axis {
-    /// Whether each output cell reads the input cell of the same index, and no other.
+    /// Returns whether each output position reads the input position of the same index and no
+    /// other.
     fn is_pointwise(&self) -> bool {
         (self.kernel, self.stride, self.pad_begin) == (1, 1, 0) && self.input == self.output
     }
 
-    /// Number of (input position, tap) pairs that meet.
+    /// Returns the number of pairs of a position and a tap that contribute to the output.
     fn useful_pairs(&self, direction: Direction) -> u64 {
-        // scattered positions lie in from·s + k·d - p, within the other side's size
+        // The pair (i, k) refers to position i·s + k·d - p of the other side. It counts if that
+        // lies within the other side's size.
         let (from, to) = match direction {
             Direction::Transposed => (self.input as i64, self.output as i64),
             Direction::Forward => (self.output as i64, self.input as i64),
@@ -650,7 +675,7 @@ impl Axis {
     }
 }
 
-/// `ceil(a / b)` for any sign of `a` and positive `b`.
+/// Returns `ceil(a / b)` for any sign of `a` and positive `b`.
 pub(crate) fn ceil_div(a: i64, b: i64) -> i64 {
     a.div_euclid(b) + (a.rem_euclid(b) != 0) as i64
 }
@@ -665,8 +690,9 @@ fn check_list(name: &str, values: &[usize], rank: usize, least: usize) -> TractR
     Ok(())
 }
 
-/// Refuses shapes that no memory holds, be it for an empty batch: below the bound, no arithmetic on sizes overflows. Sizes
-/// that are not known yet count as one.
+/// Refuses shapes that no memory can hold, even if the batch is empty.
+///
+/// Below the bound, no arithmetic on sizes overflows. Unknown sizes and zeros count as one.
 fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
     let mut sizes = shape.iter().filter_map(|dim| dim.to_usize().ok()).filter(|size| *size > 0);
     let elements = sizes.try_fold(1usize, |elements, size| elements.checked_mul(size));
@@ -678,7 +704,7 @@ fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
     Ok(())
 }
 
-/// The kernel's extent `(K-1)·d + 1`.
+/// Returns the kernel's extent `(K-1)·d + 1`.
 fn extent(kernel: usize, dilation: usize) -> TractResult<usize> {
     (kernel - 1).checked_mul(dilation).and_then(|e| e.checked_add(1)).filter(|e| *e <= MAX_EXTENT).with_context(|| {
         format!("dilations: dilation={dilation}, a kernel of {kernel} must extend over at most {MAX_EXTENT} cells")
@@ -693,7 +719,7 @@ fn offset<D: DimLike>(dim: D, by: i64) -> D {
     if by >= 0 { dim + by as usize } else { dim - by.unsigned_abs() as usize }
 }
 
-/// Values as text, without brackets.
+/// Returns the values as text, without brackets.
 pub(crate) fn list<T: fmt::Display>(values: &[T], separator: &str) -> String {
     values.iter().map(|v| v.to_string()).collect::<Vec<_>>().join(separator)
 }

@@ -76,7 +76,7 @@ pub(crate) fn spec_2d(size: usize, in_channels: usize, out_channels: usize) -> (
     (spec, tvec!(1, in_channels, size, size))
 }
 
-/// `0, 1, 2, ..` in a shape.
+/// Returns a tensor of a shape with the values `0, 1, 2, ..`.
 pub(crate) fn counting(name: &str, shape: &[i64]) -> TensorProto {
     let len: i64 = shape.iter().product();
     TensorProto {
@@ -118,7 +118,7 @@ pub(crate) fn load(proto: &ModelProto) -> TractResult<TypedModel> {
     tract_onnx::onnx().with_deconv().with_conv().model_for_proto_model(proto)?.into_typed()?.into_decluttered()
 }
 
-/// Loads and runs, decluttered and optimised, and checks that both agree.
+/// Loads and runs a model, decluttered and optimised, and checks that both give the same result.
 pub(crate) fn run(proto: &ModelProto, inputs: &[Tensor]) -> TractResult<Tensor> {
     let inputs: TVec<TValue> = inputs.iter().map(|t| t.clone().into_tvalue()).collect();
     let model = load(proto)?;
@@ -132,7 +132,7 @@ pub(crate) fn refusal(proto: &ModelProto, inputs: &[Tensor]) -> String {
     format!("{:#}", run(proto, inputs).expect_err("must be refused"))
 }
 
-/// One ConvTranspose of X [1, 1, 3] and W [1, 1, 3], both counting from zero.
+/// Returns a ConvTranspose of X [1, 1, 3] and W [1, 1, 3], both counting from zero.
 pub(crate) fn one(attributes: &[AttributeProto]) -> ModelProto {
     model(
         vec![info("x", DataType::Float, &["1", "1", "3"])],

@@ -1,7 +1,8 @@
-//! The named transform `to_tract`: convolutions of this crate become tract's own again.
+//! The named transform `to_tract`, which turns this crate's convolutions back into tract's own.
 //!
-//! It is the way back for programs that need tract's operators: its CUDA and Metal runtimes move those to the device, and
-//! leave this crate's on the CPU, with a copy of the data before and after each.
+//! Programs that need tract's operators use it. For example, tract's CUDA and Metal runtimes move
+//! tract's operators to the device. They leave this crate's on the CPU, and copy the data before
+//! and after each.
 //!
 //! ```
 //! use tract_core::internal::*;
@@ -13,8 +14,9 @@
 //! # Ok::<(), TractError>(())
 //! ```
 //!
-//! A forward convolution becomes a `Conv`, a transposed one a `Deconv`. What these can't say stays as it is:
-//! [`kept_from_tract`] names it, with the reason, and so does the log.
+//! A forward convolution becomes a `Conv`, a transposed one a `Deconv`. A convolution that these
+//! can't express is not replaced. [`kept_from_tract`] and the log list such convolutions with the
+//! reason.
 
 use crate::explain::bodies;
 use crate::op::{BetweenLayers, GroupedDeconv, OptGroupedDeconv};
@@ -26,8 +28,10 @@ use tract_core::ops::nn::DataFormat as TractFormat;
 use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
 
-/// The transform, for the bodies of loops and conditions too. It has to run before a model is optimised: by then weights
-/// are packed and what stood around is fused.
+/// The transform. It includes the bodies of loops and conditions.
+///
+/// It must run before the model is optimised, as optimising packs the weights and fuses
+/// neighbouring nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToTract;
 
@@ -60,20 +64,20 @@ fn rewrite(model: &mut TypedModel) -> TractResult<()> {
         .rewrite(&(), model)
 }
 
-/// An operator of this crate that the transform `to_tract` leaves as it is.
+/// An operator of this crate that the transform `to_tract` does not replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptFromTract {
     /// The node's name, in the form of [`Explanation::name`](crate::Explanation::name).
     pub name: String,
-    /// Why tract's own operators can't say it.
+    /// The reason why tract's own operators can't express it.
     pub reason: String,
 }
 
-/// The operators of this crate that the transform `to_tract` leaves as they are, and why.
+/// Lists the operators of this crate that the transform `to_tract` does not replace, and why.
 ///
 /// # Errors
-/// A model whose nodes have no order.
+/// Fails if the model's nodes have no evaluation order.
 pub fn kept_from_tract(model: &TypedModel) -> TractResult<Vec<KeptFromTract>> {
     let mut kept = vec![];
     kept_into("", model, &mut kept)?;
@@ -101,14 +105,14 @@ fn kept_into(prefix: &str, model: &TypedModel, kept: &mut Vec<KeptFromTract>) ->
     Ok(())
 }
 
-/// A convolution in tract's words.
+/// A convolution expressed as one of tract's operators.
 enum Said {
     Conv(Conv),
     Deconv(Deconv),
 }
 
 impl Said {
-    /// Or why there are none.
+    /// Converts a spec, or returns the reason why tract can't express it.
     fn of(spec: &DeconvSpec, input: &TypedFact) -> TractResult<Said> {
         let datum_type = input.datum_type;
         let spec = &uncropped(spec);
@@ -157,7 +161,7 @@ impl Said {
     }
 }
 
-/// The same convolution without output padding that is cropped again at the end.
+/// Returns the same convolution without output padding that the end padding crops again.
 fn uncropped(spec: &DeconvSpec) -> DeconvSpec {
     let mut spec = spec.clone();
     if let (Direction::Transposed, Padding::Explicit { end, .. }) = (spec.direction, &mut spec.padding) {
@@ -170,14 +174,15 @@ fn uncropped(spec: &DeconvSpec) -> DeconvSpec {
     spec
 }
 
-/// Refuses an axis on which tract computes with sizes below zero, which its types can't hold. `size` is the input's, where
-/// it is known.
+/// Refuses an axis on which tract computes with sizes below zero, which its types can't hold.
+///
+/// `size` is the input's size, if it is known.
 fn check_axis(spec: &DeconvSpec, ax: usize, size: Option<usize>) -> TractResult<()> {
     let (kernel, stride, dilation) = (spec.kernel[ax], spec.strides[ax], spec.dilations[ax]);
     let extent = kernel.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
     match &spec.padding {
         Padding::Explicit { begin, end } if spec.direction == Direction::Transposed => {
-            // tract crops before it adds the output padding
+            // tract crops before it adds the output padding.
             let least = size.unwrap_or(1).saturating_sub(1).saturating_mul(stride).saturating_add(extent);
             let pads = begin[ax].saturating_add(end[ax]);
             ensure!(
@@ -196,7 +201,8 @@ fn check_axis(spec: &DeconvSpec, ax: usize, size: Option<usize>) -> TractResult<
     Ok(())
 }
 
-/// What makes `[out channels, in channels of a group, kernel..]` of a filter.
+/// Returns the axis operations that bring a filter to
+/// `[out channels, in channels per group, kernel..]`.
 fn to_oihw(spec: &DeconvSpec) -> Vec<AxisOp> {
     let spatial = spec.rank();
     let mut ops = match spec.filter_format {

@@ -1,5 +1,7 @@
-//! Activations of results, as a layer applies them and as [`BetweenLayers`] does: near enough to their definition for every finite argument, and what
-//! onnxruntime's operators give for NaN, the infinities and minus zero.
+//! Activations of results, applied by a layer and by [`BetweenLayers`].
+//!
+//! They must be near their definition for every finite argument. For NaN, the infinities and minus
+//! zero they must give the results of onnxruntime's operators.
 
 mod common;
 
@@ -34,11 +36,11 @@ const ACTIVATIONS: [Activation; 12] = [
     Activation::GeluTanh,
 ];
 
-/// The definition.
+/// The definition of an activation.
 fn exact(activation: Activation, x: f64) -> f64 {
-    // without a difference of numbers near each other
+    // This form avoids differences of nearly equal numbers.
     let sigmoid = |x: f64| if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) };
-    // 0 · ∞ in the tails of finite numbers
+    // Avoids 0 · ∞ where the factor underflows to zero.
     let times = |x: f64, factor: f64| if factor == 0.0 { 0.0 } else { x * factor };
     match activation {
         Activation::Max(low) => x.max(low as f64),
@@ -53,12 +55,12 @@ fn exact(activation: Activation, x: f64) -> f64 {
         Activation::Silu => times(x, sigmoid(x)),
         Activation::Gelu => times(x, libm::erfc(-x / 2f64.sqrt()) / 2.0),
         Activation::GeluTanh => times(x, sigmoid((8.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3)))),
-        #[allow(unreachable_patterns)] // there may be more of them one day
+        #[allow(unreachable_patterns)] // for variants added later
         other => panic!("no definition of {other:?}"),
     }
 }
 
-/// The definitions above against values of thirty digits, by mpmath.
+/// Compares the definitions above with values of thirty digits by mpmath.
 #[test]
 fn definitions() {
     for (activation, x, want) in [
@@ -77,7 +79,8 @@ fn definitions() {
     }
 }
 
-/// The largest finite number of a type, the exponent of its least normal one, and its digits behind the leading one.
+/// Returns the largest finite number of a type, the exponent of its smallest normal one, and the
+/// number of its fraction bits.
 fn limits(dt: DatumType) -> (f64, i32, i32) {
     match dt {
         DatumType::F16 => (f16::MAX.to_f64(), -14, 10),
@@ -86,14 +89,14 @@ fn limits(dt: DatumType) -> (f64, i32, i32) {
     }
 }
 
-/// One unit in the last place of a number.
+/// Returns one unit in the last place of a number.
 fn unit(dt: DatumType, y: f64) -> f64 {
     let (most, least, digits) = limits(dt);
     let exponent = if y == 0.0 { least } else { y.abs().min(most).log2().floor() as i32 };
     2f64.powi(exponent.max(least) - digits)
 }
 
-/// Finite numbers of a type by logarithmic steps, of both signs, and the ends of the range.
+/// Returns finite numbers of a type in logarithmic steps, of both signs, and the ends of the range.
 fn numbers(dt: DatumType) -> Vec<f64> {
     let positive: Vec<f64> = match dt {
         DatumType::F16 => (0..0x7c00).map(|bits| f16::from_bits(bits).to_f64()).collect(),
@@ -116,20 +119,20 @@ fn values(tensor: &Tensor) -> TractResult<Vec<f64>> {
     Ok(tensor.cast_to::<f64>()?.try_as_plain_ram()?.as_slice::<f64>()?.to_vec())
 }
 
-/// Where steps are applied.
+/// The op that applies the steps.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// To the results of a layer of one tap whose weights are the identity's.
+    /// A layer of one tap with identity weights applies them to its results.
     Layer,
     Between,
 }
 
 const PLACES: [Place; 2] = [Place::Layer, Place::Between];
 
-/// Channels of the tensors that steps are applied to.
+/// The channels of the tensors that steps are applied to.
 const CHANNELS: usize = 3;
 
-/// What steps make of values: those are spread over the channels.
+/// Applies steps to values, which are distributed over the channels.
 fn applied(
     place: Place,
     (dt, isa, data_format): (DatumType, Isa, DataFormat),
@@ -148,7 +151,7 @@ fn applied(
                 filter_format: FilterFormat::GroupedOix,
                 in_channels: CHANNELS,
                 out_channels: CHANNELS,
-                // a sum over channels would make NaN of the others
+                // A sum over channels would spread NaN to the other channels.
                 group: CHANNELS,
                 kernel: tvec!(1),
                 strides: tvec!(1),
@@ -216,19 +219,21 @@ fn finite_numbers_are_within_the_bound() -> TractResult<()> {
     })
 }
 
-/// Arguments that are not finite, and the two zeros.
+/// The arguments that are not finite, and the two zeros.
 const SPECIAL: [f64; 5] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0];
 
-/// Whether two numbers are the same, zero's sign included.
+/// Returns whether two numbers are equal, including the sign of zero.
 fn same(a: f64, b: f64) -> bool {
     (a.is_nan() && b.is_nan()) || (a == b && a.is_sign_negative() == b.is_sign_negative())
 }
 
-/// In runs of every length, so that each is met by vectors and by what they leave.
+/// Special numbers in runs of every length, so that both full vectors and remainders process each
+/// of them.
 #[test]
 fn special_numbers_are_onnxruntimes() -> TractResult<()> {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
-    // measured with onnxruntime 1.32, whose operators give the same for f16, f32 and, where there is one, f64
+    // Measured with onnxruntime 1.32. Its operators give the same results for f16, f32 and, if they
+    // support it, f64.
     let table: [(Activation, [f64; 5]); 12] = [
         (Activation::Max(0.0), [nan, inf, 0.0, -0.0, 0.0]),
         (Activation::Max(-1.5), [nan, inf, -1.5, -0.0, 0.0]),
@@ -255,7 +260,7 @@ fn special_numbers_are_onnxruntimes() -> TractResult<()> {
                 let y = applied(place, way, std::slice::from_ref(step), &x)?;
                 for (i, y) in y.iter().enumerate() {
                     let want = match place {
-                        // a layer's sum begins with zero, and is none of minus zero
+                        // A layer's sum starts from zero, so it is never minus zero.
                         Place::Layer if i % SPECIAL.len() == 3 => want[4],
                         _ => want[i % SPECIAL.len()],
                     };
@@ -267,7 +272,8 @@ fn special_numbers_are_onnxruntimes() -> TractResult<()> {
     })
 }
 
-/// A maximum is of what numbers there are, and the least finite one where there are none, as in onnxruntime for f32; for f64 that is minus infinity.
+/// A maximum ignores NaN. A window of NaN only gives the lowest finite number for f32, as in
+/// onnxruntime, and minus infinity for f64.
 #[test]
 fn windows_skip_what_is_not_a_number() -> TractResult<()> {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
@@ -308,7 +314,8 @@ fn windows_skip_what_is_not_a_number() -> TractResult<()> {
     Ok(())
 }
 
-/// ONNX operators behind a layer and before one, as graphs have them, with what onnxruntime gives for NaN and the infinities.
+/// ONNX operators after a layer and before one give onnxruntime's results for NaN and the
+/// infinities.
 #[test]
 fn operators_keep_what_is_not_a_number() -> TractResult<()> {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
@@ -355,7 +362,7 @@ fn operators_keep_what_is_not_a_number() -> TractResult<()> {
                     node.op_is::<BetweenLayers>()
                         || node.op_as::<OptGroupedDeconv>().is_some_and(|op| !op.epilogue.is_empty())
                 });
-                // PRelu is tract's where no layer takes it
+                // Without a preceding layer PRelu stays tract's.
                 let fused = ours.count() == 1;
                 ensure!(
                     fused || (name == "PRelu" && matches!(place, Place::Between)),
@@ -371,7 +378,7 @@ fn operators_keep_what_is_not_a_number() -> TractResult<()> {
     Ok(())
 }
 
-/// Runs of every length give what their values give alone.
+/// Runs of every length give the same results as single values.
 #[test]
 fn runs_of_any_length() -> TractResult<()> {
     let mut random = Random(41);

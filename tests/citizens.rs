@@ -1,5 +1,7 @@
-//! Models whose wiring is awkward: values that are read twice, shared weights, bodies of conditions and loops, operands
-//! behind casts, quantisation and moved axes. tract itself has no ONNX Loop.
+//! Models with difficult wiring.
+//!
+//! They have values with two readers, shared weights, bodies of conditions and loops, and operands
+//! behind casts, quantisation and moved axes. tract itself does not support ONNX Loop.
 
 mod common;
 
@@ -12,15 +14,15 @@ use tract_core::internal::*;
 use tract_deconv::{GroupedDeconv, OptGroupedDeconv, explain};
 use tract_onnx::pb::ModelProto;
 
-/// The data's shape.
+/// The shape of the data.
 const DATA: [usize; 4] = [2, 4, 5, 3];
 
-/// 4 to 3 channels, strides 2 and 1.
+/// Returns a layer from 4 to 3 channels with strides 2 and 1.
 fn probe() -> Probe {
     Probe::new(&DATA, &[4, 3, 3, 2]).ints("strides", &[2, 1]).ints("pads", &[1, 0, 0, 1])
 }
 
-/// Of [`probe`]: F = 2·4 + 3 and 2 + 2.
+/// Returns the axes of [`probe`], with F = 2·4 + 3 and 2 + 2.
 fn rules() -> [common::oracle::Rule; 2] {
     [axis(2, 1, 1, 10), axis(1, 1, 0, 3)]
 }
@@ -29,7 +31,8 @@ fn packed(model: &TypedModel) -> Vec<&OptGroupedDeconv> {
     model.nodes.iter().filter_map(|node| node.op_as::<OptGroupedDeconv>()).collect()
 }
 
-/// The first output is the probe's answer at every stage, and an optimised model has its filter packed.
+/// Checks that the first output is the probe's result at every stage, and that an optimised model
+/// has a packed filter.
 fn gives(what: &str, proto: &ModelProto, inputs: &[Tensor], probe: &Probe) -> TractResult<()> {
     let expected = probe.expected(&rules());
     for stage in Stage::ALL {
@@ -68,7 +71,7 @@ fn a_result_that_is_an_output_and_is_read() -> TractResult<()> {
             .output("y")
             .output("z")
             .build();
-        // what follows, alone
+        // The following node alone.
         let alone = Model::opset(13)
             .input("y", DatumType::F32, &sizes(&[2, 3, 10, 3]))
             .initializer("factor", &factor)
@@ -86,7 +89,8 @@ fn a_result_that_is_an_output_and_is_read() -> TractResult<()> {
     Ok(())
 }
 
-/// Packed once, but for a node that takes what follows into its weights.
+/// Nodes with the same weights share one packed filter, except for a node that folds a following
+/// step into its weights.
 #[test]
 fn nodes_that_share_weights() -> TractResult<()> {
     let probe = probe();
@@ -137,7 +141,7 @@ fn nodes_that_share_weights() -> TractResult<()> {
     Ok(())
 }
 
-/// The weights are the body's own, or those of the graph around it.
+/// The weights belong to the body or to the enclosing graph.
 #[test]
 fn in_the_branches_of_a_condition() -> TractResult<()> {
     let probe = probe();
@@ -165,7 +169,7 @@ fn in_the_branches_of_a_condition() -> TractResult<()> {
             let model = stage.of(load(&proto)?)?;
             let names: Vec<String> =
                 explain(&model, &SymbolValues::default())?.into_iter().map(|explanation| explanation.name).collect();
-            // tract calls every condition by its operator's name
+            // tract names every condition after its operator.
             assert_eq!(names, ["If/then/plus", "If/else/minus"], "{stage:?}");
             for plus in [true, false] {
                 let got = run(model.clone(), &[tensor0(plus), probe.x.clone()])?.remove(0);
@@ -179,7 +183,7 @@ fn in_the_branches_of_a_condition() -> TractResult<()> {
     Ok(())
 }
 
-/// One slice a turn, and a sum of the results that is carried along.
+/// Each turn takes one slice and adds the result to a carried sum.
 #[test]
 fn in_the_body_of_a_scan() -> TractResult<()> {
     const TURNS: usize = 3;
@@ -229,7 +233,7 @@ fn in_the_body_of_a_scan() -> TractResult<()> {
     Ok(())
 }
 
-/// A filter of half floats, data of bytes.
+/// A filter of half floats and data of bytes.
 #[test]
 fn behind_casts() -> TractResult<()> {
     let mut probe = probe();
@@ -248,7 +252,7 @@ fn behind_casts() -> TractResult<()> {
     gives("casts", &proto, &[bytes], &probe)
 }
 
-/// Data that were quantised and are not any more; a filter of bytes with one scale, or with one per output channel.
+/// Dequantised data, and a filter of bytes with one scale or with one per output channel.
 #[test]
 fn behind_quantisation() -> TractResult<()> {
     let bytes = Random(9).small_integers(DatumType::I8, &[4, 3, 3, 2]);
@@ -288,7 +292,7 @@ fn behind_quantisation() -> TractResult<()> {
 fn behind_moved_axes_of_constants() -> TractResult<()> {
     let probe = probe();
     let w = probe.w.to_plain_array_view::<f32>()?;
-    // [Co, K0, K1, Ci], as some exporters keep it
+    // [Co, K0, K1, Ci], the layout of some exporters.
     let channels_last: Tensor = w.view().permuted_axes(vec![1, 2, 3, 0]).as_standard_layout().into_owned().into();
     let flat = probe.w.clone().into_shape(&[4, 18])?;
     let transposed = Node::new("Transpose").named("w").ints("perm", &[3, 0, 1, 2]).inputs(&["stored"]).output("w");
@@ -315,7 +319,7 @@ fn behind_moved_axes_of_constants() -> TractResult<()> {
         let proto = model.node(probe.node.clone()).output("y").build();
         gives(what, &proto, std::slice::from_ref(&probe.x), &probe)?;
     }
-    // the groups on an axis of their own
+    // With an axis of groups.
     let node = Node::new("GroupConvolutionBackpropData").named("up").inputs(&["x", "w"]).output("y");
     let node = node.ints("strides", &[2, 1]).ints("dilations", &[1, 1]);
     let node = node.ints("pads_begin", &[1, 0]).ints("pads_end", &[0, 1]);

@@ -1,4 +1,4 @@
-//! The program `tract-deconv`, run as a user runs it.
+//! The program `tract-deconv`, run as users run it.
 #![cfg(feature = "cli")]
 
 mod common;
@@ -19,7 +19,7 @@ fn program() -> Command {
     command
 }
 
-/// What a run of the program left.
+/// The result of a run of the program.
 struct Ended {
     code: Option<i32>,
     out: String,
@@ -40,7 +40,7 @@ impl Ended {
     #[track_caller]
     fn with(self, code: i32) -> Ended {
         assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
-        // panics are errors like others, told in one chain
+        // Panics must be reported as a chain of causes, like other errors.
         assert!(!self.err.contains("RUST_BACKTRACE"), "{}", self.err);
         self
     }
@@ -66,7 +66,7 @@ fn tract_deconv<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) ->
     program().args(args).output().unwrap().into()
 }
 
-/// A folder with a model.onnx.
+/// Returns a folder with a model.onnx.
 fn folder(model: ModelProto) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.onnx"), model.encode_to_vec()).unwrap();
@@ -77,7 +77,7 @@ fn path(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).display().to_string()
 }
 
-/// `y = ConvTranspose(x, w)`, four channels to three, kernel 3×3, stride 2.
+/// Returns `y = ConvTranspose(x, w)` with four channels to three, kernel 3×3 and stride 2.
 fn up(shape: &[Dim], attributes: impl Fn(Node) -> Node) -> ModelProto {
     let weights: Vec<f32> = (0..4 * 3 * 9).map(|i| ((i * 37 % 19) as f32 - 9.0) / 9.0).collect();
     let node = Node::new("ConvTranspose").named("up").inputs(&["x", "w"]).output("y").ints("strides", &[2, 2]);
@@ -97,7 +97,7 @@ fn symbolic() -> ModelProto {
     up(&["batch".into(), 4.into(), "height".into(), 6.into()], |node| node)
 }
 
-/// An npy file.
+/// Returns an npy file.
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
     let mut file = b"\x93NUMPY\x01\x00".to_vec();
@@ -173,12 +173,12 @@ fn random_inputs_are_announced_and_repeat() {
             "1×3×11×13",
             "written",
         ]);
-        // zip files carry dates: compare through --check
+        // Zip files contain dates, so compare through --check.
         file
     };
     let (first, other) = (run("1", "first.npz"), run("2", "other.npz"));
     let check = |seed: &str, against: &str| {
-        // --input keeps the archive's own inputs out
+        // --input overrides the inputs of the archive.
         let x = path(&model, "x.npz");
         tract_deconv(["run", &path(&model, "model.onnx"), "--seed", seed, "--output", &x]).with(0);
         tract_deconv(["run", &path(&model, "model.onnx"), "--input", &x, "--check", against])
@@ -253,7 +253,7 @@ fn every_type_goes_in_and_comes_out() {
         let x = format!("x={}", path(&model, "x.npy"));
         tract_deconv(["run", &onnx, "--input", &x, "--output", &out]).with(0).says(&["2×3", &format!("{dt:?}")]);
         tract_deconv(["run", &onnx, "--input", &x, "--check", &out]).with(0).says(&["ok"]);
-        // random values exist for each, and are not these
+        // Random values exist for each type, and differ from these.
         tract_deconv(["run", &onnx]).with(0).says(&["random"]);
     }
 }
@@ -421,7 +421,7 @@ fn a_model_that_only_the_plugin_can_do_is_timed_alone() {
 
 #[test]
 fn different_answers_are_not_timed_unless_a_reference_decides() {
-    // one cell less than there are, which stock tract takes off the wrong side
+    // One position less than F. Stock tract crops it on the wrong side.
     let model =
         folder(up(&sizes(&[1, 4, 5, 6]), |node| node.ints("output_padding", &[1, 1]).ints("output_shape", &[11, 13])));
     let onnx = path(&model, "model.onnx");
@@ -485,12 +485,13 @@ fn a_reader_that_left_is_no_failure() {
         let mut child = program().args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let ended = Ended::from(child.wait_with_output().unwrap()).with(0);
-        // on a busy machine a step may take long enough to say so
+        // On a busy machine a step may take long enough to print its progress.
         assert!(ended.err.lines().all(|line| line.ends_with(" s so far")), "{args:?}: {}", ended.err);
     }
 }
 
-/// With `--conv` every command has forward convolutions computed by the plugin; without, `explain` counts those it leaves.
+/// With `--conv` the plugin computes forward convolutions in every command. Without it, `explain`
+/// counts those left to tract.
 #[test]
 fn forward_convolutions_where_they_are_asked_for() {
     let model = "models/denoiser";
@@ -530,7 +531,7 @@ fn explain_tells_each_deconvolution() {
     tract_deconv(["explain", &onnx, "--set", "batch=2", "--set", "height=3"]).with(0).says(&["2×3×7×13"]);
 }
 
-/// One input whose shape the model does not declare.
+/// Returns a model with one input whose shape is not declared.
 fn shapeless() -> ModelProto {
     let mut proto = plain();
     let input = proto.graph.as_mut().unwrap().input[0].r#type.as_mut().unwrap();
@@ -552,7 +553,7 @@ fn inputs_get_their_shapes_from_the_command_line() {
                 tract_deconv(args).with(0).says(&[if command == "bench" { "2×4×3×6" } else { "2×3×7×13" }]);
             }
         }
-        // sizes and a symbol that is set must agree
+        // The sizes must agree with a symbol's value.
         let onnx = path(&symbolic, "model.onnx");
         let agree = [&[command, &onnx, "--set", "batch=2", "--input-shape", "2x4x3x6"][..], seconds(command)].concat();
         tract_deconv(agree).with(0);
@@ -561,7 +562,7 @@ fn inputs_get_their_shapes_from_the_command_line() {
             .complains(&["--input-shape 2x4x3x6: batch is 3 already"]);
         tract_deconv([command, &onnx, "--input-shape", "2x5x3x6"]).with(2).complains(&["the model declares"]);
     }
-    // an io.npz beside the model has a shape, too
+    // An io.npz next to the model also has a shape.
     let onnx = path(&undeclared, "model.onnx");
     tract_deconv(["run", &onnx, "--input-shape", "2x4x3x6", "--output", &path(&undeclared, "io.npz")]).with(0);
     tract_deconv(["explain", &onnx]).with(0).says(&["shapes as in", "2×3×7×13"]);
@@ -619,7 +620,7 @@ fn inputs_of_the_program_are_bounded() {
         let out = path(&model, file);
         tract_deconv(["run", &onnx, "--input-shape", "1x4x1x6", "--output", &out]).with(1).complains(&[file]);
     }
-    // what a file holds stays where the run fails
+    // If the run fails, the output file keeps its content.
     let kept = path(&model, "kept.json");
     std::fs::write(&kept, "kept").unwrap();
     tract_deconv(["bench", &onnx, "--json", &kept]).with(2);
@@ -640,7 +641,8 @@ fn threads_that_can_not_be_had_are_an_error() {
     assert!(!ended.err.contains("panicked"), "{}", ended.err);
 }
 
-/// What takes long says so from its first second on, and an interrupt ends it and its children at once.
+/// A long step prints its progress after one second. An interrupt ends the program and its children
+/// at once.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_long_benchmark_tells_and_can_be_interrupted() {
@@ -658,7 +660,7 @@ fn a_long_benchmark_tells_and_can_be_interrupted() {
     let model = folder(symbolic());
     for (args, measuring) in [
         (["--seconds", "600", "--input-shape", "1x4x5x6"], false),
-        // long enough for its processes to be met
+        // Large enough for the test to find the child processes.
         (["--seconds", "600", "--input-shape", "2000x4x64x6"], true),
     ] {
         let onnx = path(&model, "model.onnx");
@@ -680,7 +682,8 @@ fn a_long_benchmark_tells_and_can_be_interrupted() {
             let line = lines.find(|line| line.starts_with("timing for 660 s: ")).expect("a line of progress");
             assert!(line.ends_with(" s so far"), "{line}");
         }
-        // the process alone, not its group as Ctrl-C does: its children have to notice by themselves
+        // Interrupts the process alone. Ctrl-C would interrupt its group. The children must notice
+        // by themselves.
         let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         assert!(interrupted.success());
         assert_eq!(child.wait().unwrap().signal(), Some(2));

@@ -1,8 +1,9 @@
-//! Cases of all dialects, as data: each becomes a model, is loaded and run.
+//! Conformance cases of all dialects. Each case becomes a model, which is loaded and run.
 //!
-//! Those of `tests/data` are committed, with answers from the definition (`tools/conformance_cases.py`). Those of the folder
-//! that `TRACT_DECONV_CONFORMANCE` names, or of `../shared/conformance`, have the answers of other runtimes; where there is
-//! no such folder, their test counts as ignored.
+//! The cases of `tests/data` are committed, with the definition's results
+//! (`tools/conformance_cases.py`). The cases of the folder that `TRACT_DECONV_CONFORMANCE` names,
+//! by default `../shared/conformance`, have the results of other runtimes. If there is no such
+//! folder, their test counts as ignored.
 
 mod common;
 
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The cases of some files, by file and dialect.
+/// Returns the cases of some files, by file and dialect.
 fn read(files: &[impl AsRef<Path>]) -> BTreeMap<String, Vec<Case>> {
     let mut cases: BTreeMap<String, Vec<Case>> = BTreeMap::new();
     for file in files.iter().map(AsRef::as_ref) {
@@ -59,7 +60,7 @@ fn trial(name: String, cases: Vec<Case>) -> Trial {
     })
 }
 
-/// What is wrong with a case, in each wiring and stage.
+/// Returns the failures of a case, over all wirings and stages.
 fn check(case: &Case, variant: usize) -> Vec<String> {
     let mut wrong = vec![];
     for wiring in Wiring::ALL {
@@ -98,7 +99,8 @@ fn symbols(model: &TypedModel, case: &Case) -> SymbolValues {
     values
 }
 
-/// The output fact that tract computed ahead must be what came out, wherever the shape could be known.
+/// Checks that the output fact that tract inferred agrees with the result, as far as the shape was
+/// known.
 fn fact_holds(case: &Case, fact: &TypedFact, symbols: &SymbolValues, got: &Tensor) -> Result<(), String> {
     if fact.datum_type != got.datum_type() || fact.rank() != got.rank() {
         return Err(format!("the fact {fact:?} for a result {got:?}"));
@@ -113,7 +115,7 @@ fn fact_holds(case: &Case, fact: &TypedFact, symbols: &SymbolValues, got: &Tenso
     Ok(())
 }
 
-/// What the error of a case to be rejected must name.
+/// Returns the words of which the error of a refused case must contain one.
 fn words(id: &str, why: Option<&str>) -> Vec<&'static str> {
     match (id, why) {
         ("ort_ConvTranspose_InvalidKernelShape", _) => vec!["kernel_shape"],
@@ -128,7 +130,8 @@ fn words(id: &str, why: Option<&str>) -> Vec<&'static str> {
     }
 }
 
-/// What decides over the output's size and over where an odd cell is cut off, as the README's table names it.
+/// Returns the row of the README's table that determines the output's size and the side of the odd
+/// position.
 fn row(case: &Case) -> (&'static str, &'static str) {
     let auto_pad = auto_pad(case);
     let asks = asks_for_a_size(case);
@@ -187,7 +190,8 @@ fn list(case: &Case, name: &str, default: usize) -> Vec<usize> {
     case.attributes.get(name).and_then(sizes).unwrap_or_else(|| vec![default; case.x.rank() - 2])
 }
 
-/// Whether on some axis an odd number of cells is cut off, or padded for a forward operator: both sides would differ.
+/// Returns whether an odd number of positions is cropped on some axis, or padded for a forward
+/// operator. The two sides then differ.
 fn has_an_odd_cell(case: &Case) -> bool {
     let Expect::Values(y) = &case.expect else { return false };
     let rank = case.x.rank() - 2;
@@ -210,8 +214,10 @@ fn has_an_odd_cell(case: &Case) -> bool {
     })
 }
 
-/// Every row of the table has cases, with each word that the row names, and odd cells where it says where they go; and each
-/// dialect has what else makes a difference.
+/// Checks that the cases cover the README's table.
+///
+/// Every row must have cases with each word that it names, and with odd positions if it tells their
+/// side. Each dialect must have all other variations that make a difference.
 fn the_readme_s_table_is_covered(cases: &[Case]) -> Result<(), Failed> {
     let readme = include_str!("../README.md");
     let (_, table) = readme.split_once("| operator | padding | output size | odd cell |").ok_or("no table")?;

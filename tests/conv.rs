@@ -1,5 +1,6 @@
-//! Forward convolutions: ONNX Conv through `with_conv`, and tract's own Conv through the transform `conv`, against the definition and
-//! stock tract.
+//! Forward convolutions against the definition and stock tract.
+//!
+//! They are ONNX Conv through `with_conv`, and tract's own Conv through the transform `conv`.
 
 mod common;
 
@@ -55,10 +56,10 @@ fn every_padding_rule() {
     let base = || f32(&[1, 3, 8, 9], &[4, 3, 3, 4]).bias(4).ints("strides", &[2, 3]);
     base().string("auto_pad", "VALID").gives_as_stock(&[axis(2, 1, 0, 3), axis(3, 1, 0, 2)]);
     base().string("auto_pad", "NOTSET").gives_as_stock(&[axis(2, 1, 0, 3), axis(3, 1, 0, 2)]);
-    // 3·2 + 3 - 8 = 1, 2·3 + 4 - 9 = 1
+    // 3·2 + 3 - 8 = 1 and 2·3 + 4 - 9 = 1.
     base().string("auto_pad", "SAME_UPPER").gives_as_stock(&[axis(2, 1, 0, 4), axis(3, 1, 0, 3)]);
     base().string("auto_pad", "SAME_LOWER").gives_as_stock(&[axis(2, 1, 1, 4), axis(3, 1, 1, 3)]);
-    // a kernel that ends before the stride does needs no padding
+    // A kernel that does not exceed the stride needs no padding.
     f32(&[1, 2, 7], &[3, 2, 1]).ints("strides", &[3]).string("auto_pad", "SAME_UPPER").gives(&[axis(3, 1, 0, 3)]);
 }
 
@@ -74,7 +75,7 @@ fn element_types_opsets_and_run_time_weights() {
     f32(&[0, 4, 9], &[6, 4, 3]).gives(&[axis(1, 1, 0, 7)]);
 }
 
-/// Random nodes: the definition, and stock tract wherever it agrees with the definition.
+/// Random nodes agree with the definition, with which stock tract agrees on most of them.
 #[test]
 fn random_nodes() -> TractResult<()> {
     let mut random = Random(41);
@@ -120,7 +121,7 @@ fn random_nodes() -> TractResult<()> {
         let theirs = common::run::guarded(|| run(load_stock(&probe.proto())?.into_optimized()?, &probe.inputs()));
         stock += theirs.is_ok_and(|y| expected.check(&y[0]).is_ok()) as usize;
     }
-    // the oracle is not our own invention
+    // Confirms the oracle independently.
     assert!(stock > 150, "stock tract gives {stock} of 200");
     Ok(())
 }
@@ -144,7 +145,8 @@ fn symbols() -> TractResult<()> {
     Ok(())
 }
 
-/// Enabled apart: `with_conv` alone takes no ConvTranspose, `with_deconv` alone no Conv; other domains stay tract's.
+/// `with_conv` alone does not take ConvTranspose, nor `with_deconv` alone Conv. Other domains stay
+/// tract's.
 #[test]
 fn nothing_else_is_taken() -> TractResult<()> {
     use tract_deconv::WithDeconv;
@@ -180,7 +182,7 @@ fn malformed_nodes_are_refused() {
     Probe::conv(DatumType::I32, &[1, 4, 6], &[6, 4, 3]).refused(&["input: datum_type=I32, Conv takes"]);
 }
 
-/// Batch normalisation, activation and a residual sum behind a Conv are one node with it.
+/// Batch normalisation, activation and a residual sum after a Conv fold into its node.
 #[test]
 fn what_follows_is_fused() -> TractResult<()> {
     let mut random = Random(5);
@@ -206,7 +208,7 @@ fn what_follows_is_fused() -> TractResult<()> {
     ours[0].close_enough(&theirs[0], Approximation::Approximate)
 }
 
-/// tract's op in one of its data formats and kernel formats.
+/// Returns tract's op with one of its data formats and kernel formats.
 fn of_tract(format: TractFormat, kernel: KernelFormat, padding: PaddingSpec, group: usize) -> TractResult<TypedModel> {
     let mut random = Random(3);
     let mut model = TypedModel::default();
@@ -249,7 +251,7 @@ fn the_transform_keeps_tracts_numbers() -> TractResult<()> {
     ];
     for (format, kernel) in [NCHW, NHWC, CHW, HWC].iter().flat_map(|f| [OIHW, HWIO, OHWI].map(|k| (*f, k))) {
         for (padding, group) in paddings.iter().flat_map(|p| [(p, 1), (p, 2)]) {
-            // tract's own op does not run with such filters
+            // tract's own op does not run with such filters.
             if group > 1 && kernel != OIHW {
                 continue;
             }
@@ -266,7 +268,7 @@ fn the_transform_keeps_tracts_numbers() -> TractResult<()> {
     Ok(())
 }
 
-/// What the transform does not take stays, and is named with the reason.
+/// An op that the transform does not replace is listed with the reason.
 #[test]
 fn what_is_left_to_tract() -> TractResult<()> {
     let rounded = PaddingSpec::ExplicitOnnxPool(tvec!(0, 0), tvec!(0, 0), true);

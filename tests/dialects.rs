@@ -1,4 +1,5 @@
-//! The three dialects beside each other: the same layer in every spelling, one graph with all of them.
+//! The three dialects side by side: the same layer in every spelling, and one graph with all
+//! dialects.
 
 mod common;
 #[path = "../examples/dialects.rs"]
@@ -15,14 +16,16 @@ use tract_deconv::spec::Direction;
 use tract_deconv::{Dialect, explain};
 use tract_onnx::pb::ModelProto;
 
-/// A transposed layer that every dialect can say: explicit pads, no output padding beyond ONNX's limit.
+/// A transposed layer that every dialect can express, with explicit pads and an output padding
+/// within ONNX's limit.
 #[derive(Clone, Debug)]
 struct Layer {
     batch: usize,
     group: usize,
-    /// In one group.
+    /// Input and output channels per group.
     channels: (usize, usize),
-    /// Per axis: input, kernel, stride, dilation, pads begin and end, output padding.
+    /// Per axis: input, kernel, stride, dilation, pads at the beginning and the end, output
+    /// padding.
     axes: Vec<(usize, usize, usize, usize, i64, i64, usize)>,
     bias: bool,
     seed: u64,
@@ -41,13 +44,13 @@ impl Layer {
         self.axes.iter().map(rule).collect()
     }
 
-    /// `[N, C, X..]`
+    /// The input, `[N, C, X..]`.
     fn x(&self) -> Tensor {
         let shape = [vec![self.batch, self.group * self.channels.0], self.axes.iter().map(|a| a.0).collect()].concat();
         Random(self.seed).tensor(DatumType::F32, &shape)
     }
 
-    /// `[G, Ci, Co, K..]`
+    /// The filter, `[G, Ci, Co, K..]`.
     fn w(&self) -> Tensor {
         let (ci, co) = self.channels;
         let shape = [vec![self.group, ci, co], self.axes.iter().map(|a| a.1).collect()].concat();
@@ -64,7 +67,7 @@ impl Layer {
         convolve(Direction::Transposed, &x, &w, bias.as_deref(), &self.rules())
     }
 
-    /// `[G·Ci, Co, K..]`
+    /// The filter with merged groups, `[G·Ci, Co, K..]`.
     fn merged_filter(&self) -> Tensor {
         let w = self.w();
         let shape = [&[w.shape()[0] * w.shape()[1]], &w.shape()[2..]].concat();
@@ -109,7 +112,7 @@ impl Layer {
         let node = node.ints("pads_begin", &self.list(|a| a.4)).ints("pads_end", &self.list(|a| a.5));
         let node = node.ints("output_padding", &self.list(|a| a.6 as i64));
         let node = node.string("data_format", data_format).string("filter_format", filter_format);
-        // I and O first, kernel last: IOX
+        // The merged filter has the layout IOX.
         let w = self.merged_filter().into_plain_array::<f32>().expect("f32");
         let rank = self.axes.len();
         let kernel = 2..rank + 2;
@@ -139,7 +142,7 @@ fn layer() -> impl Strategy<Value = Layer> {
         .prop_map(|(batch, group, channels, axes, bias, seed)| Layer { batch, group, channels, axes, bias, seed })
 }
 
-/// Loads, runs decluttered and optimised, and compares.
+/// Loads the model, runs it decluttered and optimised, and compares the results.
 fn check(what: &str, (proto, x): (ModelProto, Tensor), expected: &Expected) -> Result<(), TestCaseError> {
     for stage in [Stage::Decluttered, Stage::Optimised] {
         let got = guarded(|| run(stage.of(load(&proto)?)?, std::slice::from_ref(&x)));
@@ -174,7 +177,7 @@ proptest! {
     }
 }
 
-/// Values are small integers, so that the chain is exact.
+/// The values are small integers, so the chain is exact.
 #[test]
 fn three_dialects_in_one_graph() -> TractResult<()> {
     let mut random = Random(11);
@@ -212,10 +215,10 @@ fn three_dialects_in_one_graph() -> TractResult<()> {
     let direction = Direction::Transposed;
     let first = [rule(1, 1, 0, 5), rule(2, 1, 0, 9)];
     let a = convolve(direction, &f64::from_tensor(&x), &grouped(&onnx, 1), None, &first).y;
-    // 2·4 + 2 - 1 and 8 + 3 - 1
+    // 2·4 + 2 - 1 and 8 + 3 - 1.
     let second = [rule(2, 1, 0, 9), rule(1, 2, 1, 10)];
     let b = convolve(direction, &a, &f64::from_tensor(&openvino), None, &second).y;
-    // XIO: [3, 3 - 1] positions of 6 input and 5 output channels
+    // XIO, with [3, 3 - 1] taps, 6 input and 5 output channels.
     let third = f64::from_tensor(&onednn).permuted_axes(vec![2, 3, 0, 1]);
     let third = third.as_standard_layout().into_owned();
     let third_rules = [rule(1, 1, 1, 9), rule(2, 1, 0, 19)];
@@ -228,7 +231,7 @@ fn three_dialects_in_one_graph() -> TractResult<()> {
     Ok(())
 }
 
-/// Of the graph that the example shows, in words and as values.
+/// The explanations of the example's graph, as text and as values.
 #[test]
 fn explanations_name_dialect_and_spec() -> TractResult<()> {
     let typed = load(&example::graph())?;
@@ -252,12 +255,12 @@ fn the_example_runs() {
     example::main().expect("the picture four times larger");
 }
 
-/// A node of an OpenVINO operator with its filter constant.
+/// Returns a node of an OpenVINO operator with a constant filter.
 fn openvino(op: &str, attributes: impl FnOnce(Node) -> Node, x: &Tensor, w: &Tensor) -> ModelProto {
     Model::of_node(attributes(Node::new(op).domain("org.openvinotoolkit")), x, w)
 }
 
-/// Convolution-1 and GroupConvolution-1, every rule, one to three axes.
+/// Convolution-1 and GroupConvolution-1 with every rule, on one to three axes.
 #[test]
 fn forward_operators() {
     let mut random = Random(5);
@@ -308,7 +311,8 @@ fn forward_operators() {
     }
 }
 
-/// Sums that do not fit wrap modulo the type's width; nothing saturates, nothing goes through a float.
+/// Sums that do not fit wrap modulo the type's width. They do not saturate and are not computed in
+/// floats.
 #[test]
 fn integers_are_exact_or_wrap() -> TractResult<()> {
     fn wrapped(dt: DatumType, values: ArrayD<i128>) -> Tensor {
@@ -362,7 +366,7 @@ fn integers_are_exact_or_wrap() -> TractResult<()> {
     Ok(())
 }
 
-/// Up to four spatial axes where the text does not forbid them, negative pads where it allows them.
+/// Up to four spatial axes and negative pads, as far as the specifications allow them.
 #[test]
 fn what_openvino_and_onednn_allow() {
     let mut random = Random(37);
@@ -374,14 +378,14 @@ fn what_openvino_and_onednn_allow() {
     check("negative pads", (proto, x.clone()), &Expected::floats(DatumType::F32, answer))
         .expect("the definition's answer");
 
-    // any output padding
+    // Any output padding.
     let padded = |node: Node| node.ints("output_padding", &[7]);
     let proto = openvino("GroupConvolutionBackpropData", padded, &x, &w);
     let rules = [Rule { stride: 1, dilation: 1, pad_begin: 0, output: 14 }];
     let answer = convolve(Direction::Transposed, &f64::from_tensor(&x), &f64::from_tensor(&w), None, &rules);
     check("output padding", (proto, x), &Expected::floats(DatumType::F32, answer)).expect("the definition's answer");
 
-    // a domain that nobody knows, but an attribute that only oneDNN has
+    // An unknown domain, with an attribute that only oneDNN has.
     let x = random.tensor(DatumType::F32, &[2, 4, 5, 3]);
     let w = random.tensor(DatumType::F32, &[2, 3, 3, 2]);
     let node = Node::new("ConvTranspose").domain("com.example").string("data_format", "NXC");
@@ -397,7 +401,7 @@ fn what_openvino_and_onednn_allow() {
     check("another domain", (proto, x), &Expected::floats(DatumType::F32, answer)).expect("the definition's answer");
 }
 
-/// Transposes around a layer cancel: it takes the other layout, in both directions.
+/// Transposes around a layer cancel in both directions, and the layer changes its data format.
 #[test]
 fn surrounding_transposes_cancel() -> TractResult<()> {
     let mut random = Random(11);
@@ -428,7 +432,7 @@ fn surrounding_transposes_cancel() -> TractResult<()> {
     Ok(())
 }
 
-/// What the log was told on this thread.
+/// Records the warnings that this thread logs.
 mod told {
     use std::cell::RefCell;
     use std::sync::Once;
@@ -451,7 +455,7 @@ mod told {
         fn flush(&self) {}
     }
 
-    /// The result of some work, and the warnings that it gave.
+    /// Returns the result of some work and the warnings that it logged.
     pub fn warnings<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
         static LISTEN: Once = Once::new();
         LISTEN.call_once(|| {
@@ -464,7 +468,8 @@ mod told {
     }
 }
 
-/// In every list attribute of every dialect, what contradicts nothing is taken and noted in the log; what does is refused.
+/// In every list attribute of every dialect, redundant values are accepted and logged, and
+/// contradictions are refused.
 #[test]
 fn lists_that_say_nothing_new_are_taken() {
     struct Operator {
@@ -500,8 +505,8 @@ fn lists_that_say_nothing_new_are_taken() {
     let both = |begin: &'static [i64], end: &'static [i64]| -> Change {
         Box::new(move |node| node.ints("pads_begin", begin).ints("pads_end", end))
     };
-    // an operator, what is left out of the spelling that it is compared with, a change, and the words of the log, or of
-    // the refusal
+    // The operator, the change of the spelling to compare with, the change to test, and the words
+    // of the log or of the refusal.
     let same = |word: &'static str| -> Change { Box::new(move |node| node.string("auto_pad", word)) };
     let plain = || -> Change { Box::new(|node| node) };
     let mut taken: Vec<(Operator, Change, Change, Vec<&str>)> = vec![];
@@ -525,7 +530,7 @@ fn lists_that_say_nothing_new_are_taken() {
         taken.push((onnx("ConvTranspose"), plain(), ints(name, &[]), vec!["=[], taken as absent"]));
     }
     taken.push((onnx("ConvTranspose"), plain(), ints("output_padding", &[0, 0]), vec![]));
-    // ONNX's text ignores pads where the output's shape is given
+    // ONNX's specification ignores pads if there is an output shape.
     let shaped = |pads: &'static [i64]| -> Change {
         Box::new(move |node| node.ints("pads", pads).ints("output_shape", &[6, 7]))
     };
@@ -533,7 +538,7 @@ fn lists_that_say_nothing_new_are_taken() {
     let unread = vec!["pads=[1, 0], unread beside output_shape", "pads=[0, 1], unread beside output_shape"];
     taken.push((onnx("ConvTranspose"), ints("output_shape", &[6, 7]), shaped(&[1, 0, 0, 1]), unread));
 
-    // the texts of the others ignore pads beside auto_pad
+    // The other specifications ignore pads if auto_pad sets a rule.
     for (operator, words) in [
         (&backprop as &dyn Fn() -> Operator, ["valid", "same_upper"]),
         (&forward, ["valid", "same_lower"]),

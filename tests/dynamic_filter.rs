@@ -1,4 +1,4 @@
-//! Filters that come in at run time with sizes that no model file tells.
+//! Filters that are inputs at run time, with sizes that the model file does not tell.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn dims(names: &[&str]) -> Vec<Dim> {
 
 #[test]
 fn onnx_filters_of_open_sizes() {
-    // forward; one size is open, or all are
+    // Forward. One size is unknown, or all are.
     let conv = Probe::conv(F32, &[2, 4, 9, 8], &[6, 2, 4, 3]).group(2);
     let rules = [axis(1, 1, 0, 6), axis(1, 1, 0, 6)];
     conv.clone().filter_dims(&dims(&["6", "2", "K", "3"])).gives(&rules);
@@ -34,7 +34,7 @@ fn onnx_filters_of_open_sizes() {
     let same = conv.string("auto_pad", "SAME_LOWER").ints("strides", &[2, 3]);
     same.filter_dims(&dims(&["6", "2", "K", "L"])).gives(&[axis(2, 1, 2, 5), axis(3, 1, 1, 3)]);
 
-    // transposed: F = 2·(5-1) + 4 and 3·(6-1) + 3
+    // Transposed. F = 2·(5-1) + 4 and 3·(6-1) + 3.
     let transposed = Probe::new(&[1, 4, 5, 6], &[4, 3, 4, 3]).ints("strides", &[2, 3]);
     let open = dims(&["I", "O", "K", "L"]);
     transposed.clone().filter_dims(&open).bias(3).gives(&[axis(2, 1, 0, 12), axis(3, 1, 0, 18)]);
@@ -46,7 +46,7 @@ fn onnx_filters_of_open_sizes() {
     sized.filter_dims(&open).gives(&[axis(2, 1, 1, 11), axis(3, 1, 1, 16)]);
 }
 
-/// Filters of several sizes through one model, each twice.
+/// Filters of several sizes through one model, each of them twice.
 #[test]
 fn sizes_change_from_run_to_run() -> TractResult<()> {
     let node = Node::new("ConvTranspose").inputs(&["x", "w"]).ints("strides", &[2, 2]).output("y");
@@ -69,7 +69,7 @@ fn sizes_change_from_run_to_run() -> TractResult<()> {
     Ok(())
 }
 
-/// The filter of each channel is made of another image, whose size is open.
+/// Another image, of unknown size, determines the filter of each channel.
 #[test]
 fn a_filter_computed_from_an_input() -> TractResult<()> {
     let mixing = Random(3).tensor(F32, &[4, 4, 1, 1]);
@@ -93,7 +93,7 @@ fn a_filter_computed_from_an_input() -> TractResult<()> {
         (unpadded(Direction::Forward, (4, 4, 1), &[1, 1], 1), unpadded(Direction::Forward, (4, 4, 4), &[4, 3], 1));
     let mut random = Random(7);
     let (z, x) = (random.tensor(F32, &[1, 4, 4, 3]), random.tensor(F32, &[1, 4, 9, 8]));
-    // the mixed image, as the layer's own plan has it
+    // The mixed image, computed by the layer's own plan.
     let mixed = {
         let plan = tract_deconv::Plan::new(&mix, z.shape(), None, F32, &Default::default())?;
         let mixing = mixing.into_arc_tensor();
@@ -108,7 +108,8 @@ fn a_filter_computed_from_an_input() -> TractResult<()> {
     Ok(())
 }
 
-/// OpenVINO's filters have their groups on an axis, which may be open too, and the output's size may come with the inputs.
+/// OpenVINO's filters have an axis of groups, which may be unknown too. The output's size may be an
+/// input.
 #[test]
 fn openvino_filters_of_open_sizes() -> TractResult<()> {
     for (open, size) in [(["G", "2", "3", "K", "L"], None), (["2", "I", "O", "3", "2"], Some([9i64, 8]))] {
@@ -127,7 +128,7 @@ fn openvino_filters_of_open_sizes() -> TractResult<()> {
         let proto = model.node(node).output("y").build();
         let mut spec = unpadded(Direction::Transposed, (4, 6, 2), &[3, 2], 1);
         spec.strides = tvec!(2, 1);
-        // F is 2·3 + 3 and 5 + 2: one position less than is asked for on the second axis
+        // F is 2·3 + 3 and 5 + 2. The second axis asks for one position more than F.
         if size.is_some() {
             spec.padding = tract_deconv::Padding::Explicit { begin: tvec!(0, 0), end: tvec!(0, -1) };
         }
@@ -140,7 +141,7 @@ fn openvino_filters_of_open_sizes() -> TractResult<()> {
     Ok(())
 }
 
-/// The facts say what follows from the sizes, and once those are known the op is an ordinary one.
+/// The facts follow from the symbolic sizes. Once those are known, the op is an ordinary one.
 #[test]
 fn symbols_that_get_values_make_an_ordinary_op() -> TractResult<()> {
     let probe = Probe::new(&[1, 4, 5, 6], &[4, 3, 4, 3]).ints("strides", &[2, 3]).ints("pads", &[1, 0, 0, 2]);
@@ -171,7 +172,7 @@ fn what_does_not_fit_is_refused() -> TractResult<()> {
     declared.refused(&["kernel_shape: kernel_shape=[3, 3], the filter's is [4, 3]"]);
     let padded = probe(&[1, 4, 1, 6], &[4, 3, 1, 3]).ints("pads", &[1, 0, 1, 0]);
     padded.refused(&["output size: size=-1 on spatial axis 0"]);
-    // 3 · 8 · 8 results
+    // The output has 3 · 8 · 8 elements.
     let layer = probe(&[1, 4, 5, 6], &[4, 3, 4, 3]);
     for (limit, fits) in [(3 * 8 * 8 * 4, true), (3 * 8 * 8 * 4 - 1, false)] {
         let scope = KnobScope::new([("TRACT_DECONV_MEMORY_LIMIT", &*limit.to_string())])?;
@@ -185,7 +186,7 @@ fn what_does_not_fit_is_refused() -> TractResult<()> {
     Ok(())
 }
 
-/// Kernel axes first, and other filter formats: oneDNN's.
+/// oneDNN's filters, with the kernel axes first and in other formats.
 #[test]
 fn onednn_filters_of_open_sizes() -> TractResult<()> {
     for (format, filter_format, shape) in

@@ -1,4 +1,4 @@
-//! Layers with nothing to give: no output channels, or a sequence that is empty and stays so.
+//! Layers with an empty output: no output channels, or an empty sequence that stays empty.
 
 mod common;
 
@@ -10,7 +10,7 @@ use tract_core::internal::*;
 
 const F32: DatumType = DatumType::F32;
 
-/// At every stage the output has a shape, and nothing or the bias in it.
+/// Checks at every stage that the output has this shape.
 #[track_caller]
 fn gives_shape(probe: &Probe, shape: &[usize]) {
     for stage in Stage::ALL {
@@ -20,7 +20,8 @@ fn gives_shape(probe: &Probe, shape: &[usize]) {
     }
 }
 
-/// With the input's spatial size known and not, and weights that are constant and not.
+/// Checks it with the input's spatial size known and unknown, and with constant weights and
+/// run-time ones.
 #[track_caller]
 fn gives_shape_however_declared(probe: Probe, shape: &[usize]) {
     let open: Vec<Dim> = (0..probe.x.rank())
@@ -43,7 +44,7 @@ fn no_output_channels() {
     gives_shape_however_declared(Probe::conv(DatumType::F16, &[1, 3, 5], &[0, 3, 1]), &[1, 0, 5]);
 }
 
-/// As stock tract has it.
+/// Stock tract gives the same.
 #[test]
 fn stock_tract_gives_no_output_channels_either() -> TractResult<()> {
     let probe = Probe::conv(F32, &[1, 3, 5, 5], &[0, 3, 3, 3]);
@@ -53,7 +54,7 @@ fn stock_tract_gives_no_output_channels_either() -> TractResult<()> {
     Ok(())
 }
 
-/// What stands around folds in as around any other.
+/// Neighbouring steps are folded as for any other layer.
 #[test]
 fn steps_around_no_channels() -> TractResult<()> {
     let proto = Model::opset(13)
@@ -83,7 +84,7 @@ fn an_empty_sequence_stays_empty() {
     gives_shape_however_declared(conv(1).ints("strides", &[2]), &[1, 2, 0]);
     gives_shape_however_declared(conv(3).string("auto_pad", "SAME_UPPER"), &[1, 2, 0]);
     gives_shape_however_declared(conv(2).string("auto_pad", "SAME_LOWER").ints("strides", &[3]), &[1, 2, 0]);
-    // padding alone is room for a position
+    // Padding alone makes room for a position.
     gives_shape_however_declared(conv(2).ints("pads", &[1, 1]), &[1, 2, 1]);
     let transposed = |k: usize, s: i64| Probe::new(&[1, 3, 0], &[3, 2, k]).ints("strides", &[s]);
     gives_shape_however_declared(transposed(1, 1), &[1, 2, 0]);

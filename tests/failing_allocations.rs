@@ -1,10 +1,16 @@
-//! Allocations fail, each one alone and then each one with all that follow, through loading, optimising and running three models. Each time there is an error,
-//! or the right result; no block that this crate asks for ends the process, and nothing stays allocated.
+//! Failing allocations while three models are loaded, optimised and run.
 //!
-//! What counts are blocks from [`LEAST_BYTES`] on, whose sizes a model decides. tract asks for such blocks too, and it panics or aborts where there is none:
-//! the frame that asked decides whose failure it is. tract's are told by the crate of the function in [`OF_TRACT`], and any other is an error.
+//! Each allocation fails once alone, and once together with all that follow. Each attempt must end
+//! with an error or with the right result. No allocation of this crate may end the process, and
+//! nothing may stay allocated.
 //!
-//! Each attempt is a process of its own, forked from the test, so that one that aborts can be told from the others.
+//! Only blocks of at least [`LEAST_BYTES`] count, as the model determines their sizes. tract
+//! allocates such blocks too, and panics or aborts if it gets none. The stack frame that asked for
+//! the block tells whose failure it is. tract's frames are recognised by [`OF_TRACT`], and a panic
+//! or abort in any other frame is a failure of the test.
+//!
+//! Each attempt is a process of its own, forked from the test, so that an abort ends only that
+//! attempt.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 mod common;
@@ -30,15 +36,19 @@ use tract_onnx::prelude::{InferenceFact, InferenceModelExt, tract_ndarray};
 /// The smallest block that may fail.
 const LEAST_BYTES: usize = 4096;
 
-/// Attempts for a model and a way to fail, at most. Of more blocks some are left out, evenly.
+/// The maximum number of attempts per model and kind of failure. If there are more blocks, an even
+/// sample of them is tried.
 const MOST_ATTEMPTS: usize = 300;
 
-/// What may stay allocated after an attempt: lists and caches of the process, which the next one uses again.
+/// The bytes that may stay allocated after an attempt, for lists and caches of the process that
+/// later attempts reuse.
 const KEPT_BYTES: isize = 64 << 10;
 
-/// How the names of functions of tract begin, and of what it reads files with, that can not go on without memory. Which of them is seen depends on what is
-/// inlined. A crate and a colon stand before functions that
-/// are compiled with this crate.
+/// The prefixes of the functions of tract, and of the crate with which it reads files, that can't
+/// go on without memory.
+///
+/// Inlining determines which of the functions is seen. A crate name and a colon precede the
+/// functions that are compiled as part of this crate.
 const OF_TRACT: &[&str] = &[
     "<tract_core::",
     "<tract_data::",
@@ -54,16 +64,16 @@ const OF_TRACT: &[&str] = &[
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
-/// What naming functions keeps.
+/// The bytes that naming functions leaves allocated.
 static REPORTED: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
-    /// How many blocks are given before one fails; nothing fails where there is none.
+    /// The number of blocks to grant before one fails. No block fails if there is none.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static SEEN: Cell<usize> = const { Cell::new(0) };
-    /// Whether all blocks after the first that fails do.
+    /// Whether all blocks after the first failure fail, too.
     static FOR_GOOD: Cell<bool> = const { Cell::new(false) };
-    /// Where the report of a block that fails goes.
+    /// The file descriptor for the report of a failing block.
     static REPORT: Cell<i32> = const { Cell::new(-1) };
 }
 
@@ -77,7 +87,7 @@ impl Failing {
             LEFT.set(Some(left - 1));
             return false;
         }
-        // what follows allocates
+        // The report below allocates.
         LEFT.set(None);
         let before = LIVE.load(Ordering::Relaxed);
         report(&format!("{}\n", whose(&Backtrace::force_capture().to_string())));
@@ -89,20 +99,22 @@ impl Failing {
     }
 }
 
-// SAFETY: forwards to the system's allocator, or gives no block.
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, or `alloc`
+// returns null, which the trait allows.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if Failing::fails(layout.size()) {
             return std::ptr::null_mut();
         }
         LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the system allocator's too.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `dealloc`, and the block came from the
+        // system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -111,11 +123,13 @@ unsafe impl GlobalAlloc for Failing {
 static ALLOCATOR: Failing = Failing;
 
 fn report(line: &str) {
-    // SAFETY: the bytes are readable, and a descriptor that is none is refused.
+    // SAFETY: `line` is readable for its whole length, and the kernel refuses an invalid
+    // descriptor.
     unsafe { libc::write(REPORT.get(), line.as_ptr().cast(), line.len()) };
 }
 
-/// Crates that allocate for others: the nearest function that is of another one asked.
+/// The crates that allocate on behalf of others. The nearest function of another crate is the one
+/// that asked.
 const HELPERS: [&str; 16] = [
     "T",
     "alloc",
@@ -135,7 +149,10 @@ const HELPERS: [&str; 16] = [
     "__rust_realloc",
 ];
 
-/// The function that asked for a block. One of this crate's begins with `src/`, its file: of the others there are no lines, but their names are whole.
+/// Returns the function that asked for a block.
+///
+/// For a function of this crate, the result begins with `src/` and the file. Functions of other
+/// crates have no file, but their whole name.
 fn whose(backtrace: &str) -> String {
     let mut lines = backtrace.lines().map(str::trim_start).peekable();
     while let Some(line) = lines.next() {
@@ -145,7 +162,8 @@ fn whose(backtrace: &str) -> String {
             let file = place.split(':').next().unwrap_or(place);
             return format!("src/{file}: {function}");
         }
-        // `<T as Trait>::method` is a function of the type's, and generic ones are compiled where they are used
+        // `<T as Trait>::method` belongs to the crate of the type. Generic functions are compiled
+        // where they are used.
         let of_name = function.trim_start_matches(['<', '&', '*']).trim_start_matches("mut ");
         let of_name = of_name.split([':', ' ', '<', '>']).next().unwrap_or_default();
         let of_file = at.rsplit_once("/src/").and_then(|(folder, _)| folder.rsplit('/').next());
@@ -161,12 +179,12 @@ fn whose(backtrace: &str) -> String {
     "nobody".into()
 }
 
-/// A model's file, its inputs, and what it gives.
+/// A model file with its inputs and expected outputs.
 struct Case {
     name: &'static str,
     model: std::path::PathBuf,
     inputs: Vec<(String, Arc<Tensor>)>,
-    /// Of the optimised model, without a failure.
+    /// The outputs of the optimised model without a failure.
     expected: Vec<Arc<Tensor>>,
 }
 
@@ -219,12 +237,12 @@ impl Case {
             model.set_input_fact(ix, InferenceFact::dt_shape(input.datum_type(), input.shape()))?;
         }
         let runnable = model.into_optimized()?.into_runnable()?;
-        // the second run finds what the first has left
+        // The second run reuses what the first one cached.
         runnable.run(inputs.clone())?;
         Ok(runnable.run(inputs)?.into_iter().map(|value| value.into_arc_tensor()).collect())
     }
 
-    /// What came of an attempt in which blocks fail after so many.
+    /// Runs an attempt and returns its outcome.
     fn outcome(&self) -> &'static str {
         let before = LIVE.load(Ordering::Relaxed) - REPORTED.load(Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(|| self.attempt()));
@@ -244,32 +262,35 @@ impl Case {
         outcome
     }
 
-    /// Forks a process in which the block after `given` others fails, and gives the frames that asked for blocks that did, and what came of it.
+    /// Forks a process in which the block after `given` others fails. Returns the frames of the
+    /// failed blocks and the outcome.
     fn forked(&self, given: usize, for_good: bool) -> TractResult<(Vec<String>, String)> {
         let mut ends = [0; 2];
-        // SAFETY: two descriptors are written.
+        // SAFETY: `ends` has room for the two descriptors that are written.
         ensure!(unsafe { libc::pipe(ends.as_mut_ptr()) } == 0, "no pipe");
-        // SAFETY: the new process has this thread alone, runs what other threads have no lock on, and ends without returning.
+        // SAFETY: the child has only this thread. It runs nothing that needs a lock of another
+        // thread, and exits without returning.
         let child = unsafe { libc::fork() };
         ensure!(child >= 0, "no process");
         if child == 0 {
             std::panic::set_hook(Box::new(|_| ()));
-            // SAFETY: what is printed by an abort is not wanted.
+            // SAFETY: closes the child's standard error, as an abort would print there. Nothing
+            // reads the descriptor.
             unsafe { libc::close(2) };
             REPORT.set(ends[1]);
             FOR_GOOD.set(for_good);
             LEFT.set(Some(given));
             report(&format!("{}\n", self.outcome()));
-            // SAFETY: ends the process.
+            // SAFETY: only ends the child process.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: ours, and the child's has its own copy.
+        // SAFETY: this process owns the descriptor, and the child has its own copy.
         unsafe { libc::close(ends[1]) };
         let mut lines = String::new();
-        // SAFETY: the descriptor is nobody else's.
+        // SAFETY: the descriptor is open, and nothing else owns it.
         unsafe { File::from_raw_fd(ends[0]) }.read_to_string(&mut lines)?;
         let mut status = 0;
-        // SAFETY: the child's, which is waited for once.
+        // SAFETY: `child` is this process's own child, waited for once, and `status` is writable.
         ensure!(unsafe { libc::waitpid(child, &mut status, 0) } == child, "no child");
         let mut lines: Vec<String> = lines.lines().map(|line| line.to_string()).collect();
         if libc::WIFSIGNALED(status) {
@@ -279,7 +300,7 @@ impl Case {
         Ok((lines, outcome))
     }
 
-    /// How many blocks count.
+    /// Returns the number of blocks that count.
     fn blocks(&self) -> TractResult<usize> {
         SEEN.set(0);
         LEFT.set(Some(usize::MAX));
@@ -292,23 +313,24 @@ impl Case {
 
 #[test]
 fn an_error_or_a_result() -> TractResult<()> {
-    // SAFETY: no other test of this program reads or sets variables. Errors are to allocate nothing for where they come from.
+    // SAFETY: this program has no other test that could read or set variables. With this value,
+    // errors do not allocate a backtrace.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     let folder = tempfile::tempdir()?;
     let (mut of_tract, mut wrong) = (BTreeMap::<String, usize>::new(), vec![]);
     for (name, bf16) in [("dcgan_small", false), ("vocoder", true), ("unet_symbolic", false)] {
         let case = Case::new(name, folder.path(), bf16)?;
-        // the lists of symbols that frames are named by are read once, before the forks
+        // The symbol tables for backtraces are read once, before the forks.
         let _ = Backtrace::force_capture().to_string();
         let blocks = case.blocks()?;
         ensure!(blocks > 20, "{name}: {blocks} blocks");
         let step = blocks.div_ceil(MOST_ATTEMPTS);
         for for_good in [false, true] {
             let mut outcomes = BTreeMap::<String, usize>::new();
-            // and once nothing fails
+            // The last attempt has no failure.
             for given in (0..blocks).step_by(step).chain([usize::MAX]) {
                 let (frames, outcome) = case.forked(given, for_good)?;
-                // of one that fails for good the last asked in vain
+                // If all later blocks fail, the last frame is the one that could not go on.
                 let frame = frames.last().cloned().unwrap_or_default();
                 match &*outcome {
                     "right" | "error" => {}

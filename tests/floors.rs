@@ -1,12 +1,14 @@
-//! The map of CONTRIBUTING.md against the sources: each file uses files of its own floor or of lower ones, and no files use
-//! each other in a circle.
+//! Checks the map of CONTRIBUTING.md against the sources.
+//!
+//! Each file may use files of its own floor or of lower ones only, and files must not use each
+//! other in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The files or folders of each floor, the top one first.
+/// Returns the files or folders of each floor, the top floor first.
 fn floors() -> Vec<(String, Vec<String>)> {
     let text = std::fs::read_to_string(Path::new(ROOT).join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
     let table =
@@ -31,13 +33,13 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Modules that exist in tests only are no part of the map.
+/// Returns whether a module exists in tests only. Such modules are not on the map.
 fn is_of_tests(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file);
     ["testing.rs", "tests.rs", "fuzz.rs", "readme.rs", "guard_page_tests.rs"].contains(&name)
 }
 
-/// Module path (without `crate`) and file, relative to the repository.
+/// Returns the module paths (without `crate`) and their files, relative to the repository.
 fn modules() -> BTreeMap<String, String> {
     let mut files = vec![];
     sources(&Path::new(ROOT).join("src"), &mut files);
@@ -52,7 +54,9 @@ fn modules() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The paths `crate::…` of a file, without its tests, comments and declarations of visibility; groups in braces are taken apart.
+/// Returns the paths `crate::…` of a file, with groups in braces split.
+///
+/// Tests, comments and visibility declarations do not count.
 fn paths(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
@@ -71,7 +75,7 @@ fn paths(text: &str) -> Vec<String> {
     found
 }
 
-/// The file whose module is the longest beginning of a path.
+/// Returns the file whose module is the longest prefix of a path.
 fn file_of<'a>(path: &str, modules: &'a BTreeMap<String, String>) -> Option<&'a String> {
     let mut path = path;
     loop {
@@ -98,7 +102,7 @@ fn each_floor_uses_lower_ones() {
     let floors = floors();
     let floor = |file: &str| {
         let stands = |place: &String| file == place || place.ends_with('/') && file.starts_with(place.as_str());
-        // a file that is named itself stands there, and not where its folder does
+        // A file that is named itself belongs to that floor, not to the floor of its folder.
         let named = floors.iter().position(|(_, places)| places.iter().any(|place| place == file));
         named.or_else(|| floors.iter().position(|(_, places)| places.iter().any(stands)))
     };
@@ -121,9 +125,10 @@ fn each_floor_uses_lower_ones() {
 #[test]
 fn no_files_use_each_other() {
     let mut left = uses();
-    // what the crate's root re-exports is not what the root uses
+    // Re-exports of the crate's root do not count as uses.
     left.remove("src/lib.rs");
-    // takes away what uses nothing that is left, until nothing is, or only circles and what uses them
+    // Removes files that use no remaining file, until none are left, or only cycles and their
+    // users.
     loop {
         let names: BTreeSet<String> = left.keys().cloned().collect();
         let free: Vec<String> =
@@ -133,7 +138,7 @@ fn no_files_use_each_other() {
         }
         free.iter().for_each(|file| drop(left.remove(file)));
     }
-    // and what nothing that is left uses is in no circle
+    // A file that no remaining file uses is in no cycle.
     loop {
         let used: BTreeSet<String> = left.values().flatten().cloned().collect();
         let top: Vec<String> = left.keys().filter(|file| !used.contains(*file)).cloned().collect();

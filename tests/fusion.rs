@@ -1,5 +1,7 @@
-//! What stands around a deconvolution folds into it when a model is optimised: the graph shows it, and the numbers are those
-//! of the model as loaded, in which nothing is folded.
+//! Folding of neighbouring nodes into a deconvolution when a model is optimised.
+//!
+//! The graph must show the folding. The results must be those of the model as loaded, in which
+//! nothing is folded.
 
 mod common;
 
@@ -12,7 +14,8 @@ use tract_deconv::{Activation, BetweenLayers, OptGroupedDeconv, Pass, Step};
 
 const CHANNELS: usize = 6;
 
-/// A deconvolution and the nodes behind it; `tail` takes the name of what it reads and gives the name of its result.
+/// Returns a deconvolution followed by other nodes. `tail` takes the name of its input and returns
+/// that of its result.
 fn model(dt: DatumType, bias: bool, tail: impl FnOnce(Model, &str) -> (Model, String)) -> tract_onnx::pb::ModelProto {
     let mut random = Random(7);
     let mut inputs = vec!["x", "w"];
@@ -28,7 +31,7 @@ fn model(dt: DatumType, bias: bool, tail: impl FnOnce(Model, &str) -> (Model, St
     model.output(&last).build()
 }
 
-/// A node of one input behind `from`, its result named after it.
+/// A node of one input after `from`, whose result is named after it.
 fn unary(op: &str, change: impl FnOnce(Node) -> Node) -> impl FnOnce(Model, &str) -> (Model, String) {
     let op = op.to_string();
     move |model, from| {
@@ -67,7 +70,7 @@ fn batch_norm(model: Model, from: &str) -> (Model, String) {
     (model.initializer("mean", &mean).initializer("var", &variance).node(node), "bn".into())
 }
 
-/// The optimised deconvolutions and the number of other nodes that compute.
+/// Returns the optimised deconvolutions, the number of other nodes that compute, and the model.
 fn optimised(proto: &tract_onnx::pb::ModelProto) -> TractResult<(Vec<OptGroupedDeconv>, usize, TypedModel)> {
     let model = Stage::Optimised.of(load(proto)?)?;
     let ours: Vec<OptGroupedDeconv> =
@@ -77,7 +80,8 @@ fn optimised(proto: &tract_onnx::pb::ModelProto) -> TractResult<(Vec<OptGroupedD
     Ok((ours, others, model))
 }
 
-/// Numbers agree as loaded and optimised, for a model whose input is of 4 channels and 7 columns.
+/// Checks that the model gives the same numbers as loaded and optimised. Its input has 4 channels
+/// and 7 columns.
 fn same_numbers(proto: &tract_onnx::pb::ModelProto, dt: DatumType) -> TractResult<()> {
     for shape in [[1, 4, 5, 7], [3, 4, 40, 7]] {
         same_numbers_for(proto, dt, &shape)?;
@@ -94,7 +98,8 @@ fn same_numbers_for(proto: &tract_onnx::pb::ModelProto, dt: DatumType, shape: &[
         let (a, b) = (plain.cast_to::<f64>()?, fused.cast_to::<f64>()?);
         let (a, b) = (a.try_as_plain_ram()?, b.try_as_plain_ram()?);
         for (a, b) in a.as_slice::<f64>()?.iter().zip(b.as_slice::<f64>()?) {
-            // unfused, each step rounds to the type, and what lies in between may be larger than the result (HardSwish)
+            // Unfused, each step rounds to the type, and intermediate values may exceed the result
+            // (HardSwish).
             let roundings = if dt == DatumType::F16 { 8.0 } else { 4.0 };
             let allowed = roundings * tolerance(dt, 4 * 12 + 4, 64.0, a.abs().max(1.0));
             assert!((a - b).abs() <= allowed, "{a} unfused, {b} fused, {allowed} allowed");
@@ -107,7 +112,7 @@ fn activations(of: &[Activation]) -> Vec<Step> {
     of.iter().map(|activation| Step::Activation(*activation)).collect()
 }
 
-/// Everything behind the deconvolution folds into it.
+/// Checks that all nodes after the deconvolution fold into it.
 fn folds(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[Step]) -> TractResult<()> {
     let (ours, others, model) = optimised(&proto)?;
     assert_eq!((ours.len(), others), (1, 0), "{model}");
@@ -115,7 +120,7 @@ fn folds(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[Step]) -> Tra
     same_numbers(&proto, dt)
 }
 
-/// Everything folds, into steps of these names.
+/// Checks that all nodes fold, into steps of these names.
 fn folds_into(dt: DatumType, proto: tract_onnx::pb::ModelProto, tail: &[&str]) -> TractResult<()> {
     let (ours, others, model) = optimised(&proto)?;
     assert_eq!((ours.len(), others), (1, 0), "{model}");
@@ -149,7 +154,7 @@ fn activations_run_inside_the_store() -> TractResult<()> {
     folds(DatumType::F32, clip, &activations(&[Activation::Max(0.0), Activation::Min(6.0)]))
 }
 
-/// A node of two values behind a deconvolution.
+/// A node of two values after a deconvolution.
 fn join(model: Model, op: &str, inputs: [&str; 2]) -> (Model, String) {
     let out = format!("{}.{op}", inputs.join("."));
     (model.node(Node::new(op).named(&out).inputs(&inputs).output(&out)), out)
@@ -180,7 +185,7 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
             let (model, product) = join(model, "Mul", [from, &gate]);
             if scaled_first { (model, product) } else { sixth()(model, &product) }
         });
-        // tract multiplies by a sixth, rounded to the type
+        // tract multiplies by a sixth rounded to the type.
         folds_into(
             dt,
             hard_swish,
@@ -191,7 +196,7 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
             }],
         )?;
     }
-    // whatever else comes to a clamp, bounds that cross and a factor below zero included
+    // Other steps that compose to a clamp, including crossed bounds and a negative factor.
     let kin = model(dt, true, |model, from| {
         let (model, mirrored) = binary("Sub", tensor0(0.25f32), true)(model, from);
         let (model, clipped) = clip(model, dt, &mirrored, [0.5, -0.5]);
@@ -199,7 +204,7 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
         join(model, "Mul", [&halved, from])
     });
     folds_into(dt, kin, &["Gate { scale: 0.5, shift: -0.125, low: 0.25, high: 0.25 }"])?;
-    // its first two steps go into weights and bias
+    // The first two steps go into weights and bias.
     let hard_sigmoid = model(dt, true, unary("HardSigmoid", |n| n.float("alpha", 0.25)));
     folds(dt, hard_sigmoid, &activations(&[Activation::Min(1.0), Activation::Max(0.0)]))
 }
@@ -219,7 +224,7 @@ fn a_gate_that_is_read_elsewhere_stays_outside() -> TractResult<()> {
         let (model, moved) = binary("Add", tensor0(3f32), false)(model, from);
         clip(model, dt, &moved, [0.0, 6.0])
     };
-    // the factor is read twice; another value is multiplied; the factor is not one for all channels
+    // The gate's factor is read twice, multiplies another value, or differs between channels.
     let twice = model(dt, true, |model, from| {
         let (model, clipped) = gate(model, from);
         let (model, product) = join(model, "Mul", [from, &clipped]);
@@ -251,7 +256,7 @@ fn prelu_runs_inside_the_store() -> TractResult<()> {
         let same = tensor1(&[0.125f32]).cast_to_dt(dt)?.into_owned();
         folds(dt, model(dt, true, binary("PRelu", same, false)), &activations(&[Activation::LeakyRelu(0.125)]))?;
     }
-    // slopes that are not per channel, and a value that is read once more
+    // Slopes that are not per channel, and a value that has another reader.
     let dt = DatumType::F32;
     let proto = model(dt, true, binary("PRelu", Random(5).tensor(dt, &[1, 1, 16]), false));
     let (ours, others, _) = optimised(&proto)?;
@@ -274,7 +279,8 @@ fn keeps_shape(model: Model, dt: DatumType, from: &str, name: &str) -> (Model, S
     (model.initializer(&weights, &Random(name.len() as u64).tensor(dt, &[4, 4, 3, 3])).node(node), out)
 }
 
-/// Blocks of deconvolutions that keep the shape of `x`; `tail` takes the names of the input and of a first result.
+/// Returns blocks of deconvolutions that keep the shape of `x`. `tail` takes the names of the input
+/// and of the first result.
 fn residual_model(
     dt: DatumType,
     tail: impl FnOnce(Model, &str, &str) -> (Model, String),
@@ -300,7 +306,8 @@ fn a_residual_is_added_inside_the_store() -> TractResult<()> {
         folds_into(dt, relu_then_add, &["Max(0.0)", "Add"])?;
     }
     let dt = DatumType::F32;
-    // two of them, a factor in between, which the first one must not get
+    // Two residuals with a factor in between. It must not fold into the weights, as it scales the
+    // first residual too.
     let proto = residual_model(dt, |model, x, first| {
         let (model, sum) = join(model, "Add", [first, x]);
         let (model, scaled) = binary("Mul", Random(5).tensor(dt, &[1, 4, 1, 1]), false)(model, &sum);
@@ -308,7 +315,7 @@ fn a_residual_is_added_inside_the_store() -> TractResult<()> {
         join(model, "Add", [&shifted, x])
     });
     folds_into(dt, proto, &["Add", "Affine", "Add"])?;
-    // of two deconvolutions, one adds the other's result
+    // Of two deconvolutions, one adds the other's result.
     let proto = residual_model(dt, |model, x, first| {
         let (model, second) = keeps_shape(model, dt, x, "second");
         let (model, second) = unary("Relu", |n| n)(model, &second);
@@ -324,7 +331,8 @@ fn a_residual_is_added_inside_the_store() -> TractResult<()> {
 #[test]
 fn what_is_no_residual_stays_outside() -> TractResult<()> {
     let dt = DatumType::F32;
-    // the value with itself; a value of another shape; a sum whose first operand is an output too
+    // A value added to itself, a value of another shape, and a sum whose first operand is also an
+    // output.
     let twice = residual_model(dt, |model, _, first| join(model, "Add", [first, first]));
     let broadcast = residual_model(dt, |model, x, first| {
         let mean = Node::new("ReduceMean").inputs(&[x]).ints("axes", &[2, 3]).int("keepdims", 1).output("mean");
@@ -374,7 +382,7 @@ fn affine_steps_fold_into_weights_and_bias() -> TractResult<()> {
 
 #[test]
 fn affine_steps_that_weights_can_not_take_run_inside_the_store() -> TractResult<()> {
-    // half floats would be rounded once more
+    // Half floats would be rounded once more.
     let f16 = DatumType::F16;
     let mul = |constant: Tensor| binary("Mul", constant, false);
     let norm = model(f16, true, |model, from| {
@@ -382,13 +390,13 @@ fn affine_steps_that_weights_can_not_take_run_inside_the_store() -> TractResult<
         binary("Add", Random(6).tensor(f16, &[1, CHANNELS, 1, 1]), false)(model, &from)
     });
     folds_into(f16, norm, &["Affine"])?;
-    // behind an activation
+    // After an activation.
     let behind = model(DatumType::F32, true, |model, from| {
         let (model, from) = unary("Relu", |n| n)(model, from);
         batch_norm(model, &from)
     });
     folds_into(DatumType::F32, behind, &["Max(0.0)", "Affine"])?;
-    // behind a bias that comes in with the data
+    // After a bias that is an input of the model.
     let dt = DatumType::F32;
     let model = Model::opset(13)
         .input("x", dt, &[Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(7)])
@@ -403,7 +411,8 @@ fn affine_steps_that_weights_can_not_take_run_inside_the_store() -> TractResult<
     run(load(&proto)?, &inputs)?[0].close_enough(&run(optimised, &inputs)?[0], true)
 }
 
-/// `before` takes a model and the name of an input of four channels; a convolution of OpenVINO's or ONNX's reads its result.
+/// Returns a model in which `before` computes the input of a convolution of OpenVINO's or ONNX's.
+/// `before` takes the model and the name of an input of four channels.
 fn preceded(
     node: Node,
     filter: &[usize],
@@ -433,12 +442,12 @@ fn what_precedes_folds_into_weights_and_bias() -> TractResult<()> {
     let transposed = || Node::new("ConvTranspose").ints("strides", &[2, 2]).ints("pads", &[1, 0, 1, 1]);
     let point = || Node::new("ConvTranspose").ints("pads", &[1, 0, 1, 1]);
     let per_channel = || Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]);
-    // the nodes that are left beside ours
+    // The number of nodes that remain besides ours.
     let cases = [
         (preceded(transposed(), &[4, 6, 3, 4], binary("Mul", per_channel(), false)), 0),
         (preceded(transposed().int("group", 2), &[4, 6, 3, 4], binary("Div", per_channel(), false)), 0),
         (preceded(transposed(), &[4, 6, 3, 4], binary("Mul", tensor0(0.25f32), true)), 0),
-        // what is added reaches positions through one tap or two
+        // The added term reaches some positions through one tap and others through two.
         (preceded(transposed(), &[4, 6, 3, 4], binary("Add", per_channel(), false)), 1),
         (preceded(transposed(), &[4, 6, 3, 4], norm_of_input), 2),
         (preceded(point(), &[4, 6, 1, 1], norm_of_input), 0),
@@ -467,7 +476,7 @@ fn what_precedes_and_is_read_elsewhere_is_kept() -> TractResult<()> {
 
 #[test]
 fn a_value_that_is_read_elsewhere_is_kept() -> TractResult<()> {
-    // as an output of the model
+    // As an output of the model.
     let proto = model(DatumType::F32, true, |model, from| {
         let (model, out) = unary("Relu", |n| n)(model, from);
         (model.output(from), out)
@@ -475,7 +484,7 @@ fn a_value_that_is_read_elsewhere_is_kept() -> TractResult<()> {
     let (ours, others, _) = optimised(&proto)?;
     assert_eq!((ours[0].epilogue.len(), others), (0, 1));
     same_numbers(&proto, DatumType::F32)?;
-    // by a second node
+    // By a second node.
     let proto = model(DatumType::F32, true, |model, from| {
         let (model, relu) = unary("Relu", |n| n)(model, from);
         let (model, tanh) = unary("Tanh", |n| n)(model, from);
@@ -497,7 +506,7 @@ fn what_is_not_per_channel_stays_outside() -> TractResult<()> {
 
 #[test]
 fn every_strategy_applies_the_tail() -> TractResult<()> {
-    // input, filter, strides, group
+    // Input, filter, strides, groups.
     let cases = [
         (vec![2, 3, 9, 10], vec![3, 1, 3, 3], [2, 2], 3),
         (vec![2, 5, 1, 1], vec![5, 4, 4, 4], [1, 1], 1),
@@ -532,8 +541,11 @@ fn every_strategy_applies_the_tail() -> TractResult<()> {
     Ok(())
 }
 
-/// What stands before a deconvolution `up` of the first input's four channels; `head` takes the input's name and gives that of what the deconvolution reads, and what else
-/// the model gives.
+/// Returns a model in which `head` computes the input of a deconvolution `up` from four channels of
+/// the model's first input.
+///
+/// `head` returns the name of the value that the deconvolution reads, and the names of the model's
+/// other outputs.
 fn headed(
     dt: DatumType,
     spatial: &[usize],
@@ -548,7 +560,8 @@ fn headed(
     others.iter().fold(model, |model, name| model.output(name)).build()
 }
 
-/// All but the deconvolution is one op, of these passes, for one image and for several.
+/// Checks that all nodes but the deconvolution become one op of these passes, for one image and for
+/// several.
 fn between(
     dt: DatumType,
     spatial: &[usize],
@@ -571,7 +584,7 @@ fn between(
 fn what_stands_before_and_folds_into_no_weights_is_one_op() -> TractResult<()> {
     for dt in [DatumType::F32, DatumType::F16, DatumType::F64] {
         for spatial in [&[9, 17][..], &[50], &[3, 4, 5], &[64, 80]] {
-            // tract's LeakyRelu takes no f64
+            // tract's LeakyRelu does not support f64.
             let (op, pass) = if dt == DatumType::F64 { ("Tanh", "Tanh") } else { ("LeakyRelu", "LeakyRelu(0.01)") };
             let head = headed(dt, spatial, |model| {
                 let (model, out) = unary(op, |n| n)(model, "x");
@@ -579,7 +592,8 @@ fn what_stands_before_and_folds_into_no_weights_is_one_op() -> TractResult<()> {
             });
             between(dt, spatial, &head, &[&[pass]])?;
         }
-        // a normalisation that padding does not let into the weights, and what follows
+        // A normalisation that can't fold into the weights because of padding, and the steps after
+        // it.
         let each = |seed| Random(seed).tensor(dt, &[4, 1, 1]);
         let normalised = headed(dt, &[9, 17], |model| {
             let (model, scaled) = binary("Mul", each(3), false)(model, "x");
@@ -592,7 +606,7 @@ fn what_stands_before_and_folds_into_no_weights_is_one_op() -> TractResult<()> {
     Ok(())
 }
 
-/// Factors of the channels, from their means.
+/// Computes factors per channel, from the channels' means.
 fn squeezed(model: Model, from: &str) -> (Model, String) {
     let (model, mean) = unary("GlobalAveragePool", |n| n)(model, from);
     unary("Tanh", |n| n)(model, &mean)
@@ -615,7 +629,7 @@ fn channels_are_scaled_and_sums_are_made_between_layers() -> TractResult<()> {
             let (model, factors) = squeezed(model, "x");
             let (model, scaled) = join(model, "Mul", ["x", &factors]);
             let (model, out) = join(model, "Add", ["x", &scaled]);
-            // read elsewhere too
+            // The value has another reader.
             (model, out.clone(), vec![out])
         });
         for (proto, passes) in [(&excited, &["Scale"][..]), (&with_itself, &["Scale", "Add"])] {
@@ -625,7 +639,8 @@ fn channels_are_scaled_and_sums_are_made_between_layers() -> TractResult<()> {
             }
         }
     }
-    // a constant, whichever operand it is, is not followed where the other one is read elsewhere too
+    // If the operand that is not constant has another reader, the search stops there. It must not
+    // follow the constant instead, whichever operand that is.
     for constant_first in [false, true] {
         let moved = headed(DatumType::F32, &[9, 17], |model| {
             let (model, tanh) = unary("Tanh", |n| n)(model, "x");
@@ -636,7 +651,7 @@ fn channels_are_scaled_and_sums_are_made_between_layers() -> TractResult<()> {
         assert_eq!(count(&moved)?, ["Affine"]);
         same_numbers_for(&moved, DatumType::F32, &[2, 4, 9, 17])?;
     }
-    // of which some is read elsewhere, and stays
+    // One of the values has another reader, so its node is kept.
     let read = headed(DatumType::F32, &[9, 17], |model| {
         let (model, out) = unary("LeakyRelu", |n| n)(model, "x");
         let (model, last) = unary("Tanh", |n| n)(model, &out);
@@ -673,7 +688,7 @@ fn windows_are_pooled_between_layers() -> TractResult<()> {
             }
         }
     }
-    // steps before and behind, read by two
+    // Steps before and after the pool, with two readers.
     let dt = DatumType::F32;
     let proto = headed(dt, &[20, 34], |model| {
         let (model, tanh) = unary("Tanh", |n| n)(model, "x");
@@ -714,7 +729,7 @@ fn what_stands_before_a_concatenation_or_an_upsampling_is_found() -> TractResult
     Ok(())
 }
 
-/// Passes that threads share give the bits that one thread does.
+/// Passes shared by several threads give the same bits as on one thread.
 #[test]
 fn threads_share_passes() -> TractResult<()> {
     use tract_core::prelude::multithread::{Executor, multithread_tract_scope};

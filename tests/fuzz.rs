@@ -1,4 +1,4 @@
-//! A short run of each fuzz target, always on the same bytes, and the inputs that were once finds.
+//! A short run of each fuzz target on fixed bytes, and the inputs that fuzzing once found.
 
 #[path = "../fuzz/src/lib.rs"]
 mod fuzz;
@@ -7,7 +7,7 @@ use fuzz::{Outcome, Random, legal, models, mutated, nearly_legal, seeds};
 use std::cell::RefCell;
 use tract_deconv::Strategy;
 
-/// Runs a target on seeded bytes; enough of it must get past the door.
+/// Runs a target on seeded bytes. Enough of the inputs must be accepted.
 fn smoke(what: &str, executions: u64, run: impl Fn(&mut Random) -> Outcome) {
     let outcomes: Vec<Outcome> = (0..executions).map(|seed| run(&mut Random(seed))).collect();
     let count = |wanted: Outcome| outcomes.iter().filter(|outcome| **outcome == wanted).count();

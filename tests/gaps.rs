@@ -1,7 +1,8 @@
-//! What tract's built-in ConvTranspose gets wrong, right with the plugin; what it gets right, still right.
+//! The gaps of tract's built-in ConvTranspose. The plugin must be right where the built-in is
+//! wrong, and where it is right.
 //!
-//! One test per row of the two lists. Where a row says that stock tract fails, the test first shows that it does: when a
-//! later tract is right, the row can go.
+//! There is one test per row of the two lists. If a row says that stock tract fails, the test shows
+//! that first. The row can go once a later tract is right.
 
 mod common;
 
@@ -14,7 +15,7 @@ use tract_deconv::load::Source;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::prelude::InferenceModelExt;
 
-/// Rows that are held elsewhere or wait for their own issue.
+/// Rows that are tested elsewhere, or that wait for their own issue.
 const NOT_YET: [(&str, &str); 6] = [
     ("batch norm after it", "tests/fusion.rs"),
     ("Relu, LeakyRelu, Clip, Sigmoid, Tanh, Add of a constant after it", "tests/fusion.rs"),
@@ -31,11 +32,12 @@ fn rows_that_are_not_here() {
     }
 }
 
-// ---- wrong in the built-in
+// ---- wrong in the built-in operator
 
 #[test]
 fn output_shape_with_padding_to_share_crops_both_sides() {
-    // F = 2·3 + 3 = 9; out 7, total 2; out 6, total 3 with the odd cell at the beginning
+    // F = 2·3 + 3 = 9. An output of 7 crops 2. An output of 6 crops 3, with the odd position at the
+    // beginning.
     for auto_pad in ["", "NOTSET", "VALID"] {
         let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]).ints("strides", &[2]).string("auto_pad", auto_pad);
         let even = probe.clone().ints("output_shape", &[7]);
@@ -46,7 +48,7 @@ fn output_shape_with_padding_to_share_crops_both_sides() {
     let planes = Probe::new(&[2, 2, 4, 3], &[2, 3, 3, 4]).ints("strides", &[2, 3]).bias(3);
     // F = 9 and 10
     planes.clone().ints("output_shape", &[8, 5]).gives(&[axis(2, 1, 1, 8), axis(3, 1, 3, 5)]);
-    // larger than F: the bias alone in the tail
+    // Larger than F, so the end holds the bias alone.
     planes.ints("output_shape", &[12, 10]).gives(&[axis(2, 1, 0, 12), axis(3, 1, 0, 10)]);
 }
 
@@ -75,7 +77,7 @@ fn output_shape_with_symbols() {
 
 #[test]
 fn same_with_an_extent_up_to_the_stride() {
-    // min(F, X·s), nothing to crop
+    // The output is min(F, X·s), and nothing is cropped.
     for (kernel, output) in [(1, 7), (2, 8), (3, 9)] {
         for auto_pad in ["SAME_UPPER", "SAME_LOWER"] {
             let probe = Probe::new(&[1, 2, 3], &[2, 2, kernel]).ints("strides", &[3]).string("auto_pad", auto_pad);
@@ -89,7 +91,7 @@ fn same_with_an_extent_up_to_the_stride() {
 
 #[test]
 fn same_with_output_padding() {
-    // F = 2·3 + 4 + 1 = 11, out = 8, total 3
+    // F = 2·3 + 4 + 1 = 11, the output is 8, the total crop 3.
     let probe = Probe::new(&[1, 2, 4], &[2, 2, 4]).ints("strides", &[2]).ints("output_padding", &[1]);
     let upper = probe.clone().string("auto_pad", "SAME_UPPER");
     upper.stock_fails(&[axis(2, 1, 1, 8)]);
@@ -106,10 +108,10 @@ fn bias_given_as_the_empty_name() {
 
 #[test]
 fn spatial_size_zero() {
-    // F = 2·(0-1) + 2 = 0 is empty, as in `empty`; one less is no size
+    // F = 2·(0-1) + 2 = 0 is an empty output, tested in `empty`. F = -1 is not a size.
     Probe::new(&[1, 2, 0], &[2, 3, 1]).ints("strides", &[2]).refused(&["output size"]);
     Probe::new(&[1, 2, 0, 3], &[2, 3, 1, 2]).ints("strides", &[2, 2]).refused(&["output size"]);
-    // F = 2·(0-1) + 3 = 1: one cell that nothing reaches
+    // F = 2·(0-1) + 3 = 1 is one position that nothing reaches.
     Probe::new(&[1, 2, 0], &[2, 3, 3]).ints("strides", &[2]).bias(3).gives(&[axis(2, 1, 0, 1)]);
 }
 
@@ -145,7 +147,7 @@ fn values_out_of_range() {
         ("dilations", &[1, -1]),
         ("pads", &[0, 0, 0, -1]),
         ("output_padding", &[-1, 0]),
-        ("output_padding", &[0, 1]), // not below max(stride, dilation)
+        ("output_padding", &[0, 1]), // not less than max(stride, dilation)
         ("output_shape", &[0, 6]),
         ("output_shape", &[6, -1]),
         ("kernel_shape", &[3, 2]),
@@ -164,7 +166,7 @@ fn auto_pad_with_pads() {
     for auto_pad in ["VALID", "SAME_UPPER", "SAME_LOWER"] {
         let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]).string("auto_pad", auto_pad);
         probe.clone().ints("pads", &[1, 1]).refused(&["pads", auto_pad]);
-        // zeros contradict nothing: onnxruntime gives these sizes once they are taken out
+        // Zeros contradict nothing. onnxruntime gives these sizes if they are removed.
         let rule = if auto_pad == "VALID" { axis(1, 1, 0, 6) } else { axis(1, 1, 1, 4) };
         probe.ints("pads", &[0, 0]).gives(&[rule]);
     }
@@ -195,7 +197,7 @@ fn huge_values() {
         probe.clone().ints("kernel_shape", &[huge, 3]).refused(&["kernel_shape"]);
         probe.clone().int("group", huge).refused(&["group"]);
     }
-    // each size is fine, their product overflows
+    // Each size is legal, but their product overflows.
     probe.clone().ints("output_shape", &[1 << 30, 1 << 30]).refused(&["output"]);
     probe.ints("strides", &[1 << 30, 1 << 30]).refused(&["output"]);
 }
@@ -212,7 +214,7 @@ fn shapes_that_do_not_fit() {
     Probe::new(&[1, 2, 4], &[2, 3, 3, 3]).refused(&["rank"]);
     Probe::new(&[1, 2], &[2, 3]).refused(&["rank"]);
     Probe::new(&[1, 1, 1, 1, 1, 1, 1], &[1, 1, 1, 1, 1, 1, 1]).refused(&["rank"]);
-    // no filter at all
+    // An empty filter.
     Probe::new(&[1, 2, 4], &[2, 3, 0]).refused(&["kernel"]);
 }
 
@@ -228,17 +230,17 @@ fn element_types_outside_the_operator() {
 
 #[test]
 fn outputs_that_no_memory_holds() {
-    // 2⁴⁶ cells a channel: less than an address, more than any machine
+    // 2⁴⁶ elements per channel: less than the address space, but more than any machine has.
     let probe = Probe::new(&[1, 2, 4, 4], &[2, 3, 3, 3]);
     probe.clone().ints("output_shape", &[1 << 23, 1 << 23]).refused(&["output size", "it must hold at most"]);
     probe.ints("strides", &[1 << 22, 1 << 22]).refused(&["output size", "it must hold at most"]);
 }
 
-/// Evaluated in f32: the answer is that of the widened operands, and is not rounded to bf16.
+/// Evaluated in f32. The result is that of the widened operands, and is not rounded to bf16.
 #[test]
 fn bf16_models() -> TractResult<()> {
     let mut probe = Probe::new(&[2, 4, 5], &[4, 3, 3]).opset(22).ints("strides", &[2]).bias(3);
-    // the upper half of an f32 is a bf16
+    // A bf16 is the upper half of an f32.
     let cut = |tensor: &Tensor| -> TractResult<(Tensor, Vec<u8>)> {
         let halves = tensor.to_plain_array_view::<f32>()?.mapv(|v| v.to_bits() >> 16);
         let bytes = halves.iter().flat_map(|half| (*half as u16).to_le_bytes()).collect();
@@ -274,7 +276,7 @@ fn bf16_models() -> TractResult<()> {
     Ok(())
 }
 
-/// An 8-channel layer without bias held 20 MB of constants for an 800 × 800 output.
+/// A layer without bias must not hold a constant as large as its output.
 #[test]
 fn no_bias_as_large_as_the_output() -> TractResult<()> {
     for with_bias in [false, true] {
@@ -290,13 +292,13 @@ fn no_bias_as_large_as_the_output() -> TractResult<()> {
     Ok(())
 }
 
-/// Bytes of the constants that a model's nodes hold.
+/// Returns the size of the constants that a model's nodes hold, in bytes.
 fn constants(model: &TypedModel) -> usize {
     let facts = model.nodes.iter().flat_map(|node| &node.outputs).filter_map(|o| o.fact.konst.as_ref());
     facts.map(|tensor| tensor.len() * tensor.datum_type().size_of()).sum()
 }
 
-// ---- right in the built-in
+// ---- right in the built-in operator
 
 #[test]
 fn one_to_four_spatial_axes() {
@@ -312,7 +314,7 @@ fn one_to_four_spatial_axes() {
 #[test]
 fn groups() {
     let rules = [axis(2, 1, 1, 7), axis(1, 1, 1, 4)];
-    // dense, grouped, depthwise, with a channel multiplier
+    // Dense, grouped, depthwise, and depthwise with a channel multiplier.
     for (group, w) in [(1, [6, 4, 3, 3]), (2, [6, 4, 3, 3]), (3, [6, 1, 3, 3]), (6, [6, 1, 3, 3]), (6, [6, 2, 3, 3])] {
         let probe = Probe::new(&[2, 6, 4, 4], &w).group(group).ints("strides", &[2, 1]).ints("pads", &[1, 1, 1, 1]);
         probe.clone().gives_as_stock(&rules);
@@ -373,7 +375,7 @@ fn f16_and_f64() {
     for dt in [DatumType::F16, DatumType::F64] {
         let probe = Probe::typed(dt, &[1, 4, 5, 4], &[4, 3, 3, 2]).ints("strides", &[2, 2]).bias(3);
         let rules = [axis(2, 1, 0, 11), axis(2, 1, 0, 8)];
-        // stock tract sums half floats in half floats
+        // Stock tract sums half floats in half floats.
         if dt == DatumType::F64 { probe.gives_as_stock(&rules) } else { probe.gives(&rules) }
     }
 }
@@ -416,7 +418,7 @@ fn symbols_without_output_shape() {
     probe.gives_as_stock(&[axis(2, 1, 1, 7), axis(2, 1, 1, 9)]);
 }
 
-/// Not calling `with_deconv` leaves tract as it was.
+/// Without `with_deconv`, tract behaves as before.
 #[test]
 fn stock_tract_is_one_line_away() -> TractResult<()> {
     let proto = Probe::new(&[1, 2, 4], &[2, 3, 3]).proto();
@@ -428,7 +430,7 @@ fn stock_tract_is_one_line_away() -> TractResult<()> {
     Ok(())
 }
 
-/// A node of a domain that is not ours gets whatever tract makes of it.
+/// A node of a foreign domain is treated as by stock tract.
 #[test]
 fn nodes_of_other_domains_are_left_alone() {
     let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]).node(|node| node.domain("com.example"));

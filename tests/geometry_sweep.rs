@@ -1,10 +1,12 @@
-//! Every small 1-D geometry: the phase arithmetic against the definition, as sets of (input, tap, output) triples.
+//! The phase arithmetic of every small 1-D geometry against the definition, as sets of (input, tap,
+//! output) triples.
 
 use tract_core::internal::*;
 use tract_deconv::internals::AxisPhases;
 use tract_deconv::spec::{Axis, DataFormat, Direction, Problem};
 
-/// Triples by the definition: for each output the (input, tap) pairs that meet there, in ascending order.
+/// Returns the triples by the definition: for each output its (input, tap) pairs, in ascending
+/// order.
 fn definition(axis: &Axis, direction: Direction) -> Vec<Vec<(usize, usize)>> {
     let mut meeting = vec![vec![]; axis.output];
     let (s, d, p) = (axis.stride as i64, axis.dilation as i64, axis.pad_begin);
@@ -34,7 +36,8 @@ fn definition(axis: &Axis, direction: Direction) -> Vec<Vec<(usize, usize)>> {
     meeting
 }
 
-/// The same triples as the phases enumerate them; every output cell must be reached by one (grid, phase) exactly.
+/// Returns the triples as the phases enumerate them. Exactly one (grid position, phase) must reach
+/// each output.
 fn by_phases(axis: &Axis, phases: &AxisPhases) -> Vec<Vec<(usize, usize)>> {
     let mut meeting: Vec<Option<Vec<(usize, usize)>>> = vec![None; axis.output];
     for u in 0..phases.grid {
@@ -63,7 +66,7 @@ fn by_phases(axis: &Axis, phases: &AxisPhases) -> Vec<Vec<(usize, usize)>> {
         .collect()
 }
 
-/// Runs of grid positions against each position by itself.
+/// Compares runs of grid positions with single positions.
 fn runs_and_cells(axis: &Axis, phases: &AxisPhases) {
     let reads = |u: usize, shift: i64| (0..axis.input as i64).contains(&((u * phases.in_step) as i64 + shift));
     let (mut pairs, mut inside) = (0, 0);
@@ -80,7 +83,8 @@ fn runs_and_cells(axis: &Axis, phases: &AxisPhases) {
             }
         }
         assert_eq!(next, phases.grid, "{axis:?}: runs of phase {r}");
-        // more than a run at once: every tap that reads anywhere in it, and none before the first or behind the last
+        // For more than one run, the taps extend from the first to the last that reads anywhere in
+        // the range.
         let reading = |ix: &usize| (0..phases.grid).any(|u| reads(u, phase.taps[*ix].shift));
         let reading: Vec<usize> = (0..phase.taps.len()).filter(reading).collect();
         let taps = phases.taps_inside(r, &(0..phases.grid));
@@ -126,7 +130,7 @@ fn check(axis: &Axis, direction: Direction) {
     assert_eq!(problem.multiply_adds(), 2 * 3 * 5 * 7 * pairs as u64, "{axis:?}: multiply-adds");
 }
 
-/// Calls `visit` for every (input, kernel, stride, dilation), each list from one.
+/// Calls `visit` for every (input, kernel, stride, dilation). Each of them starts from one.
 fn sizes(mut visit: impl FnMut(usize, usize, usize, usize)) {
     for (input, kernel) in (1..=6).flat_map(|x| (1..=6).map(move |k| (x, k))) {
         for (stride, dilation) in (1..=4).flat_map(|s| (1..=4).map(move |d| (s, d))) {
@@ -160,7 +164,7 @@ fn transposed_with_negative_pads_and_any_output_size() {
         for (pad_begin, output) in (-5..=0).flat_map(|p| [1, 2, 3, 7, 23, 40].map(move |o| (p, o))) {
             check(&Axis { input, output, kernel, stride, dilation, pad_begin }, Direction::Transposed);
         }
-        // crops that begin beyond everything the kernel reaches: the bias alone
+        // The crop begins beyond all that the kernel reaches, so the output is the bias alone.
         let beyond = (stride * (input - 1) + (kernel - 1) * dilation + 1) as i64;
         for output in [1, 4, 9] {
             let axis = Axis { input, output, kernel, stride, dilation, pad_begin: beyond };
@@ -186,7 +190,7 @@ fn forward() {
     assert!(checked > 8_000, "only {checked} geometries are legal");
 }
 
-/// A filter's layout hangs on that, so the limit is no tuning constant.
+/// The limit is not a tuning constant, as the layout of filters depends on it.
 #[test]
 fn phases_are_listed_up_to_strides_of_1024() {
     for (stride, transposed) in [(1, true), (1024, true), (1025, false)] {

@@ -1,8 +1,9 @@
-//! Whole runs with every allocation against a page that may not be touched: tensors, packed filters, scratch memory. What
-//! was freed may not be touched either.
+//! Whole runs with every allocation next to an inaccessible page: tensors, packed filters and
+//! scratch memory. Freed memory is inaccessible, too.
 //!
-//! An allocator of the whole process does it, on the threads that ask for it. Inputs and biases are aligned as their
-//! elements, so they end where the page begins; the tensors that tract aligns to vectors end at most 63 bytes before.
+//! A global allocator does this, on the threads that ask for it. Inputs and biases have the
+//! alignment of their elements, so they end where the page begins. Tensors that tract aligns to
+//! vectors end at most 63 bytes before it.
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, unused_imports)]
@@ -17,7 +18,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tract_deconv::Strategy;
 
-/// On which side a thread's allocations touch a forbidden page. There is one on the other side too.
+/// The side on which a thread's allocations touch an inaccessible page. There is one on the other
+/// side too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Side {
     Before,
@@ -26,7 +28,8 @@ enum Side {
 
 thread_local!(static FENCED: Cell<Option<Side>> = const { Cell::new(None) });
 
-/// Addresses that are handed out once, pages that nothing may touch between them. Never memory before it is asked for.
+/// The size of the address range. Each address is handed out once, with inaccessible pages in
+/// between. It takes no memory before blocks are allocated.
 const ARENA: usize = 1 << 40;
 
 struct Arena {
@@ -39,7 +42,7 @@ fn arena() -> &'static Arena {
     static THE: OnceLock<Arena> = OnceLock::new();
     THE.get_or_init(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping without access, and a question for a number.
+        // SAFETY: the mapping is new and has no access rights, and `sysconf` only returns a number.
         let (map, page) = unsafe {
             (
                 libc::mmap(std::ptr::null_mut(), ARENA, libc::PROT_NONE, flags, -1, 0),
@@ -53,18 +56,20 @@ fn arena() -> &'static Arena {
 
 struct Fences;
 
-// SAFETY: blocks are either the system's, or disjoint parts of the arena that are made accessible here, aligned as asked.
+// SAFETY: each block comes from the system's allocator, or is a part of the arena that is made
+// accessible and aligned as requested. `next` only grows, so these parts are disjoint.
 unsafe impl GlobalAlloc for Fences {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(side) = FENCED.get().filter(|_| layout.size() > 0) else {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract of `alloc`, which is the system allocator's
+            // too.
             return unsafe { System.alloc(layout) };
         };
         let arena = arena();
         let room = layout.size().next_multiple_of(arena.page);
         let at = arena.next.fetch_add(room + arena.page, Ordering::Relaxed);
         assert!(at + room < arena.begin + ARENA && layout.align() <= arena.page, "the arena is used up");
-        // SAFETY: these pages are handed out for the first time.
+        // SAFETY: these pages belong to the arena and are handed out for the first time.
         let made = unsafe { libc::mprotect(at as *mut libc::c_void, room, libc::PROT_READ | libc::PROT_WRITE) };
         match (made, side) {
             (0, Side::Before) => at as *mut u8,
@@ -76,12 +81,14 @@ unsafe impl GlobalAlloc for Fences {
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         let arena = arena();
         if !(arena.begin..arena.begin + ARENA).contains(&(pointer as usize)) {
-            // SAFETY: the caller's contract, the block is the system's.
+            // SAFETY: the caller upholds the contract of `dealloc`, and the block is outside the
+            // arena, so it came from the system's allocator.
             return unsafe { System.dealloc(pointer, layout) };
         }
         let at = (pointer as usize & !(arena.page - 1)) as *mut libc::c_void;
         let room = layout.size().next_multiple_of(arena.page);
-        // SAFETY: `alloc` made these pages accessible for this block alone, whose first byte is in the first of them.
+        // SAFETY: `alloc` made these pages accessible for this block alone. The block's first byte
+        // lies in the first of them, and the caller no longer uses the block.
         unsafe {
             libc::madvise(at, room, libc::MADV_DONTNEED);
             libc::mprotect(at, room, libc::PROT_NONE);
@@ -92,7 +99,7 @@ unsafe impl GlobalAlloc for Fences {
 #[global_allocator]
 static ALLOCATOR: Fences = Fences;
 
-/// On a thread of its own, so that scratch memory is new.
+/// Runs a job with fences, on a new thread so that its scratch memory is new.
 fn fenced<T: Send>(side: Side, job: impl FnOnce() -> T + Send) -> T {
     arena();
     let job = || {
@@ -109,7 +116,7 @@ fn legal_specs_stay_inside() {
     let mut ran = [0; Strategy::ALL.len()];
     for seed in 0..1000 {
         let side = if seed % 2 == 0 { Side::After } else { Side::Before };
-        // from a seed that the smoke of the fuzz targets does not use
+        // These seeds differ from those of the fuzz targets' short runs.
         let (outcome, strategies) = fenced(side, || legal(&Random(1 << 32 | seed).bytes(96)));
         assert!(matches!(outcome, Outcome::Ran | Outcome::Accepted));
         strategies.iter().for_each(|strategy| ran[*strategy as usize] += 1);
@@ -120,12 +127,13 @@ fn legal_specs_stay_inside() {
     }
 }
 
-/// Without this, the other would prove nothing.
+/// Checks that the fences do fault, without which the other test would prove nothing.
 #[test]
 fn allocations_are_fenced() {
     for (side, offset) in [(Side::Before, -1), (Side::After, 5), (Side::Before, 0), (Side::After, 4)] {
         let block = fenced(side, || vec![1f32; 5]);
-        // SAFETY: the child only reads one element, which is inside or faults, and leaves at once.
+        // SAFETY: the child only reads one element, which is inside the block or faults, and then
+        // exits at once.
         let status = unsafe {
             let child = libc::fork();
             assert!(child >= 0, "no process can be made");

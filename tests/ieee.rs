@@ -1,5 +1,7 @@
-//! NaN and infinity in data, filter and bias: what they do to a sum by IEEE 754, they do here, on every strategy. There is one exception:
-//! padding is multiplied as zeros, so a weight that is not finite may make NaN of more cells of its own output channel.
+//! NaN and infinity in data, filter and bias must affect sums as in IEEE 754, on every strategy.
+//!
+//! There is one exception. Padding is multiplied as zeros, so a weight that is not finite may give
+//! NaN in more elements of its own output channel.
 
 mod common;
 
@@ -43,22 +45,22 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
         transposed((7, 3, 1), &[5, 5], 2, &[9, 11]),
         transposed((5, 35, 1), &[4, 4], 2, &[6, 19]),
         transposed((4, 34, 2), &[2, 2], 2, &[5, 5]),
-        // few channels a group
+        // Few channels per group.
         transposed((8, 32, 4), &[4, 4], 2, &[5, 6]),
         transposed((16, 32, 8), &[3, 3], 2, &[5, 6]),
         transposed((3, 18, 1), &[16], 8, &[21]),
         transposed((2, 17, 1), &[2, 3, 2], 2, &[3, 4, 3]),
         forward(transposed((6, 34, 2), &[3, 3], 1, &[8, 17])),
-        // more positions than filters in parts are for
+        // More positions than those for which filters are kept as bf16 limbs.
         forward(transposed((3, 18, 1), &[2, 2], 1, &[15, 19])),
         forward(transposed((4, 4, 4), &[3], 2, &[40])),
-        // transformed tiles: taps by twos and threes
+        // Transformed tiles, with the taps split into twos and threes.
         transposed((16, 18, 1), &[4, 5], 2, &[5, 6]),
         forward(transposed((17, 16, 1), &[3, 7], 1, &[6, 9])),
     ]
 }
 
-/// Where a value that is not finite is put.
+/// The operand in which a value that is not finite is put.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Data,
@@ -68,7 +70,7 @@ enum Place {
 
 const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-/// A tensor with one element of another value.
+/// Returns the tensor with one element replaced.
 fn spoiled(tensor: &Tensor, at: usize, value: f64) -> TractResult<Tensor> {
     let dt = tensor.datum_type();
     let mut wide = tensor.cast_to::<f64>()?.into_owned();
@@ -88,7 +90,7 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
             let spec = DeconvSpec { data_format, ..spec.clone() };
             let input = data_format.shape(1, spec.in_channels, spatial.iter().copied());
             let operands = [&*input, &*spec.filter_shape(), &[spec.out_channels]].map(|shape| {
-                // no zero, which makes NaN of an infinity
+                // No zeros, as zero times infinity is NaN.
                 let values = random.small_integers(dt, shape).cast_to::<f64>()?.into_owned();
                 let values: Vec<f64> = values.try_as_plain_ram()?.as_slice::<f64>()?.iter().map(|v| v + 0.5).collect();
                 Ok(Tensor::from_shape(shape, &values)?.cast_to_dt(dt)?.into_owned())
@@ -136,7 +138,8 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
     Ok(())
 }
 
-/// Scaled by powers of two, which f32 does exactly as far as it reaches, sums are as exact as before.
+/// Numbers scaled by powers of two, which is exact in the range of f32, so sums stay as exact as
+/// before.
 #[test]
 fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
     let mut random = Random(29);
@@ -181,7 +184,7 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
     Ok(())
 }
 
-/// What is too small to change a sum leaves it as it is, whichever magnitude it has, down to the smallest that there is.
+/// A number too small to change a sum must not change it, down to the smallest magnitude.
 #[test]
 fn tiny_numbers_among_others() -> TractResult<()> {
     let mut random = Random(31);
@@ -190,7 +193,7 @@ fn tiny_numbers_among_others() -> TractResult<()> {
         for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
             let spec = DeconvSpec { data_format, ..spec.clone() };
             let input = data_format.shape(1, spec.in_channels, spatial.iter().copied());
-            // one number in three, in the place of a zero in the exact answer's operands
+            // One number in three. It replaces a zero of the operands of the exact result.
             let mut with_tiny = |shape: &[usize]| -> TractResult<[Tensor; 2]> {
                 let plain = random.small_integers(DatumType::F32, shape);
                 let mut values = plain.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
@@ -214,7 +217,8 @@ fn tiny_numbers_among_others() -> TractResult<()> {
                 let y = f64::from_tensor(&Layer::new(plan.clone()).run(&tiny_x, &packed, None)?);
                 ran[strategy as usize] += 1;
                 for (want, got) in expected.iter().zip(&y) {
-                    // products of tiny numbers and small integers, of which sums have a few hundred at most
+                    // The errors are products of tiny numbers and small integers, of which a sum
+                    // has a few hundred at most.
                     ensure!((got - want).abs() < 1e-16, "{plan}: {got} for {want}: {spec:?}");
                 }
             }
@@ -227,7 +231,7 @@ fn tiny_numbers_among_others() -> TractResult<()> {
     Ok(())
 }
 
-/// Subnormal constants count as zero, whichever way they are multiplied, but for the definition.
+/// Subnormal constants count as zero in every strategy but the definition.
 #[test]
 fn subnormal_weights_are_zero() -> TractResult<()> {
     let mut random = Random(37);

@@ -1,4 +1,5 @@
-//! The memory limit: what is above it is refused before anything is allocated, or computed with less.
+//! The memory limit. A plan above it is refused before anything is allocated, or replaced by one
+//! that needs less.
 
 mod common;
 
@@ -19,14 +20,14 @@ use tract_deconv::{Activation, BetweenLayers, Pass, Step};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 use tract_onnx::pb::ModelProto;
 
-/// Runs a job under a limit of so many bytes.
+/// Runs a job under a limit of `limit` bytes.
 fn under<T>(limit: usize, job: impl FnOnce() -> T) -> TractResult<T> {
     Ok(KnobScope::new([("TRACT_DECONV_MEMORY_LIMIT", &*limit.to_string())])?.enter(job))
 }
 
 #[test]
 fn an_output_above_the_limit_is_refused() -> TractResult<()> {
-    // 3 channels of 9 cells
+    // 3 channels of 9 positions.
     let (bytes, rules) = (3 * 9 * 4, [axis(2, 1, 0, 9)]);
     let refusal = "output size: shape=[1, 3, 9], its 108 bytes are more than the limit of 107";
     let known = Probe::new(&[1, 2, 4], &[2, 3, 3]).ints("strides", &[2]).bias(3);
@@ -45,7 +46,7 @@ fn an_output_above_the_limit_is_refused() -> TractResult<()> {
 fn what_an_empty_input_gives_is_limited_too() -> TractResult<()> {
     let probe = Probe::new(&[1, 2, 0], &[2, 3, 3]).ints("output_padding", &[2]).ints("strides", &[3]).bias(3);
     let probe = probe.dims(&[Dim::Size(1), Dim::Size(2), "L".into()]);
-    // F = 3·(0-1) + 3 + 2
+    // F = 3·(0-1) + 3 + 2.
     under(24, || probe.gives(&[axis(3, 1, 0, 2)]))?;
     under(23, || probe.refused(&["output size: shape=[1, 3, 2], its 24 bytes are more than the limit of 23"]))
 }
@@ -64,7 +65,7 @@ fn a_refused_model_may_run_on_smaller_inputs() -> TractResult<()> {
 
 #[test]
 fn the_default_limit_holds() {
-    // 2³³ f32: twice 16 GiB, less than what a tensor may hold
+    // 2³³ f32 per channel, which is twice the limit of 16 GiB but less than a tensor may hold.
     let probe = Probe::new(&[1, 2, 4, 4], &[2, 3, 3, 3]).ints("output_shape", &[1 << 16, 1 << 17]);
     let bytes = 3usize << 35;
     probe.refused(&["output size", &format!("{bytes} bytes are more than the limit of 17179869184")]);
@@ -87,7 +88,7 @@ fn spec(direction: Direction, kernel: &[usize], stride: usize) -> DeconvSpec {
     }
 }
 
-/// Packs, runs, and compares with the definition.
+/// Packs the filter, runs the plan, and compares the result with the definition.
 fn check(spec: &DeconvSpec, plan: &Plan, input: &[usize]) -> TractResult<()> {
     let mut random = Random(7);
     let x = random.tensor(f32::datum_type(), input);
@@ -125,7 +126,7 @@ fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResul
         );
         refused(refusal, &[&reason]).map_err(|e| format_err!("{strategy}: {e}"))?;
         check(&spec, &plan(needed.max(output))?, &input)?;
-        // the reference takes none
+        // The reference needs no working memory.
         let options = PlanOptions::default().with_memory_limit(output);
         let left = Plan::new(&spec, &input, None, f32::datum_type(), &options)?;
         ensure!(left.strategy() == Strategy::Reference, "{strategy}: {left}");
@@ -134,7 +135,8 @@ fn a_strategy_that_needs_more_memory_leaves_the_place_to_another() -> TractResul
     Ok(())
 }
 
-/// Taps far apart: a window of the input that holds them all has more cells than can be counted.
+/// Taps so far apart that a window of the input that holds them all has more positions than can be
+/// counted.
 #[test]
 fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
     let far = (i32::MAX as usize - 1) / 2;
@@ -142,7 +144,7 @@ fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
         let base = spec(Direction::Transposed, &vec![3; rank], 1);
         let spread = DeconvSpec {
             dilations: tvec!(far; rank),
-            // what is left are the cells around the middle tap
+            // Only positions around the middle tap remain.
             padding: Padding::Explicit { begin: tvec!(far as i64 - 1; rank), end: tvec!(far as i64 - 1; rank) },
             ..base
         };
@@ -164,7 +166,8 @@ fn taps_spread_over_more_than_any_memory() -> TractResult<()> {
     Ok(())
 }
 
-/// Nothing of a tensor that is only a shape is ever in memory, so planning meets the largest there are.
+/// Tensors given by their shape only take no memory, so planning can be tested on the largest
+/// shapes.
 #[test]
 fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
     let sizes = [1, 3, 1 << 10, 1 << 16, (1 << 20) - 1, 1 << 30];
@@ -192,12 +195,12 @@ fn planning_the_largest_shapes_does_not_overflow() -> TractResult<()> {
     Ok(())
 }
 
-/// A filter that is an input of the graph is only a shape too.
+/// A filter that is a graph input is also given by its shape only.
 #[test]
 fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
     for direction in [Direction::Transposed, Direction::Forward] {
         let huge = i32::MAX as usize - 1;
-        // one cell comes out
+        // The output is one position.
         let crop = if direction == Direction::Transposed { huge as i64 - 1 } else { 0 };
         let padding = Padding::Explicit { begin: tvec!(crop), end: tvec!(crop) };
         let base = spec(direction, &[huge], 1);
@@ -209,7 +212,7 @@ fn kernels_of_more_taps_than_can_be_listed() -> TractResult<()> {
     Ok(())
 }
 
-/// Found by fuzzing: the list would take memory by the number of groups, before any limit is looked at.
+/// Found by fuzzing. The list would grow with the number of groups before any limit is checked.
 #[test]
 fn groups_of_more_channels_than_can_be_listed() -> TractResult<()> {
     let group = (1 << 30) - 1;
@@ -221,7 +224,7 @@ fn groups_of_more_channels_than_can_be_listed() -> TractResult<()> {
     Ok(())
 }
 
-/// Few taps share a class: planning that compares each tap with every class would not come to an end here.
+/// Few taps share a class. Planning that compared each tap with every class would not end here.
 #[test]
 fn the_most_taps_are_planned_for() -> TractResult<()> {
     let taps = 1 << 16;
@@ -232,7 +235,8 @@ fn the_most_taps_are_planned_for() -> TractResult<()> {
     Ok(())
 }
 
-/// Floats always have the reference, which takes no working memory; other integers than `i64` are copied to it.
+/// Floats can always use the reference, which takes no working memory. Integers other than `i64`
+/// are copied to `i64`.
 #[test]
 fn a_limit_that_holds_the_output_leaves_a_strategy_or_says_what_is_needed() -> TractResult<()> {
     let spec = spec(Direction::Transposed, &[3, 3], 2);
@@ -253,7 +257,7 @@ fn a_limit_that_holds_the_output_leaves_a_strategy_or_says_what_is_needed() -> T
             );
             continue;
         }
-        // 4·5·6 cells, 2·11·13 results, 2 values of a bias
+        // 4·5·6 inputs, 2·11·13 results and 2 values of a bias.
         let needed = (120 + 286 + 2) * 8;
         let words = format!(
             "working memory: bytes={needed}, which reference needs, the least of the strategies that can run, are more than \
@@ -267,7 +271,8 @@ fn a_limit_that_holds_the_output_leaves_a_strategy_or_says_what_is_needed() -> T
     Ok(())
 }
 
-/// A model whose only large tensor is between its layers, of 1,000,004 cells for an input of 4.
+/// Returns a model whose only large tensor is between its layers. It has 1,000,004 elements for an
+/// input of 4.
 fn pooled_far(len: Dim) -> ModelProto {
     const FAR: i64 = 1_000_000;
     let ones = Tensor::from_shape(&[1, 1, 1], &[1f32]).expect("one value");
@@ -290,7 +295,7 @@ fn pooled_far(len: Dim) -> ModelProto {
         .build()
 }
 
-/// What stands between layers is one of our ops in an optimised model.
+/// A pool between layers becomes one of our ops in an optimised model.
 #[test]
 fn pools_between_layers_keep_the_limit() -> TractResult<()> {
     let (x, bytes) = (Random(3).tensor(f32::datum_type(), &[1, 1, 4]), 4 * 1_000_004);
@@ -314,13 +319,14 @@ fn pools_between_layers_keep_the_limit() -> TractResult<()> {
     Ok(())
 }
 
-/// Rows that a pool keeps, and factors of channels, are working memory.
+/// The rows that a pool keeps and the factors of channels are working memory.
 #[test]
 fn passes_between_layers_keep_the_limit() -> TractResult<()> {
     let pool = PoolSpec::new(NCHW, tvec!(2, 2), PaddingSpec::Valid, None, Some(tvec!(2, 2)), 2, 2);
     let x = Random(3).tensor(f32::datum_type(), &[1, 2, 2, 100]).into_tvalue();
     let factors = Random(4).tensor(f32::datum_type(), &[1, 2, 1, 1]).into_tvalue();
-    // outputs, then what is worked with: a row of 100 cells; two factors, and two zeros
+    // The output's bytes, then the working memory: a row of 100 values, or two factors and two
+    // zeros.
     let cases = [
         (Pass::MaxPool(Box::new(pool)), tvec!(x.clone()), 2 * 50 * 4, 100 * 4),
         (Pass::Scale, tvec!(x.clone(), factors), 2 * 2 * 100 * 4, 4 * 4),
@@ -341,7 +347,7 @@ fn passes_between_layers_keep_the_limit() -> TractResult<()> {
             ensure!(run(limit).is_ok_and(|y| y[0].len() * 4 == output), "{pass} with {limit}");
         }
     }
-    // of many rows, more is worked with than comes out
+    // With many rows, the working memory exceeds the output.
     let deep = PoolSpec::new(NCHW, tvec!(2, 100), PaddingSpec::Valid, None, Some(tvec!(2, 100)), 2, 2);
     let options = PlanOptions::default().with_memory_limit(399);
     let op = BetweenLayers::new(vec![Pass::MaxPool(Box::new(deep))], DataFormat::Ncx, &options)?;

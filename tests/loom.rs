@@ -1,7 +1,12 @@
-//! The late-joining scope and the mailbox under the model checker loom: their own source files, with loom's types instead of the standard library's, so that every order of
-//! their steps that the memory model allows is run, within a bound on preemptions. `LOOM_MAX_PREEMPTIONS=4 cargo test --release --test loom -- --nocapture` goes further.
+//! The late-joining scope and the mailbox under the model checker loom.
+//!
+//! Their own source files are compiled with loom's types instead of the standard library's. Loom
+//! then runs every order of their steps that the memory model allows, up to a number of
+//! preemptions. `LOOM_MAX_PREEMPTIONS=4 cargo test --release --test loom -- --nocapture` raises
+//! that number.
 
-/// A worker that waits for a caller yields to it: loom runs the others first.
+/// The mailbox with a worker that yields to the caller it waits for, so that loom runs the other
+/// threads first.
 #[path = "."]
 mod waiting {
     #[path = "../src/parallel/mailbox.rs"]
@@ -13,7 +18,10 @@ mod waiting {
     }
 }
 
-/// An owner that yields sees its helpers in any state nevertheless. To loom's own `yield_now` they would always be through, and it would never sleep.
+/// The scope with an owner whose yield does nothing, so that it finds its helpers in any state.
+///
+/// With loom's own `yield_now` the helpers would always have finished, and the owner would never
+/// sleep.
 #[path = "."]
 mod joining {
     #[path = "../src/parallel/scope.rs"]
@@ -32,7 +40,7 @@ mod joining {
     }
 }
 
-/// For src/parallel/sync.rs.
+/// The types that src/parallel/sync.rs provides in the crate.
 mod stand_in {
     use loom::cell::{MutPtr, UnsafeCell};
     pub use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +49,10 @@ mod stand_in {
     use std::sync::LockResult;
     use std::time::Duration;
 
-    /// It locks nothing, and loom fails where two threads have it at once or in no order: the locks are there for the compiler, the states see to the rest.
+    /// A mutex that does not lock.
+    ///
+    /// Loom fails if two threads access the value at once or without an order. The scope's states
+    /// must provide that order, as the real locks only satisfy the compiler.
     pub struct Mutex<T>(UnsafeCell<T>);
 
     // SAFETY: loom checks each access.
@@ -63,19 +74,19 @@ mod stand_in {
         type Target = T;
 
         fn deref(&self) -> &T {
-            // SAFETY: loom fails where anybody else has it.
+            // SAFETY: loom fails if another thread accesses the value at the same time.
             unsafe { self.0.deref() }
         }
     }
 
     impl<T> DerefMut for Guard<T> {
         fn deref_mut(&mut self) -> &mut T {
-            // SAFETY: as above.
+            // SAFETY: as in `deref`.
             unsafe { self.0.deref() }
         }
     }
 
-    /// Passes at the second look, so that a thread spins once and then sleeps.
+    /// A deadline that passes at the second check, so that a thread spins once and then sleeps.
     pub struct Deadline(Cell<bool>);
 
     impl Deadline {
@@ -101,7 +112,8 @@ use waiting::mailbox::Mailbox;
 
 const SPIN: Duration = Duration::from_micros(1);
 
-/// Runs a model in every order of its steps, with so many preemptions at most where the environment does not say how many.
+/// Runs a model in every order of its steps, up to `preemptions` preemptions unless the environment
+/// sets the number.
 fn check(name: &str, preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     static EXECUTIONS: [Count; 16] = [const { Count::new(0) }; 16];
     static NEXT: Count = Count::new(0);
@@ -118,10 +130,12 @@ fn check(name: &str, preemptions: usize, model: impl Fn() + Sync + Send + 'stati
     assert!(count > 1, "{name}: nothing happened in another order");
 }
 
-/// Data that a scope's work borrows, a part for each thread. loom fails where two accesses are not ordered, the owner's last one among them.
+/// Data that a scope's work borrows, with one part per thread.
+///
+/// Loom fails if two accesses are not ordered, including the owner's last one.
 struct Parts(Vec<UnsafeCell<usize>>);
 
-// SAFETY: each thread touches its own part, which loom checks
+// SAFETY: each thread accesses only its own part, which loom checks.
 unsafe impl Sync for Parts {}
 
 impl Parts {
@@ -133,19 +147,20 @@ impl Parts {
         self.0[thread].with_mut(|part| unsafe { *part += 1 });
     }
 
-    /// How often each part was done.
+    /// Returns how often each part was done.
     fn done(&self) -> Vec<usize> {
         self.0.iter().map(|part| part.with_mut(|part| unsafe { std::mem::replace(&mut *part, usize::MAX) })).collect()
     }
 }
 
-/// Shares work with helpers on threads of their own, which may be late.
+/// Shares work with helpers on new threads, which may join late.
 fn share_with(helpers: usize, spin: Duration) {
     let mut threads: Vec<JoinHandle<()>> = vec![];
     let parts = Parts::new(1 + helpers);
     let ask = |job: Job| threads.push(spawn(|| job.run()));
     share_work(&mut None, helpers, spin, ask, &|thread| parts.do_part(thread));
-    // a helper that still follows the pointer, or has done its part unseen, is caught here
+    // Loom fails here if a helper still uses the pointer, or did its part without being ordered
+    // before the owner.
     let done = parts.done();
     assert!(done[0] == 1 && done[1..].iter().all(|part| *part <= 1), "{done:?}");
     drop(parts);
@@ -183,7 +198,7 @@ fn a_job_of_a_scope_that_is_over_is_nothing_to_the_next_one() {
     });
 }
 
-/// A worker that opens its mailbox so many times, and what it got.
+/// A worker that opens its mailbox `rounds` times. Returns what it received.
 fn worker(mailbox: &Mailbox<usize>, rounds: usize) -> Vec<usize> {
     let mut got = vec![];
     let occupied = mailbox.occupy().expect("nobody else does");
@@ -194,7 +209,8 @@ fn worker(mailbox: &Mailbox<usize>, rounds: usize) -> Vec<usize> {
     got
 }
 
-/// Callers with a number each, and one worker: each number comes back or arrives, once.
+/// Runs callers with one number each and one worker. Each number must come back or arrive exactly
+/// once.
 fn callers(count: usize, rounds: usize) {
     let mailbox = Arc::new(Mailbox::new());
     let callers: Vec<_> = (0..count)
@@ -208,7 +224,7 @@ fn callers(count: usize, rounds: usize) {
     all.extend(callers.into_iter().filter_map(|caller| caller.join().expect("it ends")));
     all.sort();
     assert_eq!(all, (0..count).collect::<Vec<_>>());
-    // the worker is gone
+    // The worker is gone.
     assert_eq!(mailbox.hand_over(9), Some(9));
 }
 
@@ -260,7 +276,7 @@ fn a_worker_gets_a_scopes_job_from_its_mailbox() {
             })
         };
         let parts = Parts::new(2);
-        // a job that does not find the worker is dropped: nobody needs to help
+        // A job that does not find the worker is dropped, as nobody needs to help.
         let ask = |job: Job| drop(mailbox.hand_over(job));
         share_work(&mut None, 1, Duration::ZERO, ask, &|thread| parts.do_part(thread));
         let done = parts.done();

@@ -1,7 +1,9 @@
-//! What loading and running keep in memory: no column buffer, no bias as large as the output, one copy of the weights; blocks of outputs
-//! within a bound, and none without a model.
+//! The memory that loading and running take.
 //!
-//! A counting allocator stands for the whole process, so everything is one test.
+//! There is no column buffer, no bias as large as the output, and only one copy of the weights.
+//! Kept blocks of outputs are bounded, and freed with the model.
+//!
+//! The counting allocator is global, so there is one test.
 
 mod common;
 
@@ -18,18 +20,20 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: forwards to the system's allocator, and counts beside it.
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments. Counting does
+// not touch the blocks.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the system allocator's too.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `dealloc`, and the block came from the
+        // system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -37,7 +41,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a piece of work leaves allocated, and its highest point, above what was there before.
+/// Runs `work`. Returns the bytes that stay allocated and the peak, both relative to the state
+/// before.
 fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -48,20 +53,22 @@ fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
 
 const MIB: usize = 1 << 20;
 
-/// What a strategy may use besides its output (half of the largest L2 that plans are made for, and some), and what a loaded
-/// model may weigh besides its weights.
+/// The allowance besides output and weights.
+///
+/// It covers the scratch of a strategy, which is half of the largest L2 that plans are made for and
+/// some more, and the overhead of a loaded model.
 const SLACK: usize = 10 * MIB;
 
 #[test]
 fn loading_and_running() -> TractResult<()> {
     for (what, x, w, group, strides) in [
-        // column buffer: 16·16·16·64·64 f32, 64 MiB; output 1.2 MiB
+        // The column buffer would be 16·16·16·64·64 f32, 64 MiB. The output is 1.2 MiB.
         ("dense k16 s2", [1, 32, 64, 64], [32, 16, 16, 16], 1, [2, 2]),
-        // 4·3·3 · 32·128·128, 72 MiB; output 8 MiB
+        // The column buffer would be 4·3·3 · 32·128·128 f32, 72 MiB. The output is 8 MiB.
         ("grouped k6 s2", [1, 32, 128, 128], [32, 2, 6, 6], 16, [2, 2]),
-        // output 51 MiB, a bias of its size as much again
+        // The output is 51 MiB, and a bias of its size would be as large again.
         ("k2 s2 @640²", [1, 8, 640, 640], [8, 8, 2, 2], 1, [2, 2]),
-        // weights 32 MiB
+        // The weights are 32 MiB.
         ("wide", [1, 1024, 2, 2], [1024, 512, 4, 4], 1, [2, 2]),
     ] {
         for bias in [false, true] {
@@ -97,7 +104,7 @@ fn loading_and_running() -> TractResult<()> {
                 mib(peak),
                 mib(again)
             );
-            // packed weights may be padded to whole tiles
+            // Packed weights may be padded to whole tiles.
             ensure!(
                 kept <= weights + weights / 4 + SLACK,
                 "{what}: the model keeps {kept} bytes for {weights} of weights"
@@ -117,8 +124,8 @@ fn loading_and_running() -> TractResult<()> {
     changing_shapes()
 }
 
-/// Blocks for shapes that do not come again are freed, so that memory stays within a small number of outputs; and within
-/// the pool's size, whatever comes.
+/// Blocks for shapes that do not recur are freed. Memory is bounded by a few outputs, and always by
+/// the pool's size.
 fn changing_shapes() -> TractResult<()> {
     let dims = [1.into(), 8.into(), "H".into(), "W".into()];
     let probe = Probe::new(&[1, 8, 4, 4], &[8, 8, 2, 2]).ints("strides", &[2, 2]).dims(&dims);

@@ -1,7 +1,7 @@
-//! Whole models against the outputs that onnxruntime gave for them.
+//! Whole models against the outputs of onnxruntime.
 //!
-//! `models/` must be there; where `../shared/models` (or the folder that `TRACT_DECONV_MODELS` names) is not, the tests of its
-//! models count as ignored.
+//! `models/` must exist. The models of `../shared/models`, or of the folder that
+//! `TRACT_DECONV_MODELS` names, are optional. Without that folder their tests count as ignored.
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -17,7 +17,7 @@ use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
 
-/// Largest accepted difference, relative to the largest expected value of the tensor.
+/// The largest accepted difference, relative to the largest expected value of the tensor.
 const TOLERANCE: f32 = 1e-4;
 
 fn main() -> ExitCode {
@@ -43,7 +43,8 @@ fn absent(what: &str) -> Result<(), Failed> {
     Err(format!("{what}: see TRACT_DECONV_MODELS").into())
 }
 
-/// This model's final sigmoid saturates on random input and hides what happens before it.
+/// Compares inner tensors, as this model's final sigmoid saturates on random input and would hide
+/// differences.
 fn inner_tensors_match_stock_tract(folder: &Path) -> Result<()> {
     let proto = ModelProto::decode(&*std::fs::read(folder.join("model.onnx"))?)?;
     let graph = proto.graph.context("model without graph")?;
@@ -62,7 +63,8 @@ fn inner_tensors_match_stock_tract(folder: &Path) -> Result<()> {
         let inputs = io.inputs(&model)?;
         model.into_optimized()?.into_runnable()?.run(inputs)
     };
-    // each layer's own output, behind which nothing folds then; and the last one with all that folds
+    // The output of each layer, which then folds nothing after it, and the last layer with all that
+    // folds.
     for names in [convolutions, last] {
         let stock = inner(tract_onnx::onnx(), &names)?;
         for (what, onnx) in [("deconv", onnx()), ("deconv and conv", onnx().with_conv())] {
@@ -90,22 +92,24 @@ fn public_models() -> Option<PathBuf> {
     Some(here("../shared/models")).filter(|models| models.is_dir())
 }
 
-/// How much of the inputs' shapes is known when a model is analysed.
+/// The part of the input shapes that is known when a model is analysed.
 #[derive(Clone, Copy, Debug)]
 enum Shapes {
-    /// What the file says, symbols included.
+    /// As in the file, including symbols.
     File,
-    /// The first axis as in the file, the others as in the stored inputs.
+    /// The first axis as in the file, the other axes as in the stored inputs.
     FileBatch,
-    /// Everything as in the stored inputs.
+    /// All axes as in the stored inputs.
     Stored,
 }
 
-/// A model whose symbols tract cannot analyse, and the node it gives up at, not a deconvolution:
-/// it cannot prove that the sizes of two branches that were halved and doubled are equal.
+/// A model whose symbols tract can't analyse, and the node at which it fails, which is not a
+/// deconvolution.
+///
+/// tract can't prove that two branches that were halved and doubled have equal sizes.
 const BEYOND_TRACT: (&str, &str) = ("ppocr_v3_det", "\"p2o.Concat.0\" InferenceConcat");
 
-/// A test for each model of a folder.
+/// Returns a test for each model of a folder.
 fn trials(which: &str, models: &Path) -> Vec<Trial> {
     let entries = std::fs::read_dir(models).unwrap_or_else(|e| panic!("{}: {e}", models.display()));
     let mut folders: Vec<PathBuf> =
@@ -119,7 +123,7 @@ fn trials(which: &str, models: &Path) -> Vec<Trial> {
     folders.into_iter().map(trial).collect()
 }
 
-/// Checks a model under all kinds of shapes, decluttered and optimised.
+/// Checks a model with each kind of shapes, decluttered and optimised.
 fn check_all(folder: &Path) -> Result<(), Failed> {
     let mut failures = vec![];
     for shapes in [Shapes::File, Shapes::FileBatch, Shapes::Stored] {
@@ -139,7 +143,7 @@ fn check_all(folder: &Path) -> Result<(), Failed> {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
 }
 
-/// Runs one model on its stored inputs and gives the worst relative error of its outputs.
+/// Runs one model on its stored inputs and returns the largest relative error of its outputs.
 fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool) -> Result<f32> {
     let io = Io::read(folder)?;
     let onnx = if conv { onnx().with_conv() } else { onnx() };
@@ -161,12 +165,12 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool) -> Result<f
     Ok(worst)
 }
 
-/// The largest absolute value.
+/// Returns the largest absolute value.
 fn magnitude(tensor: &Tensor) -> Result<f32> {
     Ok(tensor.to_plain_array_view::<f32>()?.iter().fold(0f32, |max, v| max.max(v.abs())))
 }
 
-/// The worst difference relative to `scale`.
+/// Returns the largest difference relative to `scale`.
 fn compare(found: &Tensor, expected: &Tensor, scale: f32) -> Result<f32> {
     ensure!(found.shape() == expected.shape(), "shape {:?}, expected {:?}", found.shape(), expected.shape());
     ensure!(scale > 0.0 && scale.is_finite(), "expected values have scale {scale}");
@@ -182,7 +186,7 @@ fn compare(found: &Tensor, expected: &Tensor, scale: f32) -> Result<f32> {
     Ok(worst)
 }
 
-/// A model's `io.npz`: arrays `in__NAME` and `out__NAME`.
+/// A model's `io.npz`, with arrays `in__NAME` and `out__NAME`.
 struct Io(HashMap<String, Tensor>);
 
 impl Io {
@@ -206,7 +210,8 @@ impl Io {
         names.map(|name| Ok(self.tensor(&format!("in__{name}"))?.clone().into())).collect()
     }
 
-    /// Name, value and scale of each output. A sigmoid's scale is 1, even where it saturates at 0.
+    /// Returns name, value and scale of each output. A sigmoid's scale is 1, even if it saturates
+    /// at 0.
     fn outputs(&self, model: &InferenceModel) -> Result<Vec<(String, &Tensor, f32)>> {
         let mut outputs = vec![];
         for &outlet in model.output_outlets()? {

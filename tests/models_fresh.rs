@@ -1,4 +1,4 @@
-//! The committed models are what the generator writes, byte by byte.
+//! The committed models are byte for byte the output of the generator.
 
 #[path = "../examples/zoo/mod.rs"]
 mod zoo;

@@ -1,4 +1,4 @@
-//! NNEF: what the plugin loaded is dumped and loaded again, with the same facts and the same bits.
+//! NNEF: a dumped model that is loaded again has the same facts and gives the same bits.
 #![cfg(feature = "nnef")]
 
 mod common;
@@ -36,7 +36,8 @@ fn reload(tar: &[u8]) -> TractResult<TypedModel> {
     nnef().model_for_read(&mut &*tar)
 }
 
-/// What the model's deconvolutions are, in order. Symbols of two models are never equal, their names are.
+/// Describes the model's deconvolutions, in order. Symbols of two models are never equal, but their
+/// names are.
 fn deconvolutions(model: &TypedModel) -> TractResult<Vec<String>> {
     let ops = model.eval_order()?.into_iter().filter_map(|id| model.node(id).op_as::<GroupedDeconv>());
     Ok(ops.map(describe).collect())
@@ -46,7 +47,8 @@ fn describe(op: &GroupedDeconv) -> String {
     format!("{:?} {:?} {} {}", op.spec, op.dialect, op.has_bias, op.fusion)
 }
 
-/// What they are when they come back: NNEF's `deconv` has one layout for filters, and keeps no label.
+/// Describes them as they must be loaded again. NNEF's `deconv` has one filter layout and no
+/// dialect.
 fn dumped_deconvolutions(model: &TypedModel) -> TractResult<Vec<String>> {
     let nodes = model.eval_order()?.into_iter().map(|id| model.node(id));
     nodes
@@ -67,8 +69,9 @@ fn shapes(model: &TypedModel) -> TractResult<Vec<String>> {
     outlets.map(|outlet| model.outlet_fact(*outlet).map(|f| format!("{:?} {:?}", f.datum_type, f.shape))).collect()
 }
 
-/// Dumps a model that is not optimised, and compares it with what is loaded again: what its deconvolutions are, facts,
-/// and the bits of its outputs at every stage.
+/// Dumps a model that is not optimised, loads the dump, and compares both.
+///
+/// It compares the deconvolutions, the facts, and the bits of the outputs at every stage.
 fn round_trips(model: &TypedModel, runs: &[Vec<Tensor>]) -> TractResult<()> {
     let again = reload(&dump(model)?)?;
     let (ours, theirs) = (dumped_deconvolutions(model)?, deconvolutions(&again)?);
@@ -92,7 +95,7 @@ fn round_trips(model: &TypedModel, runs: &[Vec<Tensor>]) -> TractResult<()> {
     Ok(())
 }
 
-/// A model of one op on `[N, H, W]` symbols, and its inputs at one shape.
+/// Returns a model of one op with symbolic dimensions `[N, H, W]`, and its inputs for one shape.
 fn model(spec: &DeconvSpec, dt: DatumType, has_bias: bool) -> TractResult<(TypedModel, Vec<Tensor>)> {
     let mut random = Random(11);
     let mut model = TypedModel::default();
@@ -172,7 +175,8 @@ fn every_element_type() -> TractResult<()> {
     use DatumType::*;
     for dt in [F16, F32, F64, I8, U8, I16, U16, I32, U32, I64, U64] {
         for group in [1, 2] {
-            // a filter of up to eight values is written into the graph's text, a larger one into a file
+            // A filter of up to eight values is written into the graph's text, a larger one into a
+            // file.
             let small = DeconvSpec { in_channels: 2, out_channels: 2, group: 2, kernel: tvec!(2, 2), ..plain() };
             for spec in [small, DeconvSpec { group, ..plain() }] {
                 let (model, inputs) = model(&spec, dt, true)?;
@@ -191,7 +195,7 @@ fn output_shapes_over_symbols() -> TractResult<()> {
             spec.padding = Padding::OutputShape { shape: OutputShape::Dims(tvec!(9.to_dim(), 11.to_dim())), extra };
             let (mut model, _) = model(&spec, f32::datum_type(), true)?;
             let [h, w] = ["H", "W"].map(|name| model.symbols.sym(name).to_dim());
-            // of H = 5 and W = 4
+            // For H = 5 and W = 4.
             let dims = tvec!(
                 TDim::MulInt(2, Box::new(h.clone() - 1)) + 1,
                 TDim::Min(vec![w * 3, 100.to_dim()]) - TDim::Div(Box::new(h), 5)
@@ -242,7 +246,7 @@ fn onnx_models_with_symbols() -> TractResult<()> {
     Ok(())
 }
 
-/// What tract's own op can not do in NNEF, so that it is known when that changes.
+/// The cases in which tract's own op does not round-trip. The test fails if that changes.
 #[test]
 fn stock_tract_does_not_round_trip() -> TractResult<()> {
     let nnef = tract_nnef::nnef();
@@ -263,7 +267,7 @@ fn stock_tract_does_not_round_trip() -> TractResult<()> {
     Ok(())
 }
 
-/// OpenVINO's third input, computed in the graph from the shape of another tensor.
+/// OpenVINO's third input, computed by the graph from the shape of another tensor.
 #[test]
 fn output_shape_taken_from_another_tensor() -> TractResult<()> {
     let probe = Probe::new(&[2, 4, 3, 5], &[4, 3, 4, 4]);
@@ -289,8 +293,8 @@ fn output_shape_taken_from_another_tensor() -> TractResult<()> {
     round_trips(&load(&proto)?.into_decluttered()?, &runs)
 }
 
-/// All but `unet_symbolic`: a concatenation in it does not load, tract reads one of its sides as `height/4`, the other as
-/// `(height+3)/4`.
+/// All models but `unet_symbolic`, which does not load again. tract reads one operand of a
+/// concatenation as `height/4` and the other as `(height+3)/4`.
 #[test]
 fn own_models() -> TractResult<()> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
@@ -311,7 +315,8 @@ fn own_models() -> TractResult<()> {
     Ok(())
 }
 
-/// A dump of tract's own op, made without the plugin, loads into the plugin's; or into tract's, and is transformed.
+/// A dump of tract's own op, made without the plugin, loads as the plugin's op, or as tract's,
+/// which the transform replaces.
 #[test]
 fn dumps_of_stock_tract() -> TractResult<()> {
     let probe = Probe::new(&[2, 4, 5, 6], &[4, 3, 3, 3]).ints("strides", &[2, 3]).ints("pads", &[1, 0, 2, 1]).bias(3);
@@ -339,7 +344,7 @@ fn optimised_models_are_refused() -> TractResult<()> {
     refused(guarded(|| dump(&model)), &["OptGroupedDeconv"]).map_err(|e| format_err!("{e}"))
 }
 
-/// Files by other hands: an error that names the argument.
+/// Broken files of other writers give an error that names the argument.
 #[test]
 fn broken_files_are_refused() -> TractResult<()> {
     let spec = paddings()
@@ -405,7 +410,7 @@ fn arguments(proto: &mut ProtoModel) -> TractResult<&mut Vec<Argument>> {
     found.context("the graph has no deconvolution")
 }
 
-/// tract's arithmetic would take seconds or more.
+/// Expressions on which tract's arithmetic would take seconds or more.
 #[test]
 fn expressions_that_are_too_large() -> TractResult<()> {
     let symbols = SymbolScope::default();
@@ -423,7 +428,8 @@ fn expressions_that_are_too_large() -> TractResult<()> {
     Ok(())
 }
 
-/// A loop whose body is one node on a channel of `xs` and a sum, with filters of its own; loops in loops `deep`.
+/// Returns a loop whose body is a node with its own filter on a channel of `xs`, and a sum. With
+/// `deep`, the loop contains another loop.
 fn looped(node: Node, w: &Tensor, each: &[usize], output: &[usize], deep: bool) -> tract_onnx::pb::ModelProto {
     let with_turns = |shape: &[usize]| sizes(&[&[2], shape].concat());
     let body = Model::opset(13)
@@ -460,7 +466,7 @@ fn bodies_of_loops() -> TractResult<()> {
     let filter = Random(3).small_integers(DatumType::F32, &[2, 2, 3, 2]);
     let up = || Node::new("ConvTranspose").ints("strides", &[2, 2]);
     let cases = [
-        // what is written as `conv`, as `deconv`, and as this crate's own primitive
+        // Written as `conv`, as `deconv`, and as this crate's own primitive.
         ("conv", Node::new("Conv").ints("pads", &[1, 0, 1, 1]), [1, 2, 4, 3]),
         ("deconv", up(), [1, 2, 9, 6]),
         ("own", up().ints("output_shape", &[8, 5]), [1, 2, 8, 5]),
@@ -484,7 +490,7 @@ fn bodies_of_loops() -> TractResult<()> {
                     ensure!(run(stock, &inputs)? == want, "{label}, {stage:?}, read by tract");
                 }
             }
-            // the registry alone can't name itself
+            // With the registry alone, bodies of loops can't be written.
             let alone = tract_nnef::nnef().with_registry(tract_deconv::nnef::registry());
             refused(
                 guarded(|| alone.write_to_tar(&model, vec![])),
@@ -492,7 +498,7 @@ fn bodies_of_loops() -> TractResult<()> {
             )
             .map_err(|e| format_err!("{label}: {e}"))?;
         }
-        // tract leaves out the inner body
+        // tract leaves the inner body out.
         let deep = load(&looped(node, &filter, &[1, 2, 4, 3], &output, true))?;
         refused(guarded(|| dump(&deep)), &["a loop inside a loop"]).map_err(|e| format_err!("{label}: {e}"))?;
     }

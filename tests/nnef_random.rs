@@ -1,5 +1,8 @@
-//! NNEF: whatever is dumped is loaded again, by whoever wrote it, and gives the definition's numbers; where the file needs nothing of this
-//! crate, tract alone reads it too. Random specs of every dialect, both directions, all paddings.
+//! NNEF: random specs of every dialect, both directions and all paddings are dumped and loaded
+//! again.
+//!
+//! The framework that wrote a file must read it and give the definition's numbers. tract alone must
+//! do so too if the file needs nothing of this crate.
 #![cfg(feature = "nnef")]
 
 mod common;
@@ -29,7 +32,7 @@ fn pick<T: Clone>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len())].clone()
 }
 
-/// None where there would be no output.
+/// Draws a case. Returns none if its output would be empty.
 fn draw(random: &mut Random) -> TractResult<Option<Drawn>> {
     use FilterFormat::*;
     let direction = pick(random, &[Direction::Transposed, Direction::Forward]);
@@ -145,7 +148,7 @@ fn check(drawn: &Drawn, writer: &Nnef) -> TractResult<bool> {
             expected.check(&got).map_err(|e| format_err!("read by {reader}: {e}"))?;
         }
     }
-    // what was read is written and read once more, unless it is tract's own by now
+    // Write and read again, unless the model now has only tract's own operators.
     let again = writer.model_for_read(&mut &*tar)?;
     if !again.nodes().iter().any(|node| node.op_is::<GroupedDeconv>()) {
         return Ok(standard);

@@ -1,4 +1,5 @@
-//! NNEF's own `deconv`: what is written as it, that tract reads it without the plugin, and what files by other hands hold.
+//! NNEF's own `deconv` and `conv`: which convolutions are written as them, that tract reads them
+//! without the plugin, and how files of other writers are read.
 #![cfg(feature = "nnef")]
 
 mod common;
@@ -22,7 +23,7 @@ fn with_plugin() -> Nnef {
     tract_nnef::nnef().with_deconv()
 }
 
-/// A model of one op, its weights constants or inputs, and its inputs.
+/// Returns a model of one op, whose weights are constants or inputs, and the model's inputs.
 fn model(
     spec: &DeconvSpec,
     dt: DatumType,
@@ -69,7 +70,7 @@ fn fragments(proto: &ProtoModel) -> Vec<&str> {
         .collect()
 }
 
-/// Specs that the fragment can say.
+/// Returns specs that the fragment can express.
 fn sayable() -> Vec<DeconvSpec> {
     use FilterFormat::*;
     let mut specs = vec![];
@@ -84,10 +85,10 @@ fn sayable() -> Vec<DeconvSpec> {
         DeconvSpec { padding: explicit.clone(), ..plain() },
         DeconvSpec { padding: same, ..plain() },
         DeconvSpec { padding: explicit, output_padding: tvec!(1, 2), ..plain() },
-        // depthwise, and with a multiplier
+        // Depthwise, and depthwise with a channel multiplier.
         DeconvSpec { group: 4, out_channels: 4, ..plain() },
         DeconvSpec { group: 4, out_channels: 8, ..plain() },
-        // nothing without the output padding
+        // The output is empty without the output padding.
         DeconvSpec {
             kernel: tvec!(1, 1),
             padding: Padding::Explicit { begin: tvec!(5, 6), end: tvec!(4, 4) },
@@ -144,7 +145,7 @@ fn all_else_is_written_as_the_own_primitive() -> TractResult<()> {
     };
     let asked = OutputShape::Dims(tvec!(9.to_dim(), 11.to_dim()));
     let negative = Padding::Explicit { begin: tvec!(-1, 0), end: tvec!(0, 0) };
-    // tract's own arithmetic would go below zero
+    // tract's own arithmetic would go below zero.
     let less_than_nothing = DeconvSpec {
         kernel: tvec!(1, 1),
         padding: Padding::Explicit { begin: tvec!(5, 6), end: tvec!(5, 6) },
@@ -171,7 +172,7 @@ fn all_else_is_written_as_the_own_primitive() -> TractResult<()> {
     }
     let (unfused, _) = model(&plain(), F32, true, true, |op| op.fusion = false)?;
     ensure!(fragments(&written(&unfused)?.1).contains(&PRIMITIVE), "fusion turned off would be lost");
-    // an output padding that follows from symbols
+    // An output padding that depends on symbols.
     let spec = DeconvSpec { output_padding: tvec!(1, 2), ..plain() };
     let (mut symbolic, _) = model(&spec, F32, true, true, |_| ())?;
     let n = symbolic.symbols.sym("N").to_dim();
@@ -180,7 +181,8 @@ fn all_else_is_written_as_the_own_primitive() -> TractResult<()> {
     Ok(())
 }
 
-/// `conv` becomes this crate's operator only where forward convolutions were asked for, `deconv` only where transposed ones were.
+/// `conv` is loaded as this crate's operator only if forward convolutions were enabled, `deconv`
+/// only if transposed ones were.
 #[test]
 fn each_direction_on_request() -> TractResult<()> {
     let forward = DeconvSpec { direction: Direction::Forward, filter_format: FilterFormat::GroupedOix, ..plain() };
@@ -199,7 +201,7 @@ fn each_direction_on_request() -> TractResult<()> {
             let ours = loaded.nodes().iter().any(|node| node.op_is::<GroupedDeconv>());
             ensure!(ours == asked, "{spec}: {loaded}");
             ensure!(run(loaded.clone(), &inputs)? == want, "{spec}");
-            // whoever reads a file can write it
+            // A framework that reads a file can write it.
             let again = nnef.model_for_read(&mut &*nnef.write_to_tar(&loaded, vec![])?)?;
             ensure!(run(again, &inputs)? == want, "{spec}, again");
         }
@@ -207,7 +209,7 @@ fn each_direction_on_request() -> TractResult<()> {
     Ok(())
 }
 
-/// A graph of one `deconv` of `x`, four channels, with a filter and a bias of six output channels.
+/// Returns a graph of one `deconv` of `x`, which has four channels, with this filter and bias.
 fn by_hand(filter: &[usize], bias: &[usize], arguments: &str) -> TractResult<ProtoModel> {
     let mut random = Random(23);
     let mut tensor = |shape: &[usize]| random.small_integers(DatumType::F32, shape).into_arc_tensor();
@@ -233,7 +235,7 @@ fn x() -> Tensor {
     Random(29).small_integers(DatumType::F32, &[2, 4, 5, 4])
 }
 
-/// Whatever tract makes of a file, the plugin makes of it too.
+/// The plugin gives files the meaning that tract gives them.
 #[test]
 fn files_by_other_hands_mean_what_they_mean_to_tract() -> TractResult<()> {
     let groups = [("1", [6, 4, 3, 3]), ("2", [6, 2, 3, 3])];
@@ -264,7 +266,7 @@ fn files_by_other_hands_mean_what_they_mean_to_tract() -> TractResult<()> {
             }
         }
     }
-    // as many groups as channels
+    // As many groups as channels.
     let arguments = ", b, stride = [2, 2], padding = [(0, 0), (0, 0)], groups = 0";
     let proto = by_hand(&[4, 1, 3, 3], &[4], arguments)?;
     let stock = run(tract_nnef::nnef().model_for_proto_model(&proto)?, &[x()])?;
@@ -273,7 +275,8 @@ fn files_by_other_hands_mean_what_they_mean_to_tract() -> TractResult<()> {
     Ok(())
 }
 
-/// Where tract panics or errs: automatic padding to a size, and with a kernel within the stride.
+/// Files on which tract panics or fails: automatic padding to a given size, and automatic padding
+/// with a kernel that does not exceed the stride.
 #[test]
 fn beyond_tract() -> TractResult<()> {
     for (arguments, filter, padding) in [
@@ -334,7 +337,7 @@ fn broken_files_are_refused() -> TractResult<()> {
     Ok(())
 }
 
-/// Forward convolutions that other hands wrote.
+/// Forward convolutions of other writers.
 #[test]
 fn forward_files_mean_what_they_mean_to_tract() -> TractResult<()> {
     for geometry in [

@@ -1,4 +1,5 @@
-//! What a plan is run on is held against what it was made for: safe code gets an error, never memory that nobody wrote.
+//! A plan checks the operands that it is run on. Safe code gets an error, never uninitialised
+//! memory.
 
 mod common;
 
@@ -13,7 +14,7 @@ use tract_deconv::{FilterLayout, PackedFilter};
 
 const F32: DatumType = DatumType::F32;
 
-/// 6 to 4 channels in 2 groups, 3 × 3 taps.
+/// Returns a spec of 6 to 4 channels in 2 groups, with 3 × 3 taps.
 fn spec(direction: Direction) -> DeconvSpec {
     unpadded(direction, (6, 4, 2), &[3, 3], 2)
 }
@@ -25,7 +26,7 @@ fn filter(spec: &DeconvSpec, plan: &Plan) -> TractResult<PackedFilter> {
     PackedFilter::pack(spec, &plan.filter_layout(), &weights)
 }
 
-/// Every strategy that takes the spec, in some element type.
+/// Returns a plan for every strategy that accepts the spec in an element type.
 fn plans(spec: &DeconvSpec, dt: DatumType) -> Vec<Plan> {
     let forced = |strategy| PlanOptions::default().with_strategy(strategy);
     let plans: Vec<Plan> =
@@ -78,7 +79,7 @@ fn filters_of_another_plan_are_refused() -> TractResult<()> {
         for plan in plans(&spec, F32) {
             let x = Random(9).tensor(F32, &INPUT);
             let check = |filter: TractResult<PackedFilter>, words: &str| {
-                // not every spec is packed in every layout
+                // Not every layout can hold every spec.
                 let Ok(filter) = filter else { return Ok(()) };
                 refused(guarded(|| Layer::new(plan.clone()).run(&x, &filter, None)), &[words])
                     .map_err(|e| format_err!("{plan}: {e}"))
@@ -99,7 +100,7 @@ fn filters_of_another_plan_are_refused() -> TractResult<()> {
     Ok(())
 }
 
-/// What a filter is packed for holds nothing of the padding, which nodes with one filter need not share.
+/// A packed filter does not depend on the padding, so nodes with different paddings can share it.
 #[test]
 fn a_filter_serves_every_padding() -> TractResult<()> {
     let spec = spec(Direction::Transposed);

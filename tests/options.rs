@@ -1,4 +1,4 @@
-//! Options that are for the whole process, in a process of their own.
+//! Global options, tested in a process of their own.
 
 use std::time::Duration;
 use tract_core::internal::*;
@@ -13,7 +13,7 @@ fn loading_with(options: Options) -> TractResult<()> {
     tract_onnx::onnx().with_deconv_options(&options).map(|_| ())
 }
 
-/// One test, as there is one process.
+/// One test only, as the options are global.
 #[test]
 fn what_is_for_the_process_is_set_where_it_is_said() -> TractResult<()> {
     let usual = spin_time();
@@ -32,7 +32,7 @@ fn what_is_for_the_process_is_set_where_it_is_said() -> TractResult<()> {
     loading_with(Options::default().with_share_from(1))?;
     assert_eq!([shared(0), shared(1)], [1, 3]);
 
-    // blocks wait while there is a model that may take them
+    // Blocks are kept while there is a model that may reuse them.
     let onnx = tract_onnx::onnx().with_deconv();
     let model = onnx.model_for_path("models/upscale4/model.onnx")?.into_optimized()?.into_runnable()?;
     let run = || -> TractResult<usize> {
@@ -44,7 +44,7 @@ fn what_is_for_the_process_is_set_where_it_is_said() -> TractResult<()> {
     loading_with(Options::default().with_pool_bytes(1 << 20))?;
     assert!((1..=1 << 20).contains(&run()?));
 
-    // the transforms take the same as JSON
+    // The transforms accept the same options as JSON.
     let mut params = <dyn erased_serde::Deserializer>::erase(serde_json::json!({ "spin_us": 0, "share_from": 1000 }));
     get_transform_with_params("conv", &mut params)?.context("registered")?.transform(&mut TypedModel::default())?;
     assert_eq!((spin_time(), shared(999), shared(1000)), (Duration::ZERO, 1, 3));

@@ -1,5 +1,7 @@
-//! Whether runs take fresh pages. What an allocator does depends on what the process did before and on the thread, so this is a process of its own whose first
-//! thread runs: there is no harness.
+//! Checks whether runs take fresh pages.
+//!
+//! An allocator's behaviour depends on the thread and on what the process did before. So this is a
+//! process of its own without a test harness, and its first thread runs the layers.
 
 mod common;
 
@@ -12,10 +14,10 @@ use tract_deconv::memory::{idle_bytes, release};
 use tract_deconv::spec::Direction;
 use tract_deconv::{Plan, PlanOptions};
 
-/// Makes this program a process in which the pool is as large as the knob says.
+/// The variable that turns this program into a process whose pool has that size.
 const POOL_BYTES: &str = "TRACT_DECONV_POOL_BYTES";
 
-/// Fresh pages that twenty runs may take for small blocks, which the pool does not have.
+/// The maximum number of fresh pages of twenty runs, for small blocks that are not in the pool.
 const FEW: usize = 20;
 
 fn main() -> TractResult<()> {
@@ -24,15 +26,15 @@ fn main() -> TractResult<()> {
         return Ok(());
     }
     if let Some(bytes) = std::env::var_os(POOL_BYTES) {
-        // 92 MB, which are more than the pool may hold: they are mapped at every run, or as the allocator likes
+        // 92 MB exceed the pool, so they are mapped at every run, or as the allocator decides.
         let Faults { told, idle, .. } = faults(&[300])?;
         ensure!(idle == 0, "{told}, with {bytes:?} for the pool");
         return Ok(());
     }
-    // 17 MB to 98 MB
+    // 17 MB to 98 MB.
     for sides in [&[128][..], &[200], &[300], &[200, 310, 230]] {
         let Faults { first, others, pages, idle, told } = faults(sides)?;
-        // where pages are huge, an output has few
+        // With huge pages, an output has few of them.
         ensure!(first < pages + pages / 2, "{told}");
         ensure!(others <= FEW, "{told}");
         ensure!(idle == pages * PAGE, "{told}");
@@ -40,7 +42,7 @@ fn main() -> TractResult<()> {
         ensure!(idle_bytes() == 0, "{told}");
     }
     released()?;
-    // off, and too small for the output
+    // The pool is off, and too small for the output.
     for bytes in ["0", "92000000"] {
         let status = Command::new(std::env::current_exe()?).env(POOL_BYTES, bytes).status()?;
         ensure!(status.success(), "with {POOL_BYTES}={bytes}: {status}");
@@ -48,7 +50,7 @@ fn main() -> TractResult<()> {
     Ok(())
 }
 
-/// What waits for outputs to come is resident memory, until it is released.
+/// Blocks kept for later outputs are resident memory until they are released.
 fn released() -> TractResult<()> {
     let layer = Layer::new(300)?;
     let bytes = layer.pages * PAGE;
@@ -62,21 +64,23 @@ fn released() -> TractResult<()> {
     Ok(())
 }
 
-/// Fresh pages of runs.
+/// The fresh pages of runs.
 struct Faults {
-    /// Of the first two of each layer.
+    /// Of the first two runs of each layer.
     first: usize,
-    /// Of twenty more.
+    /// Of twenty further runs.
     others: usize,
-    /// Those of an output of each layer, if they are not huge.
+    /// The pages of one output of each layer, if they are not huge.
     pages: usize,
-    /// Bytes that wait for outputs to come, at last.
+    /// The bytes kept for later outputs, after the last run.
     idle: usize,
     told: String,
 }
 
-/// The pages of an output should be those of an earlier one, which was dropped. Layers of several sizes take turns, and blocks of other sizes are allocated in between,
-/// of which small ones stay.
+/// Counts the fresh pages of layers of several sizes that alternate.
+///
+/// The pages of an output should be those of an earlier, dropped output. Blocks of other sizes are
+/// allocated in between, of which small ones stay.
 fn faults(sides: &[usize]) -> TractResult<Faults> {
     let layers: Vec<Layer> = sides.iter().map(|side| Layer::new(*side)).collect::<TractResult<_>>()?;
     let pages: usize = layers.iter().map(|layer| layer.pages).sum();
@@ -103,7 +107,7 @@ fn faults(sides: &[usize]) -> TractResult<Faults> {
 
 const PAGE: usize = 4096;
 
-/// A layer whose output is as large as 256 times a square's area.
+/// A layer whose output has 256 elements per position of a square.
 struct Layer {
     built: tract_deconv::Layer,
     packed: PackedFilter,
@@ -131,15 +135,15 @@ impl Layer {
     }
 }
 
-/// Pages that the process touched first, so far.
+/// Returns the number of pages that the process has touched for the first time so far.
 fn page_faults() -> TractResult<usize> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // the tenth field; the second is a name in parentheses
+    // It is the tenth field. The second one is a name in parentheses.
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     Ok(fields.nth(7).context("the field of page faults is missing")?.parse()?)
 }
 
-/// Bytes of memory that the process has, files that it maps aside.
+/// Returns the resident memory of the process in bytes, without mapped files.
 fn resident() -> TractResult<usize> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon is missing")?;

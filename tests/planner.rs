@@ -1,7 +1,8 @@
-//! The planner's decisions, as plain values: which strategy a shape gets, and why the better-ranked ones declined.
+//! The planner's decisions as plain values: the strategy of a shape, and why the better-ranked ones
+//! declined.
 //!
-//! Plans are made for machines by name: what is asserted does not depend on the machine that runs the tests, but for its
-//! architecture.
+//! Plans are made for named machines, so the assertions depend only on the architecture of the
+//! machine that runs the tests.
 #![cfg(target_arch = "x86_64")]
 
 use tract_core::internal::tract_itertools::Itertools;
@@ -12,7 +13,7 @@ use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Output
 use tract_deconv::{FilterLayout, PackedFilter};
 use tract_deconv::{Machine, Plan, PlanOptions, Strategy};
 
-/// Two spatial axes, square kernel, stride and pads alike on both.
+/// Returns a spec of two spatial axes with the same kernel, stride and pads.
 fn spec(channels: [usize; 2], group: usize, [kernel, stride, pad]: [usize; 3]) -> DeconvSpec {
     DeconvSpec {
         direction: Direction::Transposed,
@@ -39,7 +40,7 @@ fn plan(spec: &DeconvSpec, spatial: [usize; 2], options: &PlanOptions) -> TractR
     Plan::new(spec, &shape, None, DatumType::F32, options)
 }
 
-/// For a machine without tile registers.
+/// Returns options for a machine without tile registers.
 fn vectors() -> PlanOptions {
     PlanOptions::default().with_machine(Machine::ZEN4)
 }
@@ -48,12 +49,12 @@ fn tile_registers() -> PlanOptions {
     PlanOptions::default().with_machine(Machine::SAPPHIRE_RAPIDS)
 }
 
-/// For some instruction set, on a machine that has more.
+/// Returns options for an instruction set on a machine that has more.
 fn on(isa: Isa) -> PlanOptions {
     vectors().with_isa(isa)
 }
 
-/// The instruction sets of this architecture.
+/// Returns the instruction sets of this architecture.
 fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::ALL.iter().copied().filter(|isa| isa.is_compiled())
 }
@@ -64,7 +65,7 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
         (spec([512, 256], 1, [4, 2, 1]), [8, 8], true),
         (spec([256, 256], 1, [4, 2, 1]), [32, 24], true),
         (forward([64, 64], 1, [3, 1, 1]), [56, 56], true),
-        // channels of a group, of either kind, leave most of a product empty
+        // Few channels per group, input or output, leave most of a matrix product empty.
         (spec([128, 3], 1, [4, 2, 1]), [32, 32], false),
         (forward([3, 64], 1, [7, 2, 3]), [224, 224], false),
         (forward([256, 256], 32, [3, 1, 1]), [28, 28], false),
@@ -106,7 +107,8 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     for (spec, spatial, strategy) in cases {
         let plan = plan(&spec, spatial, &vectors())?;
         assert_eq!(plan.strategy(), strategy, "{spec:?}: {}", plan.explain());
-        // each better-ranked strategy says why not, and so does every rival whose cost was compared
+        // Each better-ranked strategy gives a reason, and so does each rival whose cost was
+        // compared.
         let declined: Vec<Strategy> = plan.declined().iter().map(|d| d.0).collect();
         assert!(Strategy::ALL.iter().copied().take_while(|s| *s != strategy).all(|s| declined.contains(&s)));
         assert!(!declined.contains(&strategy) && declined.iter().all_unique());
@@ -123,14 +125,15 @@ fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<(
     };
     let in_place = |spec, isa| reads(spec, isa, 56, "a window moving down the rows of the input in place");
     let one = forward([64, 64], 64, [3, 1, 1]);
-    // as many masked loads as results, against one copy for all of them
+    // In place it needs as many masked loads as results. A copy is made once for all results.
     let multiplied = forward([1, 56], 1, [3, 1, 1]);
     assert!(in_place(&one, Isa::Avx512)?);
     assert!(!in_place(&multiplied, Isa::Avx512)?);
-    // short rows leave lanes of a window empty; vectors over row ends do not, where rows keep their width
+    // Short rows leave lanes of a window empty. Vectors across row ends do not, if rows keep their
+    // width.
     let at_once = |spec, size| reads(spec, Isa::Avx512, size, "all rows of the input at once, in place");
     assert!(at_once(&one, 9)? && !at_once(&one, 56)? && !at_once(&forward([64, 64], 64, [3, 1, 0]), 9)?);
-    // loads of the portable kernels cannot leave out lanes
+    // Loads of the portable kernels can't mask lanes.
     assert!(!in_place(&one, Isa::Portable)?);
     Ok(())
 }
@@ -141,7 +144,7 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, 1, [2 * stride, stride, 1]) };
         let plan = plan(&spec, spatial, &vectors())?;
         assert_eq!(plan.strategy(), Strategy::Winograd, "{spec:?}: {}", plan.explain());
-        // among the others, too
+        // With one tap per phase.
         let tap_by_tap = DeconvSpec { kernel: spec.strides.clone(), ..spec.clone() };
         let plan = self::plan(&tap_by_tap, spatial, &vectors())?;
         assert_eq!(plan.strategy(), Strategy::DirectChannels, "{tap_by_tap:?}: {}", plan.explain());
@@ -149,11 +152,13 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
     Ok(())
 }
 
-/// A vector of channels is made of as many groups; what it reads, where that is not more than a vector, is picked from the input as it lies.
+/// A vector of output channels spans several groups. If its inputs are at most one vector, a lane
+/// gather reads them from the input in place.
 #[test]
 fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
     let layers = [([32, 32], 16, [3, 2, 1]), ([128, 128], 64, [4, 2, 1]), ([32, 64], 32, [3, 1, 1])];
-    // portable arrays have no instructions for it: there, neither strategy is always the better one
+    // Portable arrays have no instruction for lane gathers. There, neither strategy is always
+    // better.
     let sets = || instruction_sets().filter(|isa| *isa != Isa::Portable);
     for ((channels, group, geometry), isa) in layers.into_iter().flat_map(|layer| sets().map(move |isa| (layer, isa))) {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..spec(channels, group, geometry) };
@@ -163,11 +168,12 @@ fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
     Ok(())
 }
 
-/// Where it is more, their input and results are transposed: a vector of lanes takes several groups.
+/// If the inputs exceed a vector, a group batch is used: inputs and results are transposed, and a
+/// vector's lanes belong to several groups.
 #[test]
 fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
     let narrow = spec([160, 16], 8, [3, 2, 1]);
-    // channels first, the products of a position are made at once for about the same
+    // With channels first, computing the products of a position at once costs about the same.
     for (data_format, forced) in [(DataFormat::Nxc, None), (DataFormat::Ncx, Some(Strategy::DirectPositions))] {
         let bundled = forced.is_none();
         let spec = DeconvSpec { data_format, ..narrow.clone() };
@@ -178,7 +184,8 @@ fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
     Ok(())
 }
 
-/// Long kernels with few output channels, as those that turn a spectrum into a signal, whatever the number of frames.
+/// Long kernels with few output channels, as in layers that turn a spectrum into a signal, for any
+/// number of frames.
 #[test]
 fn long_kernels_overlap() -> TractResult<()> {
     let spec = DeconvSpec {
@@ -202,7 +209,7 @@ fn long_kernels_overlap() -> TractResult<()> {
     Ok(())
 }
 
-/// Axes along which nothing moves are one, whatever their number: a matrix product knows no rows.
+/// Pointwise axes are merged into one, as a matrix product does not depend on rows.
 #[test]
 fn pointwise_axes_are_folded() -> TractResult<()> {
     let pointwise = plan(&forward([64, 256], 1, [1, 1, 0]), [14, 15], &vectors())?;
@@ -273,7 +280,7 @@ fn a_layout_for_every_shape_does_not_count_on_folded_axes() -> TractResult<()> {
     for isa in instruction_sets() {
         let options = on(isa);
         let layout = Plan::shape_free_layout(&spec, &open, DatumType::F32, &options);
-        // along the first two axes nothing moves, or one of them is cropped
+        // The first two axes are pointwise, or one of them is cropped.
         for shape in [[1, 3, 6, 10, 6], [1, 4, 6, 10, 6], [1, 3, 8, 10, 6]] {
             let options = options.clone().with_layout(layout.clone());
             Plan::new(&spec, &shape, Some(&[3, 6, 14]), DatumType::F32, &options)?;
@@ -282,8 +289,8 @@ fn a_layout_for_every_shape_does_not_count_on_folded_axes() -> TractResult<()> {
     Ok(())
 }
 
-/// What a plan is made for is not what runs it: an instruction set that this CPU lacks is an error then, and planning for
-/// one without naming a machine is an error at once.
+/// A plan may be made for another machine. Running it fails if this CPU lacks the instruction set.
+/// Planning for a missing instruction set without naming a machine fails at once.
 #[test]
 fn plans_for_other_machines_exist_and_run_where_the_cpu_can() -> TractResult<()> {
     let spec = spec([16, 16], 1, [3, 2, 1]);
@@ -328,7 +335,7 @@ fn products_of_matrices_are_available_with_tile_registers_only() {
     }
 }
 
-/// Kernels of other architectures are not in the build, so that there is nothing to plan with.
+/// The build has no kernels of other architectures, so planning for them fails.
 #[test]
 fn other_architectures_are_refused() {
     let error = plan(&spec([16, 16], 1, [3, 2, 1]), [9, 9], &on(Isa::Neon)).unwrap_err().to_string();

@@ -1,6 +1,7 @@
-//! Outputs in blocks of the pool, in models: the same bits as in ordinary tensors wherever tract takes them.
+//! Outputs in blocks of the pool. Models must give the same bits as with ordinary tensors, however
+//! tract uses the outputs.
 //!
-//! The pool is the process's, so that one test runs at a time.
+//! The pool is global, so the tests run one at a time.
 
 mod common;
 
@@ -14,7 +15,7 @@ use tract_deconv::memory::{DEFAULT_POOL_BYTES, idle_bytes, release, set_pool_byt
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// With the pool as large as it is by default, and empty.
+/// Waits for the other tests, then makes the pool empty and sets its default size.
 fn alone() -> MutexGuard<'static, ()> {
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     set_pool_bytes(DEFAULT_POOL_BYTES);
@@ -22,15 +23,15 @@ fn alone() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// 8 channels become 6, each side twice as large.
+/// Returns a layer from 8 to 6 channels that doubles each spatial size.
 fn probe() -> Probe {
     Probe::new(&[1, 8, 24, 24], &[8, 6, 4, 4]).ints("strides", &[2, 2]).ints("pads", &[1, 1, 1, 1])
 }
 
-/// Bytes of its output.
+/// The size of its output in bytes.
 const OUTPUT: usize = 6 * 48 * 48 * 4;
 
-/// What a model gives without the pool, then twice with it.
+/// Checks that a model gives the same bits without the pool and twice with it.
 fn same_bits(model: &TypedModel, inputs: &[Tensor]) -> TractResult<()> {
     set_pool_bytes(0);
     let expected = run(model.clone(), inputs)?;
@@ -47,7 +48,7 @@ fn same_bits(model: &TypedModel, inputs: &[Tensor]) -> TractResult<()> {
     Ok(())
 }
 
-/// A layer, and nodes behind it; the last one gives `z`.
+/// Returns a layer followed by other nodes, of which the last one computes `z`.
 fn behind(nodes: Vec<Node>) -> TractResult<(Model, Vec<Tensor>)> {
     let probe = probe();
     let model = Model::opset(13).input("x", DatumType::F32, &sizes(probe.x.shape())).initializer("w", &probe.w);
@@ -126,7 +127,7 @@ fn in_the_body_of_a_scan() -> TractResult<()> {
     Ok(())
 }
 
-/// A layer over constants, the output of which is added to an input.
+/// Returns a layer whose operands are constants and whose output is added to an input.
 fn folded() -> TractResult<(TypedModel, Tensor)> {
     let probe = probe();
     let other = Random(5).tensor(DatumType::F32, &[1, 6, 48, 48]);
@@ -180,7 +181,7 @@ fn in_pulses() -> TractResult<()> {
     let _alone = alone();
     let mut dims = sizes(&[1, 8, 24, 24]);
     dims[2] = Dim::from("S");
-    // a second layer, which remembers rows
+    // The second layer keeps rows between pulses.
     let second = Random(9).tensor(DatumType::F32, &[5, 6, 3, 3]);
     let proto = Model::opset(13)
         .input("x", DatumType::F32, &dims)
@@ -240,19 +241,19 @@ fn it_is_released() -> TractResult<()> {
     let output = || runnable.run(tvec!(probe().x.into_tvalue()));
     drop(output()?);
     ensure!(idle_bytes() == OUTPUT, "{}", idle_bytes());
-    // on request
+    // On request.
     release();
     ensure!(idle_bytes() == 0);
     drop((output()?, output()?));
     ensure!(idle_bytes() == 2 * OUTPUT, "{}", idle_bytes());
-    // down to a limit
+    // Down to a limit.
     set_pool_bytes(2 * OUTPUT - 1);
     ensure!(idle_bytes() == OUTPUT, "{}", idle_bytes());
     set_pool_bytes(OUTPUT - 1);
     ensure!(idle_bytes() == 0);
     drop(output()?);
     ensure!(idle_bytes() == 0);
-    // with the last model, which an output outlives
+    // With the last model. An output may outlive it.
     set_pool_bytes(DEFAULT_POOL_BYTES);
     let late = output()?;
     drop(output()?);

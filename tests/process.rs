@@ -1,4 +1,5 @@
-//! The table of "What the process notices", in the crate's documentation, against the statics of the source.
+//! Compares the table "What the process notices" of the crate's documentation with the statics of
+//! the source.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// `file NAME` of each static that is not constant, those of unit tests left out.
+/// Returns `file NAME` of each static that is not constant, except for those of unit tests.
 fn statics(file: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
-    // unit tests stand in a module of their own, at the end of a file
+    // Unit tests are in a module of their own at the end of a file.
     let end = lines
         .windows(2)
         .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
@@ -28,7 +29,7 @@ fn statics(file: &str, text: &str) -> Vec<String> {
         let name = after.strip_prefix("mut ").unwrap_or(after).split(':').next().unwrap_or_default();
         let is_name =
             !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
-        // tables of functions, written by the compiler
+        // These are tables of functions, which never change.
         if declares && is_name && !after.contains("Kernels<") {
             found.push(format!("{file} {name}"));
         }

@@ -1,4 +1,5 @@
-//! What tract's own dump and profile show of an optimised model: our operator under the model's names, its strategy, its cost.
+//! tract's own dump and profile of an optimised model show our operator with the model's names, its
+//! strategy and its cost.
 
 mod common;
 
@@ -15,7 +16,8 @@ use tract_libcli::export::{GraphPerfInfo, audit_json};
 use tract_libcli::profile::{BenchLimits, extract_costs, profile};
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
-/// A deconvolution named `up`, with a bias, a residual and an activation, on an input of these rows.
+/// Returns a deconvolution named `up`, with a bias, a residual and an activation, for an input of
+/// this many rows.
 fn model(rows: Dim) -> TractResult<TypedModel> {
     let dt = DatumType::F32;
     let proto = Model::opset(13)
@@ -30,7 +32,7 @@ fn model(rows: Dim) -> TractResult<TypedModel> {
     load(&proto)
 }
 
-/// tract's dump, as JSON: the nodes.
+/// Returns the nodes of tract's dump, as JSON.
 fn dumped(model: &TypedModel) -> TractResult<Vec<Value>> {
     let mut annotations = Annotations::from_model(model)?;
     extract_costs(&mut annotations, model, &SymbolValues::default())?;
@@ -48,7 +50,8 @@ fn ours<'a>(nodes: &'a [Value], op: &str) -> TractResult<&'a Value> {
 fn a_dump_shows_operator_strategy_and_cost() -> TractResult<()> {
     let described = "onnx: transposed 2-d, NCX data, IOX filter, 6 to 6 channels in 1 group, kernel 3x3, strides 1x1, \
                      pads 1,1 and 1,1";
-    // per pair of channels, three taps at every position but the crops at the ends: 3·5-2 rows by 3·7-2 columns
+    // Per pair of channels, three taps per axis at every position, but for the crops at the ends:
+    // 3·5-2 rows by 3·7-2 columns.
     let cost = json!({"FMA(F32)": (36 * 13 * 19).to_string(), "Params(F32)": "324"});
     let decluttered = Stage::Decluttered.of(model(Dim::from(5))?)?;
     let nodes = dumped(&decluttered)?;
@@ -73,7 +76,7 @@ fn an_open_shape_is_costed_over_its_symbols_and_planned_when_it_runs() -> TractR
     let model = Stage::Optimised.of(model(Dim::from("H"))?)?;
     let nodes = dumped(&model)?;
     let node = ours(&nodes, "OptGroupedDeconv")?;
-    // nine taps at each of the input's positions
+    // Nine taps at each position of the input.
     assert_eq!(node["cost"]["FMA(F32)"], format!("{}*H", 36 * 9 * 7));
     let last = |node: &Value| node["info"].as_array().and_then(|lines| lines.last()).map(|line| line.to_string());
     let before = last(node).context("a line")?;
@@ -85,7 +88,7 @@ fn an_open_shape_is_costed_over_its_symbols_and_planned_when_it_runs() -> TractR
     Ok(())
 }
 
-/// The names of the deconvolutions of a model's file, sorted.
+/// Returns the names of the deconvolutions in a model file, sorted.
 fn names_in_file(path: &Path) -> TractResult<Vec<String>> {
     let graph = tract_onnx::onnx().proto_model_for_path(path)?.graph.context("a graph")?;
     let ours = graph.node.iter().filter(|node| node.op_type == "ConvTranspose");
@@ -136,7 +139,7 @@ fn a_profile_times_our_operator() -> TractResult<()> {
     let timed: Vec<&Value> = nodes.iter().filter(|node| node["op_name"] == "OptGroupedDeconv").collect();
     assert_eq!((timed.len(), &timed[0]["node_name"]), (1, &json!("up")));
     assert!(timed[0]["secs_per_iter"].as_f64().is_some_and(|seconds| seconds > 0.0), "{timed:?}");
-    // nothing else is left of what was folded
+    // The folded nodes are gone.
     let others = model.nodes.iter().filter(|node| !node.op_is::<Const>()).count();
     assert_eq!(others, 2, "{model}");
     Ok(())

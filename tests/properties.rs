@@ -1,7 +1,7 @@
-//! Random specs through every strategy on every instruction set this machine has, against the definition; half of them with
-//! steps that are applied as results are stored.
+//! Random specs through every strategy on every available instruction set, against the definition.
 //!
-//! `PROPTEST_CASES` sets the number of specs per property.
+//! Half of the specs have steps that are applied when results are stored. `PROPTEST_CASES` sets the
+//! number of specs per property.
 
 mod common;
 
@@ -23,23 +23,23 @@ use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Output
 use tract_deconv::{Activation, Step};
 use tract_deconv::{Plan, PlanOptions, Strategy as Algorithm};
 
-/// How large the specs of a property are.
+/// The sizes of a property's specs.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Products that one spec may cost; larger draws are cut down to it.
+    /// The maximum number of products of one spec. Larger draws are cut down to it.
     budget: usize,
-    /// Draws axes of at least this many cells half of the time.
+    /// Half of the draws have axes of at least this many positions.
     long: usize,
-    /// Of `PROPTEST_CASES`, one in so many is run.
+    /// The divisor of `PROPTEST_CASES` for this property.
     one_in: u32,
 }
 
 const SMALL: Scale = Scale { budget: 60_000, long: 7, one_in: 1 };
 
-/// Problems of several cache blocks, worth real threads.
+/// Problems of several cache blocks, which real threads share.
 const LARGE: Scale = Scale { budget: 6_000_000, long: 40, one_in: 16 };
 
-/// Sizes around the tiles: registers hold 4, 8 or 16 lanes, tiles a few registers. One less, one more, and ragged.
+/// Sizes around tile boundaries. Registers hold 4, 8 or 16 lanes, and tiles a few registers.
 const TILES: [usize; 20] = [1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 19, 31, 32, 33, 35, 48, 51];
 
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ fn line(direction: Direction, scale: Scale) -> impl Strategy<Value = Line> {
         prop_oneof![3 => 1usize..8, 1 => prop::sample::select(&TILES[..]), if scale.long > 7 { 4 } else { 1 } => long];
     let kernel = prop_oneof![6 => 1usize..=5, 1 => 6usize..=17];
     let stride = prop_oneof![8 => 1usize..=4, 1 => 5usize..=9];
-    // up to crops beyond all that the kernel reaches
+    // Up to crops beyond all that the kernel reaches.
     let pads = prop_oneof![6 => 0i64..=3, 4 => -3i64..=12, 1 => 13i64..=40];
     (input, kernel, stride, 1usize..=4, (pads.clone(), pads), 0usize..=9, 1usize..60).prop_map(
         move |(input, kernel, stride, dilation, (begin, end), output_padding, output)| {
@@ -82,7 +82,7 @@ fn line(direction: Direction, scale: Scale) -> impl Strategy<Value = Line> {
 }
 
 impl Line {
-    /// The nearest axis whose output is not empty.
+    /// Returns the nearest axis whose output is not empty.
     fn legal(mut self, direction: Direction) -> Line {
         let eff = ((self.kernel - 1) * self.dilation + 1) as i64;
         match direction {
@@ -100,7 +100,7 @@ impl Line {
         self
     }
 
-    /// One step towards the smallest axis there is.
+    /// Returns an axis one step closer to the smallest one.
     fn smaller(mut self) -> Line {
         let cut = |value: usize, least: usize| value - (value - least).div_ceil(4);
         (self.input, self.kernel) = (cut(self.input, 1), cut(self.kernel, 1));
@@ -110,7 +110,7 @@ impl Line {
         self
     }
 
-    /// No output of this axis is larger, whatever the padding rule.
+    /// Returns a bound of this axis's output, whatever the padding rule.
     fn largest_output(&self, direction: Direction) -> usize {
         let eff = (self.kernel - 1) * self.dilation + 1;
         let reach = match direction {
@@ -121,7 +121,7 @@ impl Line {
     }
 }
 
-/// `(group, channels in, channels out)`, channels inside the group.
+/// Draws `(group, channels in, channels out)`, with channels per group.
 fn channels() -> impl Strategy<Value = (usize, usize, usize)> {
     let tile = || prop::sample::select(&TILES[..]);
     prop_oneof![
@@ -153,7 +153,7 @@ fn padding(direction: Direction, lines: &[Line], kind: usize) -> (Padding, Optio
     }
 }
 
-/// Products (or cells to write) per batch and pair of channels.
+/// Returns the products, or elements to write, per batch and pair of channels.
 fn cost(direction: Direction, lines: &[Line]) -> usize {
     let cells: usize = lines.iter().map(|l| l.largest_output(direction)).product();
     let taps: usize = lines.iter().map(|l| l.kernel.div_ceil(if l.dilation > 1 { 1 } else { l.stride })).product();
@@ -207,20 +207,21 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
     )
 }
 
-/// One thread, and three: work is cut otherwise for more threads, however small.
+/// Executors of one thread and of three. Work is partitioned differently for several threads, even
+/// if it is small.
 fn executors() -> Vec<(usize, Executor)> {
     static POOL: std::sync::OnceLock<Executor> = std::sync::OnceLock::new();
     vec![(1, Executor::SingleThread), (3, POOL.get_or_init(|| Executor::multithread(3)).clone())]
 }
 
-/// How often each (strategy, instruction set) ran and declined.
+/// The runs and refusals of each (strategy, instruction set).
 type Counts = Mutex<BTreeMap<(String, Isa), (usize, usize)>>;
 
 fn fail(what: impl std::fmt::Display, error: impl std::fmt::Display) -> TestCaseError {
     TestCaseError::fail(format!("{what}: {error:#}"))
 }
 
-/// One to four steps, and what they add.
+/// Draws one to four steps and the tensors that they add.
 fn steps(case: &Case, output: &[usize], random: &mut Random) -> (Vec<Step>, Vec<Tensor>) {
     let compute = if case.dt == DatumType::F64 { DatumType::F64 } else { DatumType::F32 };
     let steps = 1 + random.below(4);
@@ -242,7 +243,8 @@ fn steps(case: &Case, output: &[usize], random: &mut Random) -> (Vec<Step>, Vec<
     (steps.collect(), residuals)
 }
 
-/// The steps on the definition's answer. None of them makes an error larger than the magnitude says.
+/// Applies the steps to the definition's result. No step increases an error by more than its
+/// magnitude tells.
 fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &[Tensor]) -> Answer<f64> {
     let c_axis = case.spec.data_format.c_axis(answer.y.ndim());
     let values = |tensor: &Tensor| -> Vec<f64> {
@@ -261,7 +263,7 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
             let channel = place[c_axis];
             match step {
                 Step::Activation(Activation::Max(low)) => *y = y.max(*low as f64),
-                // rises by less than 3/2: beyond 2 by one
+                // The slope is less than 3/2, and is 1 beyond 2.
                 Step::Activation(Activation::Gate { .. }) => {
                     (*y, *magnitude) = (*y * (*y * 0.25 + 0.5).clamp(0.0, 1.0), *magnitude * 1.5);
                 }
@@ -281,7 +283,7 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
 }
 
 fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
-    // or else a run finds the right answer of the one before in the block just freed
+    // Otherwise a run may find the right result of the previous one in a block just freed.
     tract_deconv::internals::fill_new_memory(true);
     let Case { spec, input, requested, dt, .. } = case;
     let requested = requested.as_deref();
@@ -309,15 +311,15 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         }
         Ok(Some(plan))
     };
-    // the same input with every dimension but the channels open
+    // The same input with all dimensions but the channels unknown.
     let scope = SymbolScope::default();
     let c_axis = spec.data_format.c_axis(input.len());
     let open: TVec<TDim> = (0..input.len())
         .map(|ax| if ax == c_axis { input[ax].to_dim() } else { scope.new_with_prefix("d").to_dim() })
         .collect();
     for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
-        // the reference has no kernels, so no instruction set
-        // the other kernels beside tile registers are those of 512-bit vectors
+        // The reference has no kernels, so it ignores the instruction set. The other kernels of the
+        // set with tile registers are those of 512-bit vectors.
         let skipped = |strategy| match strategy {
             Algorithm::Reference => isa != Isa::Portable,
             Algorithm::Amx => false,
@@ -371,9 +373,9 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Runs a property and prints what ran; every strategy of `needed` must have.
+/// Runs a property and prints the counts. Each strategy of `needed` must have run.
 fn property(name: &str, direction: Direction, types: &'static [DatumType], scale: Scale, needed: &[Algorithm]) {
-    // small problems are cut for threads, too
+    // Partition small problems for threads, too.
     TRACT_DECONV_SHARE_FROM.set(Some(0));
     let counts = Counts::default();
     let default = ProptestConfig::default();
@@ -385,7 +387,7 @@ fn property(name: &str, direction: Direction, types: &'static [DatumType], scale
     for ((strategy, isa), (ran, declined)) in &counts {
         report.push_str(&format!(" {strategy} on {isa}: {ran}/{declined};"));
     }
-    // past the capture of print!: the counts are part of the run's record
+    // This avoids the capture of `print!`, as the counts belong to the run's record.
     let _ = writeln!(std::io::stderr(), "{report}");
     if let Err(error) = result {
         panic!("{name}: {error}");
@@ -447,8 +449,10 @@ fn large_forward() {
     property("large_forward", Direction::Forward, &[DatumType::F32], LARGE, &[]);
 }
 
-/// Outputs of 34 MB, which strips write past the caches: planes whose rows are aligned, rows that are not, and planes that are not aligned alike; channels that are
-/// whole vectors, and others.
+/// Outputs of 34 MB, which accumulator blocks store past the caches.
+///
+/// The planes have aligned rows, or rows that are not aligned, or different alignments from plane
+/// to plane. The channels are whole vectors, or not.
 #[test]
 fn outputs_past_the_caches() -> TractResult<()> {
     tract_deconv::internals::fill_new_memory(true);
@@ -479,7 +483,7 @@ fn outputs_past_the_caches() -> TractResult<()> {
             let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { return Ok(None) };
             Ok(Some(Layer::new(plan.clone()).run(&x, &PackedFilter::pack(&spec, &plan.filter_layout(), &w)?, None)?))
         };
-        // the definition takes a minute; nothing there writes past the caches
+        // The definition would take a minute. Portable kernels never store past the caches.
         let want = by(Algorithm::DirectPositions, Isa::Portable)?.context("phases takes everything")?;
         let want = want.try_as_plain_ram()?.as_slice::<f32>()?;
         ensure!(size_of_val(want) > 32 << 20, "an output of {} elements is small", want.len());
@@ -489,9 +493,9 @@ fn outputs_past_the_caches() -> TractResult<()> {
         {
             let Some(got) = by(strategy, isa)? else { continue };
             let got = got.try_as_plain_ram()?.as_slice::<f32>()?;
-            // both may be off, on sums of six products of numbers up to one
+            // Both results may be off, for sums of six products of numbers up to one.
             let off = |(got, want): (&f32, &f32)| {
-                // nor is what is no number near
+                // Negated, so that NaN counts as wrong.
                 let near = f64::from(got - want).abs() <= 2.0 * tolerance(DatumType::F32, 6, 6.0, f64::from(*want));
                 !near
             };
@@ -511,7 +515,8 @@ fn outputs_past_the_caches() -> TractResult<()> {
     Ok(())
 }
 
-/// Depthwise layers of one phase, whose cases random specs seldom hit: every size around a vector and every reach past the edges.
+/// Depthwise layers of one phase, which random specs seldom draw: every size around a vector, and
+/// every reach past the edges.
 #[test]
 fn windows() {
     let counts = Counts::default();
@@ -555,31 +560,34 @@ fn windows() {
     }
 }
 
-/// Layers for transformed tiles, whose sums are longer than those of random specs: every number of taps that is split into twos and threes, every way of tiles to end.
+/// Layers for transformed tiles, whose sums are longer than those of random specs.
+///
+/// They include every number of taps that is split into twos and threes, and every way in which
+/// tiles end.
 #[test]
 fn transformed_tiles() {
     let counts = Counts::default();
     let mut ran = 0;
     let sizes = [[2usize, 3], [3, 2], [4, 9], [5, 5], [7, 4]];
-    // kernel, stride, dilation
+    // Kernel, stride, dilation.
     let lines =
         [(2, 1, 1), (3, 1, 1), (3, 1, 2), (4, 1, 1), (4, 2, 1), (5, 2, 1), (7, 2, 1), (8, 1, 1), (5, 3, 2), (6, 2, 3)];
     let directions = [Direction::Transposed, Direction::Forward];
     for (i, (((rank, line), size), direction)) in
         (1..=3usize).cartesian_product(lines).cartesian_product(sizes).cartesian_product(directions).enumerate()
     {
-        // what random numbers would do, in turns
+        // Replaces random numbers by values that alternate.
         let turn = |of: usize| (i / 2 + i / 7) % of;
         if rank == 3 && (i % 9 > 0 || line.0 > 4) {
             continue;
         }
-        // another number of taps along other axes
+        // A different number of taps on other axes.
         let other = lines[(i * 7 + 1) % lines.len()];
         let of_axes: TVec<(usize, usize, usize)> =
             (0..rank).map(|axis| if (axis + turn(2)).is_multiple_of(2) { line } else { other }).collect();
         let strides: TVec<usize> = match direction {
             Direction::Transposed => of_axes.iter().map(|line| line.1).collect(),
-            // one axis may not be for tiles
+            // One axis may not suit tiles.
             Direction::Forward => (0..rank).map(|axis| if rank > 1 && axis == turn(5) { 2 } else { 1 }).collect(),
         };
         let kernel: TVec<usize> = of_axes.iter().map(|line| line.0).collect();
@@ -618,7 +626,8 @@ fn transformed_tiles() {
     assert!(ran > 150, "{ran} layers had tiles to transform");
 }
 
-/// Transformed tiles in several strips of several blocks: against the sums of another strategy, as the definition takes long.
+/// Transformed tiles in several accumulator blocks and cache blocks, compared with another strategy
+/// because the definition takes long.
 #[test]
 fn transformed_tiles_of_large_layers() -> TractResult<()> {
     tract_deconv::internals::fill_new_memory(true);
@@ -660,7 +669,7 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
             let got = f64::from_tensor(&by(Algorithm::Winograd, isa)?);
             ensure!(got.len() == want.len());
             for (at, (got, want)) in got.iter().zip(&want).enumerate() {
-                // both may be off
+                // Both results may be off.
                 let allowed = 2.0 * tolerance(DatumType::F32, terms, terms as f64, *want);
                 ensure!((got - want).abs() <= allowed, "{isa}, {spec:?}: {got} for {want} at {at}");
             }
@@ -669,7 +678,8 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
     Ok(())
 }
 
-/// Layers whose input is read in place, in several blocks, or fetched ahead, whose last tile reaches past its end: against the definition.
+/// Layers whose input is read in place, in several blocks, or prefetched, and whose last tile
+/// reaches past the input's end, against the definition.
 #[test]
 fn input_in_place() -> TractResult<()> {
     tract_deconv::internals::fill_new_memory(true);

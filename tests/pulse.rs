@@ -1,5 +1,6 @@
-//! Streaming: what pulses give equals what the whole input gives, in every case that stock tract streams, and in some that
-//! it does not.
+//! Streaming: the pulses must give the same result as the whole input.
+//!
+//! The cases are all those that stock tract streams, and some that it does not.
 #![cfg(feature = "pulse")]
 
 mod common;
@@ -20,7 +21,7 @@ use tract_pulse::model::{PulsedModel, PulsedModelExt};
 
 const PULSES: [usize; 2] = [1, 4];
 
-/// A node that streams on an axis of its input.
+/// A node that streams on one axis of its input.
 struct Streamed {
     label: &'static str,
     axis: usize,
@@ -39,7 +40,7 @@ impl Streamed {
     }
 }
 
-/// What the built-in streams.
+/// The cases that the built-in operator streams.
 fn cases() -> Vec<Streamed> {
     let line = |k: usize| Probe::new(&[1, 4, 11], &[4, 3, k]);
     let plane = || Probe::new(&[2, 4, 7, 6], &[4, 2, 3, 4]);
@@ -103,15 +104,18 @@ fn property(model: &TypedModel, name: &str) -> TractResult<usize> {
     Ok(value.cast_to::<i64>()?.try_as_plain_ram()?.as_slice::<i64>()?[0] as usize)
 }
 
-/// When the length of a stream that ends with a whole pulse is told. One that ends within a pulse tells it with that pulse.
+/// The time at which the length of a stream becomes known if the stream ends with a whole pulse.
+/// Otherwise it is known with the pulse in which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     WithTheLast,
     WithTheNext,
 }
 
-/// Feeds pulses, NaN after the end, until `len` positions of the output are there; cuts the delay off. Inputs after the first
-/// are given at each pulse.
+/// Feeds pulses until there are `len` output positions, with NaN after the end, and removes the
+/// delay.
+///
+/// Inputs after the first are passed with each pulse.
 fn stream(model: TypedModel, inputs: &[Tensor], len: usize, told: Told) -> TractResult<Tensor> {
     let delay = property(&model, "pulse.delay")?;
     let (from, to) = (property(&model, "pulse.input_axes")?, property(&model, "pulse.output_axes")?);
@@ -143,7 +147,7 @@ fn stream(model: TypedModel, inputs: &[Tensor], len: usize, told: Told) -> Tract
     Tensor::stack_tensors(to, &found)?.slice(to, delay, delay + len)
 }
 
-/// But for rounding: sums that span two pulses are taken in another order.
+/// Compares up to rounding, as sums that span two pulses are added in another order.
 fn equal(want: &Tensor, got: &Tensor) -> TractResult<()> {
     let tolerance = match want.datum_type() {
         DatumType::F16 => 4e-3,
@@ -160,7 +164,7 @@ fn equal(want: &Tensor, got: &Tensor) -> TractResult<()> {
     Ok(())
 }
 
-/// The whole input, then pulses, through a model of either loader.
+/// Compares the whole input with pulses, for a model of either loader.
 fn check(
     model: &TypedModel,
     inputs: &[Tensor],
@@ -228,7 +232,8 @@ fn the_transform_streams_too() {
     }
 }
 
-/// The batch axis, cells before the first, SAME with a short kernel, output padding beyond the kernel's reach.
+/// Streaming on the batch axis, positions before the first one, SAME with a short kernel, and
+/// output padding beyond the kernel's reach.
 #[test]
 fn beyond_stock() {
     let line = |k: usize| Probe::new(&[1, 4, 11], &[4, 3, k]).bias(3);
@@ -247,7 +252,8 @@ fn beyond_stock() {
     }
 }
 
-/// Forward convolutions: kernels, strides, dilations and pads around the pulse, on either axis.
+/// Forward convolutions with various kernels, strides, dilations and pads, streaming on either
+/// axis.
 #[test]
 fn forward_convolutions_stream() {
     let line = |k: usize| Probe::conv(DatumType::F32, &[1, 4, 24], &[3, 4, k]).bias(3);
@@ -288,7 +294,8 @@ fn forward_convolutions_stream() {
     assert!(error.contains("pulse: pulse=4, it must be a multiple of the stride"), "{error}");
 }
 
-/// Behind a convolution, whose delay counts in input positions, and before another deconvolution.
+/// A layer after a convolution, whose delay counts input positions, and before another
+/// deconvolution.
 #[test]
 fn a_stream_that_comes_late() -> TractResult<()> {
     let probe = Probe::new(&[1, 4, 13], &[4, 4, 3]);
@@ -322,8 +329,8 @@ fn a_stream_that_comes_late() -> TractResult<()> {
     Ok(())
 }
 
-/// A transposed convolution that gives cells past its own end before the stream's end can be known, and a layer behind it that reads there:
-/// one of this crate, and tract's own.
+/// A transposed convolution has positions past its own end before the stream's end can be known.
+/// The next layer reads them, and it is this crate's or tract's own.
 #[test]
 fn what_follows_the_end_of_a_layer_is_zero() -> TractResult<()> {
     let layer =
@@ -331,7 +338,7 @@ fn what_follows_the_end_of_a_layer_is_zero() -> TractResult<()> {
     let first = || layer("ConvTranspose", "w", "x", "d");
     let convolution = || layer("Conv", "v", "d", "y").ints("pads", &[2, 2]);
     let cases = [
-        // kernel, the layers
+        // Label, kernel of the first layer, the two layers.
         ("trim", 2, first().ints("strides", &[2]).ints("pads", &[0, 2]), layer("ConvTranspose", "v", "d", "y")),
         ("crop, then a convolution", 2, first().ints("strides", &[2]).ints("pads", &[0, 3]), convolution()),
         ("SAME, kernel < stride", 1, first().ints("strides", &[3]).string("auto_pad", "SAME_LOWER"), convolution()),
@@ -353,7 +360,7 @@ fn what_follows_the_end_of_a_layer_is_zero() -> TractResult<()> {
             for pulse in [1, 2, 4] {
                 let context = || format!("{label}, length {size}");
                 check(&load(&proto)?, &x, 2, pulse, &Stage::ALL).with_context(context)?;
-                // the second layer by tract, where it is a forward one
+                // tract computes the second layer if it is a forward one.
                 let mixed = tract_onnx::onnx().with_deconv().model_for_proto_model(&proto)?.into_typed()?;
                 check(&mixed, &x, 2, pulse, &[Stage::Decluttered]).with_context(context)?;
             }
@@ -362,7 +369,7 @@ fn what_follows_the_end_of_a_layer_is_zero() -> TractResult<()> {
     Ok(())
 }
 
-/// Two to four layers of either direction, any padding, one after another.
+/// Chains of two to four layers of either direction with any padding.
 #[test]
 fn random_chains() -> TractResult<()> {
     let mut random = Random(2026);
@@ -379,7 +386,7 @@ fn random_chains() -> TractResult<()> {
     Ok(())
 }
 
-/// None where a layer would have no output.
+/// Returns none if a layer would have no output.
 fn chain(random: &mut Random, pulse: usize, size: usize) -> TractResult<Option<(TypedModel, Vec<String>)>> {
     let mut model = TypedModel::default();
     let symbol = model.symbols.sym("S");
@@ -433,7 +440,7 @@ fn chain(random: &mut Random, pulse: usize, size: usize) -> TractResult<Option<(
         if let Padding::OutputShape { shape: OutputShape::Dims(dims), .. } = &mut sized.padding {
             dims[0] = dims[0].eval(&SymbolValues::default().with(&symbol, size_of_x as i64));
         }
-        // no output, or less than none
+        // The output is empty or has no legal size.
         let Ok(shape) = sized.output_shape(&[1, 2, size]) else { return Ok(None) };
         size = shape[2];
         pulse = if forward { pulse / stride } else { pulse * stride };

@@ -1,4 +1,4 @@
-//! "Send and Sync" of the crate's documentation: checked by the compiler, for every public type.
+//! "Send and Sync" of the crate's documentation. The compiler checks it for every public type.
 
 use tract_deconv::Isa;
 use tract_deconv::explain::Concrete;
@@ -54,7 +54,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Strategy,
         ToTract,
     ];
-    // what `lib.rs` names at the root is in the list
+    // The list must contain each type that `lib.rs` exports at the root.
     let root = include_str!("../src/lib.rs");
     let named = root.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';'));
     let types = named.flat_map(|line| line.split(['{', '}', ',', ':', ' '])).filter(|word| {

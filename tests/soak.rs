@@ -1,6 +1,7 @@
-//! Runs without end over changing shapes: memory stays flat, plans are dropped, no thread and no handle is left.
+//! Endless runs over changing shapes. Memory stays constant, plans are dropped, and no thread or
+//! file handle leaks.
 //!
-//! A counting allocator stands for the whole process, so everything is one test at a time.
+//! The counting allocator is global, so there is one test at a time.
 
 mod common;
 
@@ -16,17 +17,19 @@ static LIVE: AtomicIsize = AtomicIsize::new(0);
 
 struct Counting;
 
-// SAFETY: forwards to the system's allocator, and counts beside it.
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments. Counting does
+// not touch the blocks.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the system allocator's too.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller upholds the contract of `dealloc`, and the block came from the
+        // system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -34,11 +37,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the process holds.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     live: isize,
-    /// Bytes of resident memory, threads, and open files, where Linux tells.
+    /// Resident bytes, threads and open files, if Linux tells.
     system: Option<(usize, usize, usize)>,
 }
 
@@ -68,7 +71,7 @@ fn soak(runs: usize) -> TractResult<()> {
         for i in 0..count {
             let (n, h, w) = (1 + random.below(2), 1 + random.below(12), 1 + random.below(12));
             let executor = executors[i % executors.len()].clone();
-            // now and then on a thread that ends, and takes its scratch memory along
+            // Some runs use a thread that then ends and frees its scratch memory.
             let y = match i % 100 {
                 0 => std::thread::scope(|scope| scope.spawn(|| runnable.run(tvec!(picture(n, h, w)))).join())
                     .map_err(|_| format_err!("a thread panicked"))?,
@@ -78,7 +81,8 @@ fn soak(runs: usize) -> TractResult<()> {
         }
         Ok(())
     };
-    // the same seventeen shapes, the largest last: caches and scratch memory are as full at every call
+    // The same seventeen shapes with the largest one last leave caches and scratch memory in the
+    // same state at every call.
     let settle = || -> TractResult<Held> {
         for executor in &executors {
             for h in (1..=12).rev().chain(8..=12) {

@@ -1,4 +1,5 @@
-//! The examples of OpenVINO's specification pages: the shapes that the pages state, and the definition's numbers.
+//! The examples of OpenVINO's specification pages must have the stated shapes and the definition's
+//! numbers.
 
 mod common;
 
@@ -13,7 +14,7 @@ use tract_deconv::{Dialect, Direction, explain};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::pb::tensor_shape_proto::dimension::Value;
 
-/// What a page states of a layer.
+/// The layer of an example, as the page states it.
 struct Layer {
     name: &'static str,
     direction: Direction,
@@ -56,7 +57,7 @@ fn layers() -> [Layer; 9] {
             0,
             &[1, 10, 8, 8],
         ),
-        // auto_pad is valid, and the pads are ignored
+        // auto_pad is valid, so the pads are ignored.
         transposed("convolution_backprop_data_output_shape", picture, &[1, 20, 10, 3, 3], 1, 0, &[1, 10, 450, 450]),
         forward("group_convolution_1d", &[1, 12, 224], &[4, 3, 1, 5], &[1, 4, 224]),
         forward("group_convolution_2d", &[1, 12, 224, 224], &[4, 3, 1, 5, 5], &[1, 4, 224, 224]),
@@ -71,7 +72,7 @@ impl Layer {
         ModelProto::decode(&*bytes).expect("a model")
     }
 
-    /// With other spatial sizes.
+    /// Returns the model with other spatial sizes.
     fn proto_for(&self, input: &[usize]) -> ModelProto {
         let mut proto = self.proto();
         let graph = proto.graph.as_mut().expect("a graph");
@@ -85,7 +86,7 @@ impl Layer {
         proto
     }
 
-    /// The filter as the definition has it.
+    /// Returns the filter in the definition's layout.
     fn grouped_filter(&self) -> ArrayD<f64> {
         let graph = self.proto().graph.expect("a graph");
         let filter = graph.initializer.iter().find(|tensor| tensor.name == "filter").expect("a filter");
@@ -102,12 +103,13 @@ impl Layer {
         filter.as_standard_layout().into_owned()
     }
 
-    /// The output's size on an axis of `x` cells: that of the page where the size is the page's.
+    /// Returns the output's size on an axis whose input size is `x`. For the page's own input size
+    /// it is the page's output size.
     fn output(&self, ax: usize, x: usize) -> usize {
         let stated = self.output[2 + ax];
         match self.direction {
             Direction::Forward => stated + x - self.data[2 + ax],
-            // one that is asked for does not grow with the input
+            // A requested size does not depend on the input.
             Direction::Transposed if self.name.ends_with("output_shape") => stated,
             Direction::Transposed => stated + self.stride * x - self.stride * self.data[2 + ax],
         }
@@ -135,7 +137,8 @@ fn facts_have_the_stated_shapes() -> TractResult<()> {
     Ok(())
 }
 
-/// At the page's own size up to two axes; three, where the output would take gigabytes, are made smaller.
+/// One and two axes have the page's own sizes. Three axes are made smaller, as their output would
+/// take gigabytes.
 #[test]
 fn runs_give_the_definitions_numbers() -> TractResult<()> {
     for layer in layers() {

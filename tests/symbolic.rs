@@ -1,4 +1,5 @@
-//! Symbolic batch and sizes: one runnable at many shapes, symbols set at every stage, shapes that only a run knows.
+//! Symbolic batch and spatial sizes: one runnable at many shapes, symbols set at every stage, and
+//! shapes known at run time only.
 
 mod common;
 
@@ -10,14 +11,14 @@ use common::run::{Stage, load, run};
 use std::collections::HashMap;
 use tract_core::internal::*;
 
-/// Two spatial axes, a batch; all symbols.
+/// An input of two spatial axes whose batch and sizes are symbols.
 fn dims() -> [Dim; 4] {
     ["N".into(), 4.into(), "H".into(), "W".into()]
 }
 
 const SHAPES: [[usize; 4]; 6] = [[1, 4, 3, 5], [2, 4, 1, 1], [3, 4, 8, 2], [1, 4, 3, 5], [0, 4, 2, 2], [1, 4, 17, 33]];
 
-/// One runnable, run at every shape.
+/// Runs one runnable at every shape.
 fn one_runnable(probe: Probe, rules: impl Fn(usize, usize) -> Vec<Rule>) -> TractResult<()> {
     let probe = probe.dims(&dims());
     for stage in Stage::ALL {
@@ -103,7 +104,7 @@ fn one_symbol_at_a_time() -> TractResult<()> {
         let dims = [dim(0, 0, "N"), 4.into(), dim(2, 1, "H"), dim(3, 2, "W")];
         probe.clone().dims(&dims).gives(&rules);
     }
-    // one symbol for two axes
+    // One symbol for two axes.
     let square = probe.clone().with_x(&[1, 4, 5, 5]).dims(&["N".into(), 4.into(), "S".into(), "S".into()]);
     square.gives(&[axis(2, 1, 1, 10), axis(3, 1, 0, 15)]);
     Ok(())
@@ -118,7 +119,7 @@ fn symbols_set_at_every_stage() -> TractResult<()> {
         let model = before.of(load(&probe.proto())?)?;
         let symbol = |name| model.symbols.get(name).with_context(|| format!("the model has no symbol {name}"));
         let all = HashMap::from([(symbol("N")?, 1.to_dim()), (symbol("H")?, 3.to_dim()), (symbol("W")?, 5.to_dim())]);
-        // all at once, and in two steps of which the first leaves symbols
+        // All symbols at once, and in two steps, after the first of which some symbols remain.
         let batch = model.symbols.new_with_prefix("B");
         let first = HashMap::from([(symbol("N")?, batch.to_dim() * 2 - 1), (symbol("W")?, 5.to_dim())]);
         let second = HashMap::from([(batch, 1.to_dim()), (symbol("H")?, 3.to_dim())]);
@@ -135,7 +136,7 @@ fn symbols_set_at_every_stage() -> TractResult<()> {
     Ok(())
 }
 
-/// A skip connection whose sizes are given as an expression: the facts must unify.
+/// A skip connection whose sizes are given as an expression. The facts must unify.
 #[test]
 fn sizes_that_meet_another_tensor() -> TractResult<()> {
     let mut random = Random(3);
@@ -160,7 +161,8 @@ fn sizes_that_meet_another_tensor() -> TractResult<()> {
     Ok(())
 }
 
-/// The size of the input is the number of non-zero values in another tensor: nothing but a run can know it.
+/// The size of the input is the number of nonzero values of another tensor, so it is known at run
+/// time only.
 #[test]
 fn a_size_that_only_the_run_knows() -> TractResult<()> {
     let probe = Probe::new(&[1, 1, 4], &[1, 2, 3]).ints("strides", &[2]).string("auto_pad", "SAME_LOWER");
@@ -209,7 +211,7 @@ fn output_shape_taken_from_another_tensor() -> TractResult<()> {
     for stage in Stage::ALL {
         let model = stage.of(load(&proto)?)?;
         let runnable = model.into_runnable()?;
-        // F = 8 and 12, the odd cell at the end
+        // F = 8 and 12, with the odd position at the end.
         for (size, begin) in [([8, 12], [0, 0]), ([7, 9], [0, 1]), ([6, 13], [1, 0])] {
             let target = Tensor::zero::<f32>(&[2, 1, size[0], size[1]])?;
             let y = runnable.run(tvec!(probe.x.clone().into_tvalue(), target.into_tvalue()))?.remove(0);
@@ -220,7 +222,8 @@ fn output_shape_taken_from_another_tensor() -> TractResult<()> {
     Ok(())
 }
 
-/// The ways in which exporters write "as large as the skip connection" and "twice as large as the input".
+/// The forms in which exporters write "as large as the skip connection" and "twice as large as the
+/// input".
 #[test]
 fn output_shapes_computed_by_the_graph() -> TractResult<()> {
     let probe = Probe::new(&[2, 4, 3, 5], &[4, 3, 4, 4]);
@@ -229,7 +232,7 @@ fn output_shapes_computed_by_the_graph() -> TractResult<()> {
     let one = |name: &str, index: &str| Node::new("Gather").named(name).inputs(&["whole", index]).output(name);
     let vector = |from: &str, to: &str| Node::new("Unsqueeze").named(to).inputs(&[from, "zero"]).output(to);
     let joined = || Node::new("Concat").named("size").int("axis", 0).inputs(&["high", "wide"]).output("size");
-    // "second" is a scalar of two
+    // "second" is a scalar with the value two.
     let doubled = |from: &str, to: &str| Node::new("Mul").named(to).inputs(&[from, "second"]).output(to);
     let of_the_skip: [(&str, Vec<Node>); 4] = [
         ("Slice", vec![shape_of("skip"), Node::new("Slice").inputs(&["whole", "two", "four"]).output("size")]),
@@ -304,11 +307,11 @@ fn output_shapes_computed_by_the_graph() -> TractResult<()> {
         for (before, after) in Stage::ALL.into_iter().flat_map(|b| Stage::ALL.map(|a| (b, a))) {
             let model = before.of(load(&proto)?).context(what)?;
             let text = model.to_string();
-            // tract casts no symbols, so that only the run knows what comes out of a cast
+            // tract does not cast symbols, so the result of a cast is known at run time only.
             let known = !text.contains("deconv_out");
             ensure!(known == (what != "Cast"), "{what}, {before:?}, known over symbols: {known}: {text}");
             for skip in skips {
-                // F = 8 and 12, the odd cell at the end
+                // F = 8 and 12, with the odd position at the end.
                 let begin = |full: usize, out: usize| (full.saturating_sub(out) / 2) as i64;
                 let rules = [axis(2, 1, begin(8, skip[2]), skip[2]), axis(2, 1, begin(12, skip[3]), skip[3])];
                 let expected = probe.expected(&rules);
@@ -325,7 +328,7 @@ fn output_shapes_computed_by_the_graph() -> TractResult<()> {
     Ok(())
 }
 
-/// How many plans this thread made: each is logged, a run is not.
+/// Counts the plans that this thread made. Each plan is logged, a run is not.
 mod plans {
     use std::cell::Cell;
     use std::sync::Once;
@@ -350,7 +353,7 @@ mod plans {
         fn flush(&self) {}
     }
 
-    /// Since the last call.
+    /// Returns the number of plans since the last call.
     pub fn made() -> usize {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| {
@@ -361,7 +364,8 @@ mod plans {
     }
 }
 
-/// One runnable fed ever new shapes: every result is right, the 16 most recent plans are kept, no more.
+/// One runnable with ever new shapes. Every result is right, and exactly the 16 most recent plans
+/// are kept.
 #[test]
 fn recent_shapes_are_planned_once() -> TractResult<()> {
     let probe = deconvolution().ints("pads", &[1, 0, 1, 0]).dims(&dims());
@@ -388,7 +392,8 @@ fn recent_shapes_are_planned_once() -> TractResult<()> {
     Ok(())
 }
 
-/// A value that is an ordinary tensor of integers, of every type that the operator takes.
+/// An output shape given by an ordinary tensor of integers, of every type that the operator
+/// accepts.
 #[test]
 fn output_shape_of_every_integer_type() -> TractResult<()> {
     let probe = Probe::new(&[2, 4, 5], &[4, 3, 4]);
@@ -410,7 +415,7 @@ fn output_shape_of_every_integer_type() -> TractResult<()> {
             for size in [12usize, 9, 15] {
                 let value = tensor1(&[size as i64]).cast_to_dt(dt)?.into_owned();
                 let y = runnable.run(tvec!(probe.x.clone().into_tvalue(), value.into_tvalue()))?.remove(0);
-                // F = 12; here same_upper has the odd cell at the beginning
+                // F = 12. Here same_upper puts the odd position at the beginning.
                 let total = 12usize.saturating_sub(size);
                 let rules = [axis(2, 1, (total - total / 2) as i64, size)];
                 probe.expected(&rules).check(&y).map_err(|e| format_err!("{stage:?}, {dt:?}: {e}"))?;

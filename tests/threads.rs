@@ -1,4 +1,5 @@
-//! Many threads, one runnable; and bit-equal results whoever computes them: see "Determinism" in the crate's documentation.
+//! One runnable on many threads, and results whose bits do not depend on the threads. See
+//! "Determinism" in the crate's documentation.
 
 mod common;
 
@@ -16,12 +17,14 @@ use tract_deconv::Step;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 
-/// More shapes than an op keeps plans for, small ones and some that are worth threads.
+/// Returns more shapes than an op keeps plans for. Some are small, and some are large enough for
+/// several threads.
 fn shapes() -> Vec<(usize, usize, usize)> {
     (0..30).map(|i| (1 + i % 2, 1 + i * 5 % 19, if i % 7 == 0 { 24 } else { 1 + i * 3 % 11 })).collect()
 }
 
-/// The calling thread alone, pools of sizes that cut work differently, and rayon's global one.
+/// Returns the calling thread alone, pools whose sizes partition work differently, and rayon's
+/// global pool.
 fn executors() -> Vec<(String, Executor)> {
     let mut executors = vec![
         ("the calling thread".to_string(), Executor::SingleThread),
@@ -53,10 +56,10 @@ fn one_runnable_on_many_threads() -> TractResult<()> {
         let mut runs = 0;
         for round in 0..3 {
             for i in 0..shapes.len() {
-                // every thread at another shape, and now and then two at the same one
+                // Every thread has another shape, and sometimes two threads have the same one.
                 let at = (i * (1 + 2 * (thread % 4)) + thread * 4 + round) % shapes.len();
                 let (n, h, w) = shapes[at];
-                // the executor changes from run to run
+                // The executor changes from run to run.
                 let (who, executor) = &executors[(i + thread) % executors.len()];
                 let y = multithread_tract_scope(executor.clone(), || state.run(tvec!(picture(n, h, w))))?.remove(0);
                 ensure!(y.as_bytes() == alone[at].as_bytes(), "{n}x{h}x{w} on {who}: other bits than alone");
@@ -85,7 +88,7 @@ fn a_model_loaded_again_gives_the_same_bits() -> TractResult<()> {
     Ok(())
 }
 
-/// Problems that are worth threads, at least one for each strategy.
+/// Returns problems large enough for several threads, at least one for each strategy.
 fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
     use Direction::{Forward, Transposed};
     vec![
@@ -93,19 +96,19 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
         (spec(Transposed, (400, 140, 1), &[4, 4], 1), 11, vec![1, 1]),
         (spec(Transposed, (24, 3, 1), &[9, 9], 4), 1, vec![61, 57]),
         (spec(Transposed, (40, 37, 1), &[4, 4], 2), 1, vec![27, 29]),
-        // sums in two chains, and sums longer than one
+        // Sums in two accumulation chains, and sums longer than a chain.
         (spec(Transposed, (64, 64, 8), &[4, 4], 2), 1, vec![61, 57]),
         (spec(Transposed, (300, 20, 1), &[3, 3], 2), 1, vec![9, 11]),
         (spec(Transposed, (64, 48, 1), &[16], 8), 1, vec![107]),
         (spec(Transposed, (16, 17, 1), &[3, 3, 3], 2), 1, vec![9, 8, 12]),
         (spec(Transposed, (36, 34, 2), &[2, 2], 2), 2, vec![31, 33]),
         (spec(Forward, (24, 33, 1), &[3, 3], 1), 1, vec![30, 29]),
-        // several strips of transformed tiles
+        // Several accumulator blocks of transformed tiles.
         (spec(Forward, (70, 33, 1), &[3, 3], 1), 1, vec![67, 60]),
         (spec(Transposed, (130, 2, 1), &[64], 16), 1, vec![301]),
         (spec(Transposed, (33, 33, 33), &[7], 2), 1, vec![40003]),
         (spec(Forward, (32, 32, 8), &[5], 3), 1, vec![100_007]),
-        // threads share the channels, of whole panels and a ragged one
+        // Threads share the channels, in whole panels and a partial one.
         (spec(Transposed, (900, 300, 1), &[4, 4], 2), 1, vec![3, 3]),
         (spec(Transposed, (500, 170, 1), &[3, 3, 3], 2), 1, vec![2, 3, 2]),
     ]
@@ -125,7 +128,7 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                 let x = random.tensor(dt, &input);
                 let w = random.tensor(dt, &spec.filter_shape()).into_arc_tensor();
                 let bias = random.tensor(dt, &[spec.out_channels]);
-                // a step that depends on the channel, and one that depends on the cell
+                // One step depends on the channel, the other on the element.
                 let slopes = random.tensor(f32, &[spec.out_channels]).into_arc_tensor();
                 let tail = [Step::PRelu(slopes), Step::Add];
                 for strategy in Strategy::ALL.iter().copied() {
@@ -134,7 +137,8 @@ fn plans_give_the_same_bits_on_any_number_of_threads() -> TractResult<()> {
                     if plan.strategy() == Strategy::Reference {
                         continue;
                     }
-                    // far above what is always shared: `LEAST_SHARED` in src/parallel/mod.rs
+                    // Far above the cost that is always shared, `LEAST_SHARED` in
+                    // src/parallel/mod.rs.
                     let cost = plan.cost().context("every strategy but the reference has a cost")?;
                     if cost < 5 << 18 {
                         continue;

@@ -1,8 +1,8 @@
-//! The transform `to_tract`: convolutions of ours become tract's own again, with the same numbers.
+//! The transform `to_tract` turns our convolutions back into tract's own, with the same numbers.
 
 mod common;
 
-/// Of an axis: input, kernel, stride, dilation, pads at the begin and the end, output padding.
+/// One axis: input, kernel, stride, dilation, pads at the beginning and the end, output padding.
 type Line = (usize, usize, usize, usize, i64, i64, usize);
 
 use common::probe::Probe;
@@ -27,7 +27,7 @@ fn count<O: tract_core::ops::Op>(model: &TypedModel) -> usize {
     model.nodes.iter().filter(|node| node.op_is::<O>()).count()
 }
 
-/// One layer: batch, sizes of its input, the bias.
+/// One layer with its batch, input sizes and bias.
 #[derive(Clone, Debug)]
 struct Layer {
     spec: DeconvSpec,
@@ -46,7 +46,7 @@ impl Layer {
         }
     }
 
-    /// The model and its inputs.
+    /// Returns the model and its inputs.
     fn model(&self) -> TractResult<(TypedModel, Vec<Tensor>)> {
         let mut random = Random(self.sizes.iter().sum::<usize>() as u64);
         let x = random.tensor(self.datum_type, &self.shape());
@@ -109,7 +109,7 @@ fn layer() -> impl Strategy<Value = Layer> {
             };
             let datum_type = if double { DatumType::F64 } else { DatumType::F32 };
             let layer = Layer { spec, batch, sizes: axes.iter().map(|a| a.0).collect(), bias, constant, datum_type };
-            // what tract can't compute is in a test of its own
+            // Layers that tract can't compute have a test of their own.
             let cropped = |ax: usize| {
                 let (size, kernel, stride, dilation, ..) = axes[ax];
                 let cells = (size - 1) * stride + (kernel - 1) * dilation + 1;
@@ -150,7 +150,7 @@ proptest! {
     }
 }
 
-/// With what folds into it already folded, and back and forth.
+/// Models with neighbouring steps already folded, and models transformed forth and back.
 #[test]
 fn loaded_models_come_back() -> TractResult<()> {
     let conv = Probe::conv(DatumType::F32, &[1, 4, 6, 7], &[6, 2, 3, 3]).group(2).bias(6).ints("strides", &[2, 1]);
@@ -173,7 +173,7 @@ fn loaded_models_come_back() -> TractResult<()> {
     Ok(())
 }
 
-/// What tract's operators have no words for stays, is named, and runs as before.
+/// Convolutions that tract's operators can't express are kept, listed, and run as before.
 #[test]
 fn what_can_not_be_said_is_named() -> TractResult<()> {
     let base = DeconvSpec {
@@ -221,7 +221,7 @@ fn what_can_not_be_said_is_named() -> TractResult<()> {
     Ok(())
 }
 
-/// Where the input's size is not known, tract takes what is padded for more than it is below zero.
+/// If the input's size is unknown, tract's arithmetic lets the padding go below zero.
 #[test]
 fn strides_over_more_than_the_kernel_need_a_known_size() -> TractResult<()> {
     let x = Random(2).tensor(DatumType::F32, &[1, 2, 7]);

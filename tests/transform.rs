@@ -1,4 +1,5 @@
-//! The transform `deconv`: tract's own deconvolutions in any typed model become ours, with the same numbers.
+//! The transform `deconv` replaces tract's own deconvolutions in any typed model, with unchanged
+//! results.
 
 mod common;
 
@@ -36,7 +37,7 @@ fn probes() -> Vec<Probe> {
         Probe::new(&[1, 2, 3, 2, 4], &[2, 3, 2, 2, 2]).ints("strides", &[2, 2, 2]).bias(3),
         plain().ints("strides", &[2, 2]).string("auto_pad", "SAME_UPPER"),
         plain().ints("strides", &[2, 2]).string("auto_pad", "SAME_LOWER"),
-        // of any size, as tract takes it
+        // Of any size, as tract accepts it.
         plain().ints("strides", &[2, 2]).ints("output_padding", &[5, 3]).bias(2),
         plain().run_time_weights().bias(2),
         Probe::typed(DatumType::F64, &[2, 4, 5], &[4, 2, 3]).bias(2),
@@ -77,7 +78,7 @@ fn symbols_stay() -> TractResult<()> {
     Ok(())
 }
 
-/// A deconvolution and an activation, as stock tract loads them; and an input.
+/// Returns a deconvolution and an activation, as stock tract loads them, and an input.
 fn with_activation() -> TractResult<(TypedModel, Tensor)> {
     let mut random = Random(5);
     let x = random.tensor(DatumType::F32, &[1, 4, 6, 7]);
@@ -91,7 +92,7 @@ fn with_activation() -> TractResult<(TypedModel, Tensor)> {
     Ok((load_stock(&proto)?.into_decluttered()?, x))
 }
 
-/// By name and JSON, as the `tract` crate does it.
+/// Applies the transform by name and JSON, as the `tract` crate does.
 fn with_options(mut model: TypedModel, json: serde_json::Value) -> TractResult<TypedModel> {
     let mut options = <dyn erased_serde::Deserializer>::erase(json);
     let transform = get_transform_with_params("deconv", &mut options)?.context("the transform is registered")?;
@@ -131,7 +132,7 @@ fn an_option_turns_fusion_off() -> TractResult<()> {
         let model = with_options(stock.clone(), json.clone())?.into_optimized()?;
         let op = model.nodes.iter().find_map(|node| node.op_as::<OptGroupedDeconv>()).context("the op is there")?;
         assert_eq!(op.epilogue, tail, "{json}");
-        // source, deconvolution, and the activation where it is left
+        // The source, the deconvolution, and the activation if it is not folded.
         assert_eq!(model.nodes.len(), 3 - tail.len() + count::<tract_core::ops::konst::Const>(&model), "{model}");
         want.close_enough(&run(model, std::slice::from_ref(&x))?[0], true)?;
     }
@@ -163,8 +164,9 @@ fn a_model_without_deconvolutions_is_left_alone() -> TractResult<()> {
     Ok(())
 }
 
-/// Whatever stock tract computes for the ONNX cases, right or wrong, stays the same: those that are committed, and those of the
-/// conformance folder where there is one.
+/// The transform keeps stock tract's results for the ONNX cases, right or wrong.
+///
+/// The cases are those committed and those of the conformance folder, if there is one.
 #[test]
 fn the_conformance_cases_keep_stock_numbers() {
     let mut files = case::own_files();
@@ -187,7 +189,8 @@ fn the_conformance_cases_keep_stock_numbers() {
         };
         let ours = guarded(|| {
             let model = transformed(stock)?;
-            // without overflow checks, stock tract runs output paddings below zero, which wrap around, and strides of zero
+            // Without overflow checks, stock tract runs strides of zero, and output paddings below
+            // zero, which wrap around.
             let reasons = left_to_tract(&model)?.into_iter().map(|left| left.reason);
             let refused = |reason: &String| reason.starts_with("output_padding: ") || reason.starts_with("strides: ");
             let left: Vec<bool> = reasons.map(|reason| reason.as_ref().is_some_and(refused)).collect();
@@ -195,7 +198,7 @@ fn the_conformance_cases_keep_stock_numbers() {
             Ok((run(model.into_optimized()?, &inputs)?.remove(0), !left.is_empty()))
         });
         if matches!(case.expect, Expect::Reject { .. }) {
-            // stock tract takes ill-formed nodes; ours may refuse them, but not panic
+            // Stock tract accepts ill-formed nodes. Ours may refuse them but must not panic.
             if let Err(Failure::Panic(e)) = ours {
                 failures.push(format!("{}: {e}", case.id));
             }
@@ -216,7 +219,7 @@ fn the_conformance_cases_keep_stock_numbers() {
     assert!(same > 50, "only {same} cases ran");
 }
 
-/// Cases without a tolerance are small integers, exact in every type.
+/// Compares results. Cases without a tolerance are small integers, exact in every type.
 fn near(got: &Tensor, want: &Tensor, tolerance: Option<f64>) -> bool {
     let values = |tensor: &Tensor| f64::from_tensor(tensor);
     let (tolerance, got_values, want_values) = (tolerance.unwrap_or(0.0), values(got), values(want));

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/data/conformance.json: cases of every dialect with their answers, from the definition alone.
+"""Writes tests/data/conformance.json: cases of every dialect with their results, from the definition alone.
 
     python3 tools/conformance_cases.py           writes the file
-    python3 tools/conformance_cases.py --check   compares the committed file with what would be written
+    python3 tools/conformance_cases.py --check   compares the committed file with a new one
 
-Needs nothing but Python. Answers are computed here, element by element, from the operators' definition: neither the crate
-nor another runtime takes part. All values are small integers, so that every type holds them exactly.
+It needs Python only. It computes the results element by element from the operators' definition, without the crate or
+another runtime. All values are small integers, so that every type holds them exactly.
 
-A tensor is `{dtype, shape, data}` or `{dtype, shape, seed}`; from a seed come values between -4 and 4.
+A tensor is `{dtype, shape, data}` or `{dtype, shape, seed}`. A seed gives values between -4 and 4.
 """
 
 import argparse
@@ -17,13 +17,13 @@ import pathlib
 import sys
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "tests/data/conformance.json"
-# Largest magnitude up to which a type holds every integer.
+# The largest magnitude up to which a type holds every integer.
 EXACT = {"f16": 2**11, "f32": 2**24, "f64": 2**53, "i8": 127, "i16": 2**15 - 1, "i32": 2**31 - 1, "i64": 2**53}
 EXACT |= {"u8": 255, "u16": 2**16 - 1, "u32": 2**32 - 1, "u64": 2**53}
 
 
 class Draw:
-    """Reproducible choices, whatever the version of Python."""
+    """Random choices that do not depend on the version of Python."""
 
     def __init__(self, seed):
         self.state = seed * 0x9E3779B97F4A7C15 % 2**64 or 1
@@ -73,7 +73,7 @@ def seeded(shape, seed, unsigned):
 
 
 def stored(array, dtype, seed, unsigned):
-    """As the file has it: by its seed where the reader can draw the same values."""
+    """Returns a tensor in the file's form. It is given by its seed if the reader can draw the same values."""
     tensor = {"dtype": dtype, "shape": array.shape}
     return tensor | ({"data": array.data} if unsigned else {"seed": seed})
 
@@ -86,7 +86,10 @@ def positions(sizes):
 
 
 def transposed(x, w, bias, geometry, out, begin):
-    """`x(n, c, i)`, `w(g, ci, co, k)` are functions; `out` and `begin` are given per spatial axis. Channels first."""
+    """Computes a transposed convolution, channels first.
+
+    `x(n, c, i)` and `w(g, ci, co, k)` are functions. `out` and `begin` have one value per spatial axis.
+    """
     batch, group, ci, co, spatial, kernel, strides, dilations = geometry
     y = Array([batch, group * co, *out])
     for n, g in itertools.product(range(batch), range(group)):
@@ -101,7 +104,7 @@ def transposed(x, w, bias, geometry, out, begin):
 
 
 def forward(x, w, bias, geometry, out, begin):
-    """As above, for the forward operator."""
+    """Computes a forward convolution, with the same arguments."""
     batch, group, ci, co, spatial, kernel, strides, dilations = geometry
     y = Array([batch, group * co, *out])
     for n, g, o in itertools.product(range(batch), range(group), range(co)):
@@ -132,7 +135,7 @@ def full(size, kernel, stride, dilation, output_padding):
 
 
 def onnx_axis(axis, rule, asked):
-    """Output size and cells cut at the beginning, for ONNX's ConvTranspose."""
+    """Returns output size and crop at the beginning of an axis, for ONNX's ConvTranspose."""
     whole = full(axis["size"], axis["kernel"], axis["stride"], axis["dilation"], axis["output_padding"])
     if asked is not None:
         small, big = halves(max(whole - asked, 0))
@@ -147,7 +150,7 @@ def onnx_axis(axis, rule, asked):
 
 
 def openvino_axis(axis, rule, asked):
-    """For OpenVINO's transposed operators."""
+    """Returns the same for OpenVINO's transposed operators."""
     whole = full(axis["size"], axis["kernel"], axis["stride"], axis["dilation"], axis["output_padding"])
     if asked is not None:
         small, big = halves(max(whole - asked, 0))
@@ -158,7 +161,7 @@ def openvino_axis(axis, rule, asked):
 
 
 def onednn_axis(axis, rule, _asked):
-    """For oneDNN Graph's ConvTranspose."""
+    """Returns the same for oneDNN Graph's ConvTranspose."""
     whole = full(axis["size"], axis["kernel"], axis["stride"], axis["dilation"], axis["output_padding"])
     if rule == "None":
         return whole - axis["begin"] - axis["end"], axis["begin"]
@@ -170,7 +173,7 @@ def onednn_axis(axis, rule, _asked):
 
 
 def forward_axis(axis, rule, _asked):
-    """For OpenVINO's forward operators."""
+    """Returns the same for OpenVINO's forward operators."""
     size, stride, reach = axis["size"], axis["stride"], extent(axis["kernel"], axis["dilation"])
     if rule in ("explicit", "valid"):
         begin, end = (axis["begin"], axis["end"]) if rule == "explicit" else (0, 0)
@@ -203,14 +206,14 @@ def axes_of(draw, rank, rule, is_forward):
 
 
 def case(draw, dialect, rule, rank, group, dtype="f32", op="ConvTranspose", formats=("NCX", None), asks=None):
-    """A case, or none where the drawn sizes leave no output, or one that the type does not hold."""
+    """Draws a case. Returns none if the drawn sizes give no output, or one that the type does not hold."""
     is_forward = op in ("Convolution", "GroupConvolution")
     axes = axes_of(draw, rank, rule, is_forward)
     list_of = lambda key: [axis[key] for axis in axes]
     ci, co, batch = draw.between(1, 3), draw.between(1, 3), draw.of(1, 1, 2)
     asked = [None] * rank
     if asks:
-        # fewer cells than there are, an odd number of them too, and now and then more
+        # Less than the whole output, with odd differences among them, and sometimes more.
         wholes = [full(a["size"], a["kernel"], a["stride"], a["dilation"], a["output_padding"]) for a in axes]
         asked = [max(1, whole - draw.of(0, 1, 1, 2, 3, 3, -1)) for whole in wholes]
     axis_rule = {"onnx": onnx_axis, "openvino": openvino_axis, "onednn": onednn_axis}[dialect]
@@ -254,7 +257,7 @@ def case(draw, dialect, rule, rank, group, dtype="f32", op="ConvTranspose", form
 
 
 def filter_layout(dialect, op, filter_format, group, ci, co, kernel):
-    """The shape of the filter, and where `(group, input channel of it, output channel of it, tap)` stands."""
+    """Returns the filter's shape, and the index of `(group, its input channel, its output channel, tap)`."""
     if dialect == "onnx":
         return [group * ci, co, *kernel], lambda g, c, o, k: (g * ci + c, o, *k)
     if dialect == "openvino":
@@ -293,7 +296,7 @@ def attributes_of(draw, dialect, op, rule, axes, group, formats, out):
 
 
 def drawn(seed, count, **what):
-    """`count` cases of a kind."""
+    """Draws `count` cases of one kind."""
     draw, cases = Draw(seed), []
     while len(cases) < count:
         made = case(draw, **{key: value(draw) if callable(value) else value for key, value in what.items()})
@@ -350,7 +353,7 @@ def hash_of(name):
 
 
 def refused():
-    """A node of each dialect with one thing wrong; the last value is what the error must name."""
+    """Returns nodes of each dialect with one fault each. The last value must be named in the error."""
     tensor = lambda shape, seed=7: {"dtype": "f32", "shape": shape, "seed": seed}
     onnx = ("onnx", "ConvTranspose", [1, 4, 5, 5], [4, 2, 3, 3], {"strides": [2, 2], "dilations": [1, 1]})
     explicit = {"pads_begin": [0, 0], "pads_end": [0, 0], "auto_pad": "explicit"}

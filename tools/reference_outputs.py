@@ -3,9 +3,10 @@
     python3 -m venv .venv && .venv/bin/pip install -r tools/requirements.txt
     .venv/bin/python tools/reference_outputs.py
 
-Inputs are seeded by the model's name, so that a second run with the same versions writes the same
-bytes. Symbols get the sizes below; no two of a model are equal, and none is a multiple of a stride.
-With --check, nothing is written: the fresh outputs are compared with the files at 1e-5 of their scale.
+Inputs are seeded by the model's name, so a second run with the same versions writes the same bytes. Symbols get the
+sizes below. No two sizes of a model are equal, and none is a multiple of a stride.
+
+With --check nothing is written. The new outputs are compared with the files, at 1e-5 of their scale.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def inputs_of(name, session):
 def run(name):
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    # The operators as written, without onnxruntime's fusions.
+    # Runs the operators as written, without onnxruntime's fusions.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(
         MODELS / name / "model.onnx", options, providers=["CPUExecutionProvider"]

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs the tests of the kernels and the random specs for aarch64, under emulation: the NEON kernels on a machine that has none.
+# Runs the tests of the kernels and the random specs for aarch64 under emulation, on a machine without NEON.
 #
 #   tools/test_arm.sh              unit tests and properties
-#   tools/test_arm.sh --test NAME  another set, as cargo test takes it
+#   tools/test_arm.sh --test NAME  another set, as cargo test accepts it
 #
-# On Debian, as root; on an aarch64 machine plain `cargo test` does it. The first build takes ten minutes or so and is kept in
-# target-arm. The emulator proves results, not speed.
+# It needs Debian and root. On an aarch64 machine plain `cargo test` runs the same tests. The first build takes about
+# ten minutes and is kept in target-arm. The emulator checks results, not speed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=aarch64-unknown-linux-gnu
-# Debian's compiler: its standard library for arm64 is a package too
+# Debian's compiler, as its standard library for arm64 is a package too.
 compiler=/usr/bin/rustc
 
 install_missing() {
@@ -23,7 +23,7 @@ install_missing() {
     apt-get install -y --no-install-recommends "${missing[@]}"
   fi
   if ! [ -d "$("$compiler" --print sysroot)/lib/rustlib/$target/lib" ]; then
-    # only its files: the package itself would pull in an arm64 system
+    # Unpack only the files, as installing the package would pull in an arm64 system.
     dpkg --add-architecture arm64
     apt-get update
     local folder

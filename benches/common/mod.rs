@@ -1,6 +1,7 @@
-//! What the benches share: workloads as specs, seeded tensors, the comparison that comes before any timing.
+//! Shared by the benches: workloads as specs, seeded tensors, and the comparison that precedes any
+//! timing.
 
-// each bench uses a part of it
+// Each bench uses a part of this module.
 #![allow(dead_code)]
 
 use serde::Deserialize;
@@ -9,7 +10,7 @@ use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Plan, PlanOptions};
 
-/// A line of `benches/workloads.json`.
+/// One operator of `benches/workloads.json`.
 #[derive(Deserialize)]
 pub struct Workload {
     pub name: String,
@@ -28,7 +29,7 @@ pub struct Workload {
     pub useful_flops: u64,
 }
 
-/// Every operator of `benches/workloads.json`.
+/// Reads all operators of `benches/workloads.json`.
 pub fn workloads() -> TractResult<Vec<Workload>> {
     #[derive(Deserialize)]
     struct File {
@@ -63,7 +64,7 @@ impl Workload {
     }
 }
 
-/// Values between -1 and 1, the same at every run.
+/// Returns values between -1 and 1 that are the same in every run.
 pub fn seeded(shape: &[usize], seed: u32) -> TractResult<Tensor> {
     let mut state = seed;
     let values = std::iter::repeat_with(|| {
@@ -113,7 +114,7 @@ impl Layer {
     }
 }
 
-/// Fails where an answer is further from another than 1e-4 of its largest magnitude.
+/// Fails if two results differ by more than 1e-4 of the largest magnitude.
 pub fn compare(what: &str, got: &Tensor, want: &Tensor) -> TractResult<()> {
     ensure!(got.shape() == want.shape(), "{what}: shape={:?}, {:?} is right", got.shape(), want.shape());
     let (got, want) = (got.try_as_plain_ram()?.as_slice::<f32>()?, want.try_as_plain_ram()?.as_slice::<f32>()?);

@@ -1,11 +1,13 @@
-"""Times the plugin of two builds against each other, on the rows and models that run.py knows.
+"""Times the plugin of two builds against each other, on the rows and models of run.py.
 
     compare.py BEFORE AFTER [--rows GLOB] [--set NAME] [--folders FOLDER ...] [--threads 1,2]
 
-BEFORE and AFTER are two programs `peers_runner` (`cargo bench --bench peers_runner --all-features --no-run` prints where
-one is). Each is a process of its own, and the two take turns while the other one is stopped. For every row it prints both
-medians, the median ratio of paired rounds (below 1: AFTER is faster), minor page faults per run, and what a fresh process
-holds after the runs. Both must give the row's answer before they are timed.
+BEFORE and AFTER are two builds of the program `peers_runner`. The command `cargo bench --bench peers_runner
+--all-features --no-run` prints the path of one. Each runs in a process of its own. The two take turns, and one is
+stopped while the other runs. Both must give the row's result before they are timed.
+
+For each row the script prints both medians, the median ratio of paired rounds (below 1: AFTER is faster), the minor
+page faults per run, and the memory that a fresh process holds after the runs.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from worker import EngineError, Worker
 
 
 def processor():
-    """What the kernel calls the CPU, family and model included."""
+    """Returns the CPU's name, family and model as the kernel reports them."""
     fields = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
     fields = {name.strip(): value.strip() for name, value in fields.items()}
     return " ".join(f"{name}={fields[name]}" for name in ("model name", "cpu family", "model") if name in fields)
@@ -59,7 +61,7 @@ class Side:
         self.worker.stop()
 
     def resident(self):
-        """Anonymous memory that the process holds between runs, in MiB."""
+        """Returns the anonymous memory that the process holds between runs, in MiB."""
         return self.worker.memory("RssAnon") / 2**20
 
 

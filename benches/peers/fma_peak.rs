@@ -1,14 +1,17 @@
-//! What the cores can do at best: independent chains of fused multiply-adds that never leave the registers.
+//! The peak throughput of the cores: independent chains of fused multiply-adds that stay in
+//! registers.
 
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Chains in flight: above latency × units (4 × 2 on current cores), below the 16 registers of AVX2.
+/// The number of chains: above latency × units (4 × 2 on current cores), below the 16 registers of
+/// AVX2.
 const CHAINS: usize = 12;
 const STEPS: usize = 20_000;
 
-/// Floating-point operations a second (two for a multiply-add) of `threads` threads that run for `time` together.
+/// Returns the floating-point operations per second (two per multiply-add) of `threads` threads
+/// that run together for `time`.
 pub fn measure(threads: usize, time: Duration) -> f64 {
     let (steps, lanes) = widest();
     let start_line = Barrier::new(threads);
@@ -25,14 +28,14 @@ pub fn measure(threads: usize, time: Duration) -> f64 {
                 (calls * 2 * STEPS * CHAINS * lanes) as f64 / start.elapsed().as_secs_f64()
             })
         });
-        // All threads are spawned before the first is joined, or the barrier would never open.
+        // All threads must be spawned before the first is joined, or the barrier never opens.
         let runs: Vec<_> = runs.collect();
         runs.into_iter().map(|run| run.join().unwrap_or(0.0)).collect::<Vec<f64>>()
     });
     rates.iter().sum()
 }
 
-/// The widest loop that this CPU runs, and its lanes.
+/// Returns the widest loop that this CPU runs, and its number of lanes.
 fn widest() -> (fn(f32), usize) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -48,7 +51,8 @@ fn widest() -> (fn(f32), usize) {
     (portable, 4)
 }
 
-/// Vectorised by the compiler for the target's baseline; with a fused multiply-add only where that has one.
+/// A loop that the compiler vectorises for the target's baseline. It fuses the multiply-add only if
+/// the baseline can.
 fn portable(x: f32) {
     let mut sums = [[x; 4]; CHAINS];
     for _ in 0..STEPS {

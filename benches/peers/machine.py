@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""Describes the machine of a measurement."""
 
 import os
 import platform
@@ -39,7 +39,7 @@ def describe():
 
 
 def stolen_ms():
-    """Time that the hypervisor gave to others, over all cores since boot."""
+    """Returns the time that the hypervisor gave to other machines, summed over all cores since boot, in ms."""
     return int(read("/proc/stat").split()[8]) * 1000 // os.sysconf("SC_CLK_TCK")
 
 

@@ -1,7 +1,7 @@
-"""Writes the model, input and float64 answer of each workload into benches/peers/.cache/<row>/.
+"""Writes the model, input and float64 result of each workload into benches/peers/.cache/<row>/.
 
-Run alone it fills the cache; run.py calls `prepare` for the rows that it needs. Weights and inputs are random,
-seeded with the row's name, so every machine benchmarks the same files.
+Run as a program it fills the cache. run.py calls `prepare` for the rows that it needs. Weights and inputs are
+random and seeded with the row's name, so every machine benchmarks the same files.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import reference
 import workloads
 
 CACHE = Path(__file__).resolve().parent / ".cache"
-# Raised when the files change for the same row.
+# Raise it when the files of the same row change.
 GENERATOR = 1
 
 
@@ -47,7 +47,7 @@ class Builder:
         return self.constant(mean + scale * self.random.standard_normal(shape))
 
     def convolution(self, row, x, bias=True, gain=1.0, **extra):
-        """A node with the geometry of a workload row."""
+        """Adds a node with the geometry of a workload row."""
         inputs = [x, self.normal(workloads.weight_shape(row), gain / workloads.fan_in(row) ** 0.5)]
         if bias:
             inputs.append(self.normal(row["out_channels"], 0.1))
@@ -63,7 +63,7 @@ class Builder:
         return self.node("ConvTranspose", inputs, output_padding=row["output_padding"], **attributes)
 
     def conv(self, op, x, out_channels, kernel, rank=2, stride=1, pad=0, dilation=1, **extra):
-        """A node with the same sizes on every axis, on the current channel count."""
+        """Adds a node with the same sizes on every axis and the current number of channels."""
         row = {"op": op, "in_channels": self.channels, "out_channels": out_channels, "group": 1,
                "kernel": [kernel] * rank, "strides": [stride] * rank, "pads": [pad] * 2 * rank,
                "dilations": [dilation] * rank, "output_padding": [0] * rank}
@@ -82,7 +82,7 @@ class Builder:
         return self.node("LeakyRelu", [x], alpha=alpha)
 
     def model(self, shape=None):
-        """The model whose output, always named y, is the last node's."""
+        """Returns the model. Its output is that of the last node, and always named y."""
         self.nodes[-1].output[0] = "y"
         y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)
         graph = helper.make_graph(self.nodes, "workload", [self.input], [y], self.initializers)
@@ -92,7 +92,7 @@ class Builder:
 
 
 def operator(row, builder):
-    """The row's node; channels last through a Transpose at each end, as ONNX's operator is channels first."""
+    """Adds the row's node. Channels-last data passes a Transpose on each side, as ONNX's operator is channels-first."""
     rank = len(row["kernel"])
     if row["layout"] == "NCX":
         return builder.convolution(row, "x")
@@ -102,7 +102,7 @@ def operator(row, builder):
 
 
 def operator_in_onednn_dialect(row, builder):
-    """The same channels-last node without Transposes: oneDNN's ConvTranspose, with ONNX's weights layout."""
+    """Adds the same channels-last node without Transposes: oneDNN's ConvTranspose with ONNX's layout of weights."""
     return builder.convolution(row, "x", domain="onednn", data_format="NXC", weights_format="IOX")
 
 
@@ -148,7 +148,7 @@ def hifigan_v1_100f(b):
         for size in (3, 7, 11):
             y = x
             for dilation in (1, 3, 5):
-                # A small gain keeps nine residual additions a stage from growing the signal into Tanh's plateau.
+                # With a small gain, the nine residual additions per stage don't drive the signal into Tanh's plateau.
                 inner = conv(b.leaky_relu(y, 0.1), channels, size, dilation, gain=0.5)
                 y = b.node("Add", [y, conv(b.leaky_relu(inner, 0.1), channels, size, gain=0.5)])
             stacks.append(y)
@@ -172,7 +172,7 @@ TOPOLOGIES = {build.__name__: build for build in (dcgan64, unet256, hifigan_v1_1
 
 
 def prepare(row, mnn=True):
-    """The row's folder in the cache, made unless it is there already."""
+    """Returns the row's folder in the cache, and fills it if it is missing."""
     folder = CACHE / row["name"]
     stamp = folder / "row.json"
     made_from = json.dumps({"generator": GENERATOR, **row})
@@ -190,9 +190,9 @@ def prepare(row, mnn=True):
 
 
 def write(row, folder):
-    # The channels-last rows hold the numbers of their channels-first row.
+    # A channels-last row has the same values as its channels-first row.
     seed = zlib.crc32(row.get("ncx_row", row["name"]).encode())
-    # Builder reads the channel count at axis 1; an operator's row brings its own.
+    # Builder reads the number of channels at axis 1. An operator's row has its own.
     builder = lambda: Builder(seed, workloads.input_shape(row))
     b = builder()
     if "op" in row:
@@ -215,7 +215,7 @@ def write(row, folder):
 
 
 def copy(row, folder):
-    """A model of somebody's with its inputs and its first output, of the shapes that those have: every engine gets fixed ones."""
+    """Copies a foreign model with its inputs and first output. Every engine gets the fixed shapes of these."""
     source = Path(row["folder"])
     model, io = onnx.load(source / "model.onnx"), np.load(source / "io.npz")
     initialised = {tensor.name for tensor in model.graph.initializer}
@@ -226,7 +226,7 @@ def copy(row, folder):
             dim.dim_value = size
         np.save(folder / f"x{at}.npy", x)
     outputs = [value.name for value in model.graph.output]
-    # what is declared of results holds for other inputs, too
+    # The declared shapes of results may not fit the fixed shapes.
     del model.graph.value_info[:]
     for value in model.graph.output:
         for dim, size in zip(value.type.tensor_type.shape.dim, io["out__" + value.name].shape):
@@ -237,10 +237,10 @@ def copy(row, folder):
 
 
 def convert_to_mnn(folder):
-    """Leaves no model.mnn when the converter fails: the engine then reports the row as not loaded.
+    """Converts a model for MNN. If that fails there is no model.mnn, and the engine reports the row as not loaded.
 
-    The converter's extension module is called directly: the package's `mnnconvert` program first installs a
-    logging client with pip and then reports each conversion to a server.
+    This calls the converter's extension module directly. The package's `mnnconvert` program first installs a logging
+    client with pip, and then reports each conversion to a server.
     """
     call = "import sys, _tools; _tools.mnnconvert(sys.argv)"
     arguments = ["-f", "ONNX", "--modelFile", folder / "model.onnx", "--MNNModel", folder / "model.mnn",

@@ -1,7 +1,7 @@
-"""One peer runtime behind the line protocol of runner.rs: `peer.py` reads commands, answers, and times.
+"""One peer runtime behind the line protocol of runner.rs. `peer.py` reads commands, writes answers, and times runs.
 
-Each engine is used the way that is fastest for it and that leaves a dense answer in the model's own layout:
-onnxruntime allocates the output of each run, OpenVINO and MNN write into the one they own.
+Each engine is used in its fastest mode that leaves a dense result in the model's own layout. onnxruntime allocates
+the output of each run. OpenVINO and MNN write into an output that they own.
 """
 
 import gc
@@ -37,7 +37,7 @@ class OnnxRuntime:
 
 class OpenVino:
     def __init__(self):
-        # Its telemetry would fork a process that reports to a server; without the package it does neither.
+        # OpenVINO's telemetry would fork a process that reports to a server. Without the package it does neither.
         sys.modules["openvino_telemetry"] = None
         import openvino
         self.library = openvino
@@ -51,7 +51,7 @@ class OpenVino:
             self.request.set_input_tensor(at, self.library.Tensor(x, shared_memory=True))
 
     def run(self):
-        # Without share_outputs the answer would be copied once more.
+        # Without share_outputs the result would be copied once more.
         return self.request.infer(None, share_outputs=True)
 
     def answer(self):
@@ -60,8 +60,8 @@ class OpenVino:
 
 
 class Mnn:
-    # The module interface, not the older session one: that may reuse the input's memory, so that a second run
-    # would compute on garbage unless the input is copied in again.
+    # This is the module interface. The older session interface may reuse the input's memory, so a second run would
+    # compute on garbage unless the input is copied in again.
     def __init__(self):
         import MNN
         self.library = MNN
@@ -90,7 +90,7 @@ ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn}
 class Peer:
     def __init__(self, engine):
         self.make, self.xs = ENGINES[engine], None
-        # The library itself is loaded here: `load` is for the model.
+        # Loads the library itself here, as `load` is for the model.
         self.engine = self.make()
 
     def command(self, line):
@@ -130,7 +130,7 @@ class Peer:
 
 
 def main():
-    # The engines print to standard output: they get standard error, and the protocol keeps the pipe.
+    # The engines print to standard output. They get standard error instead, and the protocol keeps the pipe.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     gc.disable()
@@ -138,7 +138,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = " ".join(["ok", *map(str, peer.command(line.rstrip("\n")))])
-        except Exception as error:  # whatever an engine throws is the row's result, not this process's end
+        except Exception as error:  # any exception of an engine is the row's result, and must not end this process
             answer = "error " + " ".join(f"{type(error).__name__}: {error}".split())
         print(answer, file=answers, flush=True)
 

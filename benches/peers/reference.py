@@ -1,4 +1,4 @@
-"""The float64 answer of a model, by the operators' definitions: what every engine is compared with."""
+"""Computes the float64 result of a model by the operators' definitions. Every engine is compared with it."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import workloads
 
 
 def evaluate(model, x):
-    """The first output of an ONNX model in float64, and the useful flops of its convolutions."""
+    """Returns the first output of an ONNX model in float64, and the useful flops of its convolutions."""
     graph = model.graph
     values = {tensor.name: numpy_helper.to_array(tensor).astype(np.float64) for tensor in graph.initializer}
     values[graph.input[0].name] = x.astype(np.float64)
@@ -27,7 +27,7 @@ def evaluate(model, x):
 
 
 def geometry(op_type, attributes, x, w):
-    """The workload row that a node would be."""
+    """Returns the geometry of a node as a workload row."""
     rank, group = x.ndim - 2, attributes.get("group", 1)
     transposed = op_type == "ConvTranspose"
     return {
@@ -40,12 +40,12 @@ def geometry(op_type, attributes, x, w):
 
 
 def convolve(row, x, w, bias=None):
-    """Convolution or its transpose, one matrix product a tap over the whole image."""
+    """Computes a convolution or its transpose, with one matrix product per tap over the whole image."""
     n, g, rank = row["batch"], row["group"], len(row["kernel"])
     co, ci = row["out_channels"] // g, row["in_channels"] // g
     out = workloads.output_spatial(row)
     transposed = row["op"] == "conv_transpose"
-    # The axis that is strided over, with the pads still on it: the output's when transposed, else the input's.
+    # The size of the strided side with its padding: that of the output if transposed, else that of the input.
     begin, end = row["pads"][:rank], row["pads"][rank:]
     long = [o + pb + pe for o, pb, pe in zip(out if transposed else row["input_spatial"], begin, end)]
     inner = tuple(slice(pb, size - pe) for pb, pe, size in zip(begin, end, long))

@@ -1,6 +1,6 @@
-"""Turns what run.py measured into a table, a chart and a verdict.
+"""Turns the measurements of run.py into a table, a chart and a verdict.
 
-`report.py results.json` writes report.md and chart.svg beside the file again.
+`report.py results.json` writes report.md and chart.svg next to the file again.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-# The plugin on the same shape in channels-first layout, measured within the rounds of a channels-last row.
+# The plugin on the same shape in channels-first layout, measured in the same rounds as a channels-last row.
 NCX = "plugin on NCX"
 # The plugin without its forward convolutions, in whole models.
 DECONV = "deconv"
@@ -29,7 +29,7 @@ def median_us(engine):
 
 
 def paired(slow, fast):
-    """Median and quartiles over the rounds of how many times as long `slow` took."""
+    """Returns median and quartiles, over the rounds, of the time of `slow` divided by that of `fast`."""
     ratios = [a / b for a, b in zip(slow["rounds_us"], fast["rounds_us"])]
     if len(ratios) < 2:
         return ratios[0], ratios[0], ratios[0]
@@ -38,18 +38,18 @@ def paired(slow, fast):
 
 
 def subject_of(results):
-    """The engine under test: the plugin, or stock tract in a run without one."""
+    """Returns the engine under test: the plugin, or stock tract in a run without the plugin."""
     return "plugin" if any("plugin" in result["engines"] for result in results) else "stock"
 
 
 def rivals(result, subject):
-    """The other engines that are right, fastest first."""
+    """Returns the other engines with right results, fastest first."""
     times = {label: median_us(engine) for label, engine in result["engines"].items() if label not in (subject, NCX, DECONV)}
     return sorted((label for label, time in times.items() if time), key=times.get)
 
 
 def ratio_to_fastest(result, subject):
-    """(median, quartiles) against the fastest rival, or None when one of the two is missing."""
+    """Returns (median, quartiles) against the fastest rival, or None if either engine is missing."""
     others = rivals(result, subject)
     own = result["engines"].get(subject)
     if not others or not own or median_us(own) is None:
@@ -88,7 +88,7 @@ def cell(engine):
 
 
 def one_line(result):
-    """Progress on the terminal."""
+    """Returns a line of progress for the terminal."""
     if "peak_flops" not in result:
         cells = [f"{label} {fresh(engine, cold)} ms {fresh(engine, peak)} MiB" for label, engine in result["engines"].items()]
         return f"{result['row']}  {result['threads']}T  " + "  ".join(cells)
@@ -114,7 +114,7 @@ def table(results, subject):
 
 
 def summary(results, subject):
-    """One line a group: geometric mean, worst row, how many rows are behind."""
+    """Returns one line per group with the geometric mean, the worst row and the number of rows behind."""
     lines = ["| rows | geometric mean | worst row | behind |", "|---|---:|---|---:|"]
     groups = {title: [r for r in results if r["group"] == group] for group, title in GROUPS.items()}
     groups["Grouped and depthwise shapes"] = [result for result in results if result["grouped"]]
@@ -163,7 +163,7 @@ def machine_table(results):
 
 
 def write(results, folder):
-    """report.md and chart.svg; false when the engine under test was wrong or failed anywhere."""
+    """Writes report.md and chart.svg. Returns false if the engine under test was wrong or failed anywhere."""
     rows = results["results"]
     subject = subject_of(rows)
     text = f"# {NAMES[subject]} against its peers\n\n{machine_table(results)}\n\n"
@@ -187,7 +187,7 @@ def write(results, folder):
 
 
 def chart(results, subject, path):
-    """Every engine's speed on every row, relative to the subject's fastest rival; one panel a thread count."""
+    """Draws every engine's speed on every row, relative to the subject's fastest rival, one panel per thread count."""
     rows = [row for row in results["results"] if row["group"] != "floor"]
     if not rows:
         return

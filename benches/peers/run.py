@@ -1,8 +1,8 @@
 """Benchmarks the plugin against stock tract, onnxruntime, OpenVINO (held to f32) and MNN on the same files.
 
-Every engine is a process of its own. For each row and thread count all of them load the model and answer once; the
-answers are compared with the float64 one, and an engine that is wrong does not count. Then they are timed in
-alternating rounds, each one running while the others are stopped. See README.md.
+Every engine runs in a process of its own. For each row and thread count, all of them load the model and compute one
+result. The results are compared with the float64 result, and an engine with a wrong result does not count. Then the
+engines are timed in alternating rounds. While one runs, the others are stopped. See README.md.
 """
 
 import argparse
@@ -26,14 +26,14 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 TRACT, PEERS = ("plugin", "deconv", "stock"), ("onnxruntime", "openvino", "mnn")
 
-# Worst error of an answer, as a share of the largest reference value, above which an engine is wrong. In whole
-# models MNN's approximate sigmoid is off by 6e-4, which the DBNet head's factor of 50 makes 1.1e-2.
+# The largest error, as a share of the largest reference value. An engine that exceeds it is wrong. In whole models
+# the peers get more, because MNN approximates the sigmoid.
 TOLERANCE = 1e-4
 TOLERANCE_OF_PEERS_IN_MODELS = 2e-2
-# The reference value that errors are at least a share of: of a file's sigmoid, all of it near zero, nothing else is left.
+# The smallest reference value for relative errors. All values of a file's sigmoid may be near zero.
 LEAST_REFERENCE = 1e-2
 
-# One engine's turn in a round, and what comes untimed before it so that its caches and clocks are its own again.
+# One engine's turn in a round, and the untimed runs before it, which restore its caches and clocks.
 TURN_NS, WARMUP_NS = 40_000_000, 5_000_000
 PEAK_MS = 20
 MAX_ROUNDS = 101
@@ -45,7 +45,7 @@ class Bench:
         self.workers = {}
 
     def worker(self, engine, label=None):
-        """The engine's running process; a new one when there is none, or the last one died."""
+        """Returns the engine's running process. Starts one if there is none or if the last one died."""
         label = label or engine
         worker = self.workers.get(label)
         if worker is None or not worker.alive():
@@ -60,8 +60,8 @@ class Bench:
             worker.close()
 
     def measure(self, row, threads):
-        """One row at one thread count: what report.py reads."""
-        # with forward convolutions or without: the same on a single operator
+        """Measures one row at one thread count, in the form that report.py reads."""
+        # On a single operator, the plugin with forward convolutions equals the plugin without them.
         engines = [engine for engine in self.arguments.engines if engine != report.DECONV or "op" not in row]
         contenders = {engine: Contender(self, engine, engine, row) for engine in engines}
         if "ncx_row" in row and "plugin" in contenders:
@@ -101,7 +101,7 @@ class Contender:
         self.estimate_ns, self.rounds = None, []
 
     def guard(self, step, *arguments):
-        """Runs one step with the engine's process awake; a failure is the row's result."""
+        """Runs one step while the engine's process is awake. A failure becomes the row's result."""
         if self.failure:
             return
         worker = self.bench.worker(self.engine, self.label)
@@ -141,7 +141,10 @@ class Contender:
 
 
 def load(worker, folder, engine, threads):
-    """Gives the engine its input and its form of the model: MNN's own, oneDNN's dialect for the plugin, or ONNX. Nanoseconds to load it."""
+    """Loads the engine's form of the model with its input, and returns the load time in nanoseconds.
+
+    MNN has a form of its own. The plugin gets oneDNN's dialect, if there is one. The others get ONNX.
+    """
     forms = {"mnn": "model.mnn", "plugin": "onednn.onnx"}
     path = folder / forms.get(engine, "model.onnx")
     if engine == "plugin" and not path.exists():
@@ -154,12 +157,12 @@ def load(worker, folder, engine, threads):
 
 
 def feed(worker, folder):
-    """The row's inputs, in the order of the graph's."""
+    """Sends the row's inputs, in the order of the graph's inputs."""
     worker.ask("inputs", *sorted(folder.glob("x*.npy")))
 
 
 def absent(failure):
-    """Whether the runner was built without the engine."""
+    """Returns whether the runner was built without the engine."""
     return (failure or "").endswith("not built in")
 
 
@@ -172,7 +175,7 @@ def worst_error(answer, expected):
 
 
 def measure_fresh(arguments, runner, scratch, row, threads):
-    """What fresh processes of each engine take, in turns: to load and run once, and at the peak of memory."""
+    """Measures fresh processes of each engine in turns: the time to load and run once, and the peak memory."""
     results = {}
     for _ in range(arguments.min_rounds):
         for engine in arguments.engines:

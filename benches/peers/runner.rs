@@ -1,14 +1,16 @@
-//! The Rust side of `run.py`, started as `serve ENGINE`: holds one loaded model and times it on request, so that
-//! the driver can alternate between engines. `peer.py` speaks the same protocol for the other runtimes. One command
-//! a line on standard input, one answer a line on standard output (`ok …` or `error …`):
+//! The Rust side of `run.py`, started as `serve ENGINE`. It holds one loaded model and times it on
+//! request, so that the driver can alternate between engines.
+//!
+//! `peer.py` speaks the same protocol for the other runtimes. Standard input has one command per
+//! line. Standard output has one answer per line (`ok …` or `error …`):
 //!
 //! | command | answer |
 //! |---|---|
-//! | `inputs PATH …` | `ok`; the .npy files become the model's inputs |
-//! | `load THREADS PATH` | `ok NS`; reads and optimises an ONNX file, dropping the model held before |
+//! | `inputs PATH …` | `ok`; uses the .npy files as the model's inputs |
+//! | `load THREADS PATH` | `ok NS`; drops the previous model, reads and optimises an ONNX file |
 //! | `output PATH` | `ok`; runs once and writes the first output as .npy |
-//! | `time WARMUP N` | `ok NS …`; N runs timed one by one after WARMUP untimed ones |
-//! | `peak THREADS MS` | `ok FLOPS`; floating-point operations a second of a pure FMA loop |
+//! | `time WARMUP N` | `ok NS …`; times N runs one by one after WARMUP untimed ones |
+//! | `peak THREADS MS` | `ok FLOPS`; measures the flops per second of a pure FMA loop |
 
 #[path = "fma_peak.rs"]
 mod fma_peak;
@@ -27,7 +29,8 @@ use anyhow::{Context, bail};
 
 fn main() -> TractResult<()> {
     let mut arguments = std::env::args().skip(1);
-    // `cargo bench` and `cargo test --benches` start every bench target; only the driver says `serve`.
+    // `cargo bench` and `cargo test --benches` start every bench target. Only the driver passes
+    // `serve`.
     let (Some("serve"), Some(engine)) = (arguments.next().as_deref(), arguments.next()) else {
         eprintln!("this bench is driven by benches/peers/run.py");
         return Ok(());
@@ -81,7 +84,8 @@ impl Runner {
                 let mut times = Vec::with_capacity(n);
                 for _ in 0..n {
                     let start = Instant::now();
-                    // Dropping the output is part of the run: whoever allocates it also frees it.
+                    // Dropping the output is part of the run, as the engine that allocates it also
+                    // frees it.
                     drop(std::hint::black_box(self.run()?));
                     times.push(start.elapsed().as_nanos().to_string());
                 }
@@ -97,7 +101,7 @@ impl Runner {
 
     fn load(&mut self, threads: usize, path: &str) -> TractResult<String> {
         self.state = None;
-        // The way a program chooses tract's threads: every plan then follows the default executor.
+        // Programs set tract's threads in this way. Every plan then uses the default executor.
         set_default_executor(if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread });
         let start = Instant::now();
         let plan = framework(&self.engine)?.model_for_path(path)?.into_optimized()?.into_runnable()?;

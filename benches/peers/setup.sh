@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the virtual environment that run.py needs, in benches/peers/.venv.
+# Creates the virtual environment of run.py in benches/peers/.venv.
 set -euo pipefail
 cd "$(dirname "$0")"
 "${PYTHON:-python3}" -m venv .venv

@@ -1,4 +1,4 @@
-"""The driver's handle on one engine's process (runner.rs or peer.py)."""
+"""The driver's handle of one engine's process (runner.rs or peer.py)."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-# An answer that takes longer means that the engine hangs.
+# If an answer takes longer, the engine hangs.
 ANSWER_LIMIT_S = 900
 PR_SET_PDEATHSIG = 1
 
@@ -19,7 +19,7 @@ class EngineError(Exception):
 class Worker:
     def __init__(self, command, log, cpus=None):
         def prepare():
-            # A stopped process would outlive a killed driver.
+            # Otherwise a stopped process would outlive a killed driver.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if cpus:
                 os.sched_setaffinity(0, cpus)
@@ -45,7 +45,7 @@ class Worker:
         return rest
 
     def end(self):
-        """Ends the process and says how it ended."""
+        """Ends the process and returns how it ended."""
         try:
             self.process.wait(1)
         except subprocess.TimeoutExpired:
@@ -62,7 +62,7 @@ class Worker:
         return self.process.poll() is None
 
     def stop(self):
-        """Freezes every thread of the engine, so that no spinning pool takes time from another engine's turn."""
+        """Freezes every thread of the engine, so that a spinning pool takes no time from another engine's turn."""
         if self.alive():
             self.process.send_signal(signal.SIGSTOP)
 
@@ -75,7 +75,7 @@ class Worker:
         self.process.wait()
 
     def memory(self, field):
-        """VmRSS (now) or VmHWM (peak) in bytes."""
+        """Returns VmRSS (now) or VmHWM (peak) in bytes."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024

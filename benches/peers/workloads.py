@@ -1,4 +1,4 @@
-"""Reads benches/workloads.json and knows the arithmetic of its rows."""
+"""Reads benches/workloads.json and computes the sizes of its rows."""
 
 import json
 from fnmatch import fnmatch
@@ -9,7 +9,7 @@ FILE = Path(__file__).resolve().parent.parent / "workloads.json"
 
 
 def load():
-    """All rows, operators first. A row is an operator when it has "op", else a whole model."""
+    """Returns all rows, operators first. A row with "op" is an operator, any other row is a whole model."""
     data = json.loads(FILE.read_text())
     if data["format"] != 1:
         raise SystemExit(f"workloads.json: format={data['format']}, this script reads 1")
@@ -21,7 +21,7 @@ def load():
 
 
 def of_folders(folders):
-    """A row for each folder with a model.onnx and an io.npz (in__NAME, out__NAME) beside it, as models/ has them."""
+    """Returns a row for each folder with a model.onnx and an io.npz (in__NAME, out__NAME), as in models/."""
     rows = []
     for folder in map(Path, folders):
         if not (folder / "model.onnx").exists() or not (folder / "io.npz").exists():
@@ -31,7 +31,7 @@ def of_folders(folders):
 
 
 def select(rows, globs, group):
-    """Rows whose name matches one of the comma-separated globs, of one group (its "set", or "models") or all."""
+    """Returns rows whose name matches a comma-separated list of globs, of one group (its "set", or "models") or all."""
     chosen = [row for row in rows if any(fnmatch(row["name"], glob) for glob in globs.split(","))]
     return [row for row in chosen if group in ("all", group_of(row))]
 
@@ -43,7 +43,7 @@ def group_of(row):
 
 
 def axes(row):
-    """(input, kernel, stride, dilation, pad begin, pad end, output padding) of each spatial axis."""
+    """Returns (input, kernel, stride, dilation, pad begin, pad end, output padding) of each spatial axis."""
     rank = len(row["kernel"])
     return zip(row["input_spatial"], row["kernel"], row["strides"], row["dilations"],
                row["pads"][:rank], row["pads"][rank:], row["output_padding"])
@@ -56,10 +56,10 @@ def output_spatial(row):
 
 
 def useful_flops(row):
-    """Twice the multiply-adds between a real input and a real output position."""
+    """Returns twice the number of multiply-adds between a real input and a real output position."""
     pairs = 1
     for (x, k, s, d, pb, _, _), out in zip(axes(row), output_spatial(row)):
-        # A transposed convolution is a convolution with input and output swapped.
+        # A transposed convolution is a convolution with input and output exchanged.
         long, short = (out, x) if row["op"] == "conv_transpose" else (x, out)
         pairs *= sum(0 <= i * s + tap * d - pb < long for i in range(short) for tap in range(k))
     return 2 * row["batch"] * row["in_channels"] * (row["out_channels"] // row["group"]) * pairs
@@ -74,7 +74,7 @@ def input_shape(row):
 
 
 def weight_shape(row):
-    """ONNX's layout: [in, out / group, taps] transposed, [out, in / group, taps] forward."""
+    """Returns ONNX's shape of the weights: [in, out / group, taps] transposed, [out, in / group, taps] forward."""
     first, second = row["in_channels"], row["out_channels"]
     if row["op"] == "conv":
         first, second = second, first
@@ -82,7 +82,7 @@ def weight_shape(row):
 
 
 def fan_in(row):
-    """Products that an inner output element sums."""
+    """Returns the number of products that an inner output element sums."""
     taps = prod(row["kernel"])
     if row["op"] == "conv_transpose":
         taps /= prod(row["strides"])

@@ -1,8 +1,9 @@
-//! The definition in exact integers, one product at a time. Shares no code with the crate.
+//! The definition in exact integers, one product at a time. It shares no code with the crate.
 
 use tract_deconv::spec::{DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
 
-/// Output size and padding before the first cell of an axis, by the rules of the README; `None` where they forbid it.
+/// Returns the output size and the padding at the beginning of an axis by the README's rules, or
+/// `None` if they forbid it.
 pub fn axis(spec: &DeconvSpec, ax: usize, input: usize) -> Option<(i128, i128)> {
     let (x, k) = (input as i128, spec.kernel[ax] as i128);
     let (s, d) = (spec.strides[ax] as i128, spec.dilations[ax] as i128);
@@ -32,13 +33,13 @@ pub fn axis(spec: &DeconvSpec, ax: usize, input: usize) -> Option<(i128, i128)> 
     (output >= 1).then_some((output, begin))
 }
 
-/// Element strides of `[N, C, X..]` or `[N, X.., C]`, as `(image, channel, spatial)`.
+/// Returns the element strides of `[N, C, X..]` or `[N, X.., C]`, as `(image, channel, spatial)`.
 fn strides(shape: &[usize], c: usize) -> (usize, usize, Vec<usize>) {
     let at = |axis: usize| shape[axis + 1..].iter().product::<usize>();
     (at(0), at(c), (1..shape.len()).filter(|axis| *axis != c).map(at).collect())
 }
 
-/// Where weight `(g, ci, co, k..)` is, channels being those of the group.
+/// Returns the index of weight `(g, ci, co, k..)`, with channels numbered within the group.
 fn weight(spec: &DeconvSpec, g: usize, ci: usize, co: usize, k: &[usize]) -> usize {
     let tap = k.iter().zip(&spec.kernel).fold(0, |at, (k, size)| at * size + k);
     let taps: usize = spec.kernel.iter().product();
@@ -61,7 +62,7 @@ fn unflatten(mut flat: usize, sizes: &[usize]) -> Vec<usize> {
     at
 }
 
-/// The output's shape and values, `None` where the rules forbid it.
+/// Returns the output's shape and values, or `None` if the rules forbid it.
 pub fn output(
     spec: &DeconvSpec,
     problem: &Problem,

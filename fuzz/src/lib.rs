@@ -1,11 +1,11 @@
-//! What is fuzzed: plain functions of bytes that panic on a find.
+//! The fuzz targets: plain functions of bytes that panic on a find.
 //!
-//! `cargo fuzz` drives them guided by coverage, `drive` with seeded random bytes on any toolchain, and the crate's own
-//! tests run a few of each.
+//! `cargo fuzz` runs them guided by coverage. `drive` runs them with seeded random bytes on any
+//! toolchain. The crate's own tests run each of them a few times.
 
 mod definition;
 mod models;
-// the numbers of the crate's own tests
+// The random numbers of the crate's own tests.
 #[allow(dead_code)]
 #[path = "../../tests/common/random.rs"]
 mod random;
@@ -15,15 +15,16 @@ pub use models::{models, mutated, seeds};
 pub use random::Random;
 pub use specs::{legal, nearly_legal};
 
-/// What became of an input.
+/// The outcome of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not what the target is for: not a model, or none of this crate's operators in it.
+    /// The input is not for this target: it is not a model, or it has none of this crate's
+    /// operators.
     Skipped,
-    /// Refused with an error.
+    /// The input was refused with an error.
     Refused,
-    /// Accepted, and too large to be run here.
+    /// The input was accepted, but is too large to run here.
     Accepted,
-    /// Run, and compared with the definition where the target does so.
+    /// The input was run, and compared with the definition if the target does so.
     Ran,
 }

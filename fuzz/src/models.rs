@@ -1,4 +1,4 @@
-//! Model files: bytes to a proto, loaded, optimised, run under a memory cap.
+//! Model files: decoded from bytes, loaded, optimised, and run under a memory limit.
 
 use super::{Outcome, Random};
 use prost::Message;
@@ -18,8 +18,9 @@ use tract_onnx::pb::{
 };
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
-/// Operators of this crate, and some that stand around them in models. Models with others are left alone: what tract makes of
-/// them is tract's.
+/// The operators of this crate, and below some that are common around them.
+///
+/// Models with other operators are skipped, as their treatment is tract's own.
 const OURS: [&str; 6] = [
     "ConvTranspose",
     "Conv",
@@ -30,7 +31,7 @@ const OURS: [&str; 6] = [
 ];
 const AROUND: [&str; 8] = ["Relu", "Identity", "Transpose", "Add", "Mul", "Sigmoid", "LeakyRelu", "Clip"];
 
-/// Bytes that an output may have here.
+/// The maximum size of an output in bytes.
 const LIMIT: &str = "4194304";
 const MOST_MULTIPLY_ADDS: u64 = 1_000_000;
 
@@ -39,7 +40,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes panics that this crate has a part in: those that tract makes of a broken file by itself are none.
+/// Records panics that involve this crate. Panics of tract alone on a broken file are not finds.
 fn watch_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -56,10 +57,10 @@ fn watch_panics() {
     });
 }
 
-/// Whatever a file holds, this crate gives an error or an answer.
+/// Checks that this crate gives an error or a result for any file.
 ///
 /// # Panics
-/// On a find.
+/// Panics on a find.
 pub fn models(bytes: &[u8]) -> Outcome {
     tract_deconv::internals::fill_new_memory(true);
     let Ok(proto) = ModelProto::decode(bytes) else { return Outcome::Skipped };
@@ -88,7 +89,7 @@ pub fn models(bytes: &[u8]) -> Outcome {
     }
 }
 
-/// Whether one refusal of this crate's is in a chain of causes twice.
+/// Returns whether a chain of causes contains one of this crate's refusals twice.
 fn repeats_itself(message: &str) -> bool {
     let parts: Vec<&str> = message.split(": ").filter(|part| part.contains('=')).collect();
     parts.iter().enumerate().any(|(i, part)| parts[..i].contains(part))
@@ -97,7 +98,8 @@ fn repeats_itself(message: &str) -> bool {
 fn load_and_run(proto: &ModelProto) -> TractResult<Outcome> {
     let typed = tract_onnx::onnx().with_deconv().with_conv().model_for_proto_model(proto)?.into_typed()?;
     let mut outcome = Outcome::Accepted;
-    // a convolution of another domain, or one that is left to tract: tract aborts where its output does not fit the memory, or fills all of that
+    // A convolution of a foreign domain, or one left to tract. tract aborts if its output does not
+    // fit the memory, or fills all of the memory.
     if typed.nodes.iter().any(|node| node.op_is::<cnn::Conv>() || node.op_is::<cnn::Deconv>()) {
         return Ok(outcome);
     }
@@ -151,7 +153,7 @@ fn text(name: &str, value: &str) -> AttributeProto {
 }
 
 fn info(name: &str, kind: DataType, shape: &[i64]) -> ValueInfoProto {
-    // a negative size stands for a symbol
+    // A negative size represents a symbol.
     let value = |dim: &i64| match *dim {
         0.. => dimension::Value::DimValue(*dim),
         _ => dimension::Value::DimParam(format!("s{}", dim.unsigned_abs())),
@@ -215,7 +217,8 @@ fn node(domain: &str, op: &str, inputs: &[&str], output: &str, attributes: &[Att
     }
 }
 
-/// Small models of every operator, with each attribute somewhere: what mutation starts from.
+/// Returns small models of every operator, which together have each attribute. Mutation starts from
+/// them.
 pub fn seeds() -> Vec<Vec<u8>> {
     let x = |shape: &[i64]| vec![info("x", DataType::Float, shape)];
     let one = |op: &str, domain: &str, x: Vec<ValueInfoProto>, w: &[i64], attributes: &[AttributeProto]| {
@@ -275,7 +278,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A seed with something changed: mostly fields, so that it still decodes, else bytes as a fuzzer without coverage would.
+/// Returns a mutated seed. Most mutations change fields, so that the model still decodes. The
+/// others change bytes, as a fuzzer without coverage would.
 pub fn mutated(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let bytes = seeds[random.below(seeds.len())].clone();
     if random.below(5) == 0 {
@@ -357,7 +361,7 @@ fn pick<T: Copy>(from: &[T], random: &mut Random) -> T {
     from[random.below(from.len())]
 }
 
-/// A small number more often than a wild one.
+/// Draws a number, more often a small one than an extreme one.
 fn number(random: &mut Random) -> i64 {
     if random.below(3) > 0 { random.below(6) as i64 } else { pick(&NUMBERS, random) }
 }
@@ -379,7 +383,7 @@ fn field_changed(graph: &mut GraphProto, random: &mut Random) {
     let Some(node) = graph.node.get_mut(node) else { return };
     match random.below(14) {
         0..5 => {
-            // an attribute: another value, a second one, or gone
+            // Change, duplicate or remove an attribute.
             let count = node.attribute.len();
             let at = random.below(count + 1);
             match (random.below(6), node.attribute.get_mut(at)) {
@@ -419,7 +423,7 @@ fn field_changed(graph: &mut GraphProto, random: &mut Random) {
                     1 => tensor.int64_data = vec![number(random); random.below(4)],
                     _ => {
                         list_changed(&mut tensor.dims, random);
-                        // mostly with as many values as the shape says
+                        // Mostly with the number of values that the shape requires.
                         let len = tensor.dims.iter().try_fold(1i64, |len, dim| len.checked_mul(*dim));
                         if let Some(len @ 0..4096) = len {
                             tensor.float_data.resize(len as usize, 1.0);
@@ -429,7 +433,7 @@ fn field_changed(graph: &mut GraphProto, random: &mut Random) {
             }
         }
         10 => {
-            // a constant becomes an input
+            // Make a constant an input.
             if !graph.initializer.is_empty() {
                 let tensor = graph.initializer.remove(random.below(graph.initializer.len()));
                 graph.input.push(info(&tensor.name, DataType::Float, &tensor.dims));
@@ -480,13 +484,13 @@ fn bytes_changed(mut bytes: Vec<u8>, seeds: &[Vec<u8>], random: &mut Random) -> 
                 bytes.splice(to..to, copy);
             }
             6 => {
-                // the same place of another seed
+                // Copy the bytes at the same offset of another seed.
                 let other = &seeds[random.below(seeds.len())];
                 for (to, from) in bytes.iter_mut().zip(other).skip(at).take(random.below(24)) {
                     *to = *from;
                 }
             }
-            // a varint as long as they come
+            // A varint of maximum length.
             _ => {
                 let long = [0xff; 9].into_iter().chain([0x01]);
                 bytes.splice(at..at + 1, long);

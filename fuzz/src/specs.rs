@@ -1,4 +1,5 @@
-//! Specs drawn at random: legal ones run on every strategy, nearly legal ones are refused or agree.
+//! Random specs. Legal ones run on every strategy. Nearly legal ones are refused or agree with the
+//! definition.
 
 use super::Outcome;
 use super::definition;
@@ -10,7 +11,7 @@ use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 
-/// Products and cells above which a draw is not run.
+/// The maximum number of products and elements of a draw that is run.
 const BUDGET: u64 = 4_000;
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ struct Draw {
     values: u64,
 }
 
-/// What is run: a spec, the input's shape, the element type, the instruction set.
+/// One case: a spec, the input's shape, the element type and the instruction set.
 struct Case {
     spec: DeconvSpec,
     input: TVec<usize>,
@@ -60,7 +61,7 @@ struct Case {
     values: u64,
 }
 
-/// How many of [`ELEMENTS`] are.
+/// The number of floats at the beginning of [`ELEMENTS`].
 const FLOATS: usize = 3;
 
 const ELEMENTS: [DatumType; 8] = [
@@ -75,10 +76,10 @@ const ELEMENTS: [DatumType; 8] = [
 ];
 
 impl Draw {
-    /// A legal case, small enough to be run.
+    /// Returns a legal case that is small enough to run.
     fn legal(&self) -> Case {
         let direction = if self.transposed { Direction::Transposed } else { Direction::Forward };
-        // some are small, with sums of floats that are long enough for transformed tiles
+        // Some cases are small, but have sums of floats that are long enough for transformed tiles.
         let deep = (168..208).contains(&self.channels[0]);
         let rank = match self.rank % 16 {
             0..4 => 1,
@@ -92,11 +93,11 @@ impl Draw {
         let lines = &self.lines[..rank];
         let mut input: TVec<usize> = lines.iter().map(|l| within(l.input, 1, most)).collect();
         if self.long && !deep {
-            // past the ends of vectors and tiles
+            // Past the ends of vectors and tiles.
             input[rank - 1] = within(lines[rank - 1].input, 1, [200, 70, 20, 17][rank - 1]);
         }
         if self.batch >= 224 && !deep {
-            // a single position, which has a strategy of its own
+            // A single position, which has a strategy of its own.
             input.fill(1);
         }
         let kernel: TVec<usize> = lines.iter().map(|l| within(l.kernel, 1, most.min(5))).collect();
@@ -115,12 +116,12 @@ impl Draw {
         let reach = |ax: usize| ((kernel[ax] - 1) * dilations[ax] + 1) as i64;
         for ax in 0..rank {
             if self.transposed {
-                // at least one cell is left
+                // At least one position must remain.
                 let full = (strides[ax] * (input[ax] - 1) + output_padding[ax]) as i64 + reach(ax);
                 begin[ax] = begin[ax].min(full - 1);
                 end[ax] = end[ax].min(full - 1 - begin[ax]);
             } else {
-                // the kernel fits in once
+                // The kernel must fit at least once.
                 end[ax] += (reach(ax) - input[ax] as i64 - begin[ax] - end[ax]).max(0);
             }
         }
@@ -133,7 +134,8 @@ impl Draw {
             },
             _ => Padding::Explicit { begin, end },
         };
-        // every sixth or so has a channel a group, and more groups than vectors have lanes
+        // About every sixth case has one channel per group, with up to 40 groups, which are more
+        // than the lanes of a vector.
         let depthwise = self.channels[0] >= 208;
         let group =
             if depthwise { within(self.channels[0], 2, 40) } else { [1, 1, 2, 3][self.channels[0] as usize % 4] };
@@ -151,7 +153,7 @@ impl Draw {
                 (_, 2) => FilterFormat::Xio,
                 _ => FilterFormat::Xoi,
             },
-            // past the ends of vectors and tiles too
+            // The channels, too, may exceed vectors and tiles.
             in_channels: group * if depthwise { 1 } else { channels(self.channels[1], 224, 3) },
             out_channels: group
                 * if depthwise { within(self.channels[2], 1, 2) } else { channels(self.channels[2], 160, 5) },
@@ -174,11 +176,13 @@ impl Draw {
     }
 }
 
-/// Every strategy gives the definition's numbers, bit for bit: the operands are small integers, so sums are exact. Says which
-/// strategies took the spec.
+/// Checks that every strategy gives the definition's numbers bit for bit. The operands are small
+/// integers, so sums are exact.
+///
+/// Returns the strategies that accepted the spec.
 ///
 /// # Panics
-/// On a find.
+/// Panics on a find.
 pub fn legal(bytes: &[u8]) -> (Outcome, Vec<Strategy>) {
     tract_deconv::internals::fill_new_memory(true);
     let Ok(draw) = Draw::arbitrary(&mut Unstructured::new(bytes)) else { return (Outcome::Skipped, vec![]) };
@@ -197,15 +201,17 @@ fn affordable(problem: &Problem) -> bool {
     let cells = |shape: TVec<usize>| shape.iter().fold(1u64, |cells, dim| cells.saturating_mul(*dim as u64));
     let taps = problem.axes.iter().fold(1u64, |taps, axis| taps.saturating_mul(axis.kernel as u64));
     let weights = taps.saturating_mul((problem.group * problem.group_in * problem.group_out) as u64);
-    // the definition walks every pair of a position and a tap
+    // The definition visits every pair of a position and a tap.
     let walked = cells(problem.input_shape()).max(cells(problem.output_shape())).saturating_mul(taps);
-    // sums that are long enough for transformed tiles
+    // Sums that are long enough for transformed tiles.
     let budget = if problem.group_in.min(problem.group_out) < 16 { BUDGET } else { 8 * BUDGET };
     walked <= 4 * budget && weights <= budget && problem.multiply_adds() <= budget
 }
 
-/// Integers as elements, wrapped where they don't fit. No better aligned than elements are: tests put tensors against
-/// forbidden pages.
+/// Returns integers as elements, wrapped if they don't fit.
+///
+/// The tensor has only the alignment of its elements, as tests put tensors next to inaccessible
+/// pages.
 fn tensor(element: DatumType, shape: &[usize], values: &[i64]) -> TractResult<Tensor> {
     fn of<T: Datum + Copy>(shape: &[usize], values: &[i64], from: impl Fn(i64) -> T) -> TractResult<Tensor> {
         let values: Vec<T> = values.iter().map(|value| from(*value)).collect();
@@ -223,7 +229,7 @@ fn tensor(element: DatumType, shape: &[usize], values: &[i64]) -> TractResult<Te
     }
 }
 
-/// Runs a case on each strategy that takes it, and says which those are.
+/// Runs a case on each strategy that accepts it, and returns those strategies.
 fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy> {
     let (spec, show) = (&case.spec, || format!("{:?} on {:?} {:?} {}", case.spec, case.input, case.element, case.isa));
     let mut random = super::Random(case.values);
@@ -260,7 +266,7 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
     run().unwrap_or_else(|error| panic!("{error:#}: {}", show()))
 }
 
-/// Values that arithmetic on sizes may stumble over.
+/// Values on which arithmetic on sizes may fail.
 const WILD: [i64; 16] = [
     0,
     -1,
@@ -280,10 +286,11 @@ const WILD: [i64; 16] = [
     i64::MIN,
 ];
 
-/// A legal spec with a few wild values is refused, or planned without overflow; what is small enough agrees with the definition.
+/// Checks that a legal spec with a few extreme values is refused, or planned without overflow. If
+/// it is small enough, its results must agree with the definition.
 ///
 /// # Panics
-/// On a find.
+/// Panics on a find.
 pub fn nearly_legal(bytes: &[u8]) -> Outcome {
     tract_deconv::internals::fill_new_memory(true);
     let mut rest = Unstructured::new(bytes);
@@ -291,12 +298,12 @@ pub fn nearly_legal(bytes: &[u8]) -> Outcome {
     let mut case = draw.legal();
     for _ in 0..1 + rest.arbitrary::<u8>().unwrap_or(0) % 3 {
         let (field, at, value): (u8, u8, u8) = rest.arbitrary().unwrap_or((0, 0, 0));
-        // half of them small, so that something is left to be compared
+        // Half of the values are small, so that enough cases can be compared.
         let value = if value < 128 { value as i64 % 8 } else { WILD[value as usize % WILD.len()] };
         wild(&mut case, field, at as usize, value);
     }
     let spec = &case.spec;
-    // the other methods rely on it
+    // The other methods rely on it.
     if spec.validate().is_err() {
         return Outcome::Refused;
     }
@@ -325,7 +332,8 @@ pub fn nearly_legal(bytes: &[u8]) -> Outcome {
     assert_eq!(dims.ok(), Some(shape.iter().map(|dim| dim.to_dim()).collect()), "{spec:?} on {:?}", case.input);
     let options = PlanOptions::default().with_memory_limit(1 << 20);
     let planned = Plan::new(spec, &case.input, None, case.element, &options);
-    // integers of other types are summed in copies of eight bytes an element, which count as working memory
+    // Integers of other types are summed in copies of eight bytes per element, which count as
+    // working memory.
     let is_copied = !case.element.is_float() && case.element != DatumType::I64;
     let bytes = |shape: &[usize]| shape.iter().fold(8usize, |bytes, dim| bytes.saturating_mul(*dim));
     let copied = bytes(&case.input).saturating_add(bytes(&shape)).saturating_add(bytes(&[spec.out_channels]));
@@ -339,7 +347,7 @@ pub fn nearly_legal(bytes: &[u8]) -> Outcome {
     Outcome::Ran
 }
 
-/// One value of a list, if it has any.
+/// Sets one value of a list that is not empty.
 fn set<T>(list: &mut [T], at: usize, value: T) {
     let len = list.len().max(1);
     if let Some(slot) = list.get_mut(at % len) {
@@ -347,7 +355,7 @@ fn set<T>(list: &mut [T], at: usize, value: T) {
     }
 }
 
-/// Puts a value where it does not belong.
+/// Sets a field of the case to an extreme value.
 fn wild(case: &mut Case, field: u8, at: usize, value: i64) {
     let spec = &mut case.spec;
     let size = usize::try_from(value).unwrap_or(usize::MAX);
@@ -370,7 +378,7 @@ fn wild(case: &mut Case, field: u8, at: usize, value: i64) {
             _ => spec.padding = Padding::Explicit { begin: tvec!(value; at % 5), end: tvec!(value; at % 5) },
         },
         9 => {
-            // a crop that undoes what a dilation spreads
+            // A crop that cancels the extent of a dilation.
             let ax = at % spec.rank().max(1);
             set(&mut spec.dilations, ax, size);
             if let (Padding::Explicit { begin, end }, Some(kernel)) = (&mut spec.padding, spec.kernel.get(ax)) {
@@ -390,7 +398,7 @@ fn wild(case: &mut Case, field: u8, at: usize, value: i64) {
             picked.into_iter().for_each(|list| list.truncate(at / 4 % 4));
         }
         14 => {
-            // both sides agree on a number of channels
+            // Spec and input agree on a number of channels.
             spec.in_channels = size;
             let c = spec.data_format.c_axis(case.input.len().max(2));
             set(&mut case.input, c, size);

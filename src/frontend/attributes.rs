@@ -5,17 +5,19 @@ use tract_core::internal::*;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, NodeProto};
 
-/// How lists of integers are written.
+/// The encoding of lists of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lists {
-    /// As ONNX does.
+    /// As in ONNX.
     Ints,
-    /// As ONNX does, or as a string of integers between commas: `"2,2"`.
+    /// As in ONNX, or as a string of comma-separated integers: `"2,2"`.
     IntsOrText,
 }
 
-/// The attributes of a node. Every getter gives `None` for an attribute that is not there, and an error that names the
-/// attribute for one of another type.
+/// The attributes of a node.
+///
+/// Every getter returns `None` for a missing attribute. It fails with an error that names the
+/// attribute if the type is wrong.
 pub(super) struct Attributes<'a> {
     node: &'a NodeProto,
     lists: Lists,
@@ -23,10 +25,11 @@ pub(super) struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// `known` holds every name that will be asked for. Others that the node has are left alone.
+    /// Creates the reader. `known` lists every name that will be read; other attributes are
+    /// ignored.
     ///
     /// # Errors
-    /// An attribute that is there twice.
+    /// Fails if an attribute occurs twice.
     pub fn new(node: &'a NodeProto, lists: Lists, known: &'static [&'static str]) -> TractResult<Attributes<'a>> {
         for (ix, attribute) in node.attribute.iter().enumerate() {
             let name = &attribute.name;
@@ -63,8 +66,10 @@ impl<'a> Attributes<'a> {
             .transpose()
     }
 
-    /// A list of integers. An empty one counts as absent, as it does in the runtimes that these dialects come from, and
-    /// is noted in the log.
+    /// Returns a list of integers.
+    ///
+    /// An empty list counts as absent, as in the runtimes that define these dialects, and is
+    /// logged.
     pub fn ints(&self, name: &str) -> TractResult<Option<TVec<i64>>> {
         let types = match self.lists {
             Lists::Ints => &[AttributeType::Ints][..],
@@ -90,12 +95,12 @@ impl<'a> Attributes<'a> {
         Ok(Some(values))
     }
 
-    /// Warns of what a node says needlessly.
+    /// Logs a warning about a redundant attribute of the node.
     pub fn note(&self, what: impl std::fmt::Display) {
         log::warn!("{} ({}): {what}", self.node.name, self.node.op_type);
     }
 
-    /// Warns of pads that are not zero where `rule` leaves them unread.
+    /// Logs a warning about nonzero pads that `rule` ignores.
     pub fn note_unread_pads(&self, pads: &[DeclaredPads; 2], rule: &str) {
         for DeclaredPads { name, values } in pads {
             if let Some(values) = values.as_ref().filter(|values| values.iter().any(|pad| *pad != 0)) {
@@ -104,7 +109,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// A list of integers that are at least `least`.
+    /// Returns a list of integers, each at least `least`.
     pub fn sizes(&self, name: &str, least: i64) -> TractResult<Option<TVec<usize>>> {
         let Some(values) = self.ints(name)? else { return Ok(None) };
         let sizes = values.iter().map(|v| usize::try_from(*v).ok().filter(|_| *v >= least)).collect::<Option<_>>();
@@ -113,7 +118,7 @@ impl<'a> Attributes<'a> {
         Ok(Some(sizes))
     }
 
-    /// A list of integers that are at least `least`, where there is a bound.
+    /// Returns a list of integers, each at least `least` if there is such a bound.
     pub fn pads(&self, name: &str, least: Option<i64>) -> TractResult<Option<TVec<i64>>> {
         let pads = self.ints(name)?;
         if let (Some(pads), Some(least)) = (&pads, least) {
@@ -122,13 +127,13 @@ impl<'a> Attributes<'a> {
         Ok(pads)
     }
 
-    /// `pads_begin` and `pads_end`, at least `least`.
+    /// Returns `pads_begin` and `pads_end`, each value at least `least`.
     pub fn declared_pads(&self, least: Option<i64>) -> TractResult<[DeclaredPads; 2]> {
         let side = |name| self.pads(name, least).map(|values| DeclaredPads { name, values });
         Ok([side("pads_begin")?, side("pads_end")?])
     }
 
-    /// An integer that is at least one; one where it is absent.
+    /// Returns an integer that is at least one. The default is one.
     pub fn group(&self, name: &str) -> TractResult<usize> {
         let Some(group) = self.int(name)? else { return Ok(1) };
         usize::try_from(group)

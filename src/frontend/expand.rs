@@ -1,4 +1,5 @@
-//! The import-time op that every dialect shares: it waits for the filter's shape, and becomes a [`DeconvSpec`].
+//! The import-time op that all dialects share. It becomes a [`DeconvSpec`] once the filter's shape
+//! is known.
 
 use crate::op::{Dialect, GroupedDeconv, LateDeconv, SpecOfFilter, integers};
 use crate::options::Settings;
@@ -10,42 +11,42 @@ use tract_hir::internal::*;
 /// The order of a filter's axes in a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FilterAxes {
-    /// One of the canonical formats; the number of groups is an attribute.
+    /// One of the canonical formats. The number of groups is an attribute.
     Plain(FilterFormat),
-    /// The groups on an axis of their own, the first. Merged with the next one, what results is canonical.
+    /// The first axis is an axis of groups. Merging it with the next axis gives a canonical format.
     GroupLed(FilterFormat),
 }
 
-/// How a dialect's node decides its padding.
+/// The rule that determines the padding of a dialect's node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PaddingRule {
-    /// The declared pads; zeros where there are none.
+    /// The declared pads, or zeros if there are none.
     Explicit,
     /// No padding.
     Zero,
-    /// Transposed SAME; oneDNN doesn't count the output padding.
+    /// Transposed SAME. oneDNN's formula ignores the output padding.
     Same { extra: Side, counts_output_padding: bool },
     /// Forward SAME.
     SameForward { extra: Side },
-    /// From the output's size: that of an attribute, or else of an input.
+    /// From the output's size, which is an attribute or else an input.
     OutputShape { sizes: Option<TVec<usize>>, extra: Side },
 }
 
-/// Where the optional inputs are among the inputs that are really there.
+/// The indices of the optional inputs among the inputs that are present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct OptionalInputs {
     pub bias: Option<usize>,
     pub output_shape: Option<usize>,
 }
 
-/// The pads of one side as an attribute has them.
+/// The pads of one side, with the name of their attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DeclaredPads {
     pub name: &'static str,
     pub values: Option<TVec<i64>>,
 }
 
-/// A node as its attributes describe it, every one already checked by itself.
+/// A node as its attributes describe it. Each attribute is already checked on its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Node {
     pub operator: &'static str,
@@ -60,13 +61,13 @@ pub(super) struct Node {
     pub strides: Option<TVec<usize>>,
     pub dilations: Option<TVec<usize>>,
     pub output_padding: Option<TVec<usize>>,
-    /// ONNX: the output padding must be less than the stride or the dilation.
+    /// ONNX requires each output padding to be less than the stride or the dilation.
     pub limits_output_padding: bool,
-    /// Those before and those after, whether the rule uses them or not.
+    /// The pads before and after each axis, whether the rule uses them or not.
     pub declared_pads: [DeclaredPads; 2],
     pub padding: PaddingRule,
     pub inputs: OptionalInputs,
-    /// What the framework carries, whatever the dialect.
+    /// The settings of the framework, which are the same for all dialects.
     pub settings: Settings,
 }
 
@@ -75,7 +76,7 @@ impl Node {
         2 + self.inputs.bias.is_some() as usize + self.inputs.output_shape.is_some() as usize
     }
 
-    /// How many axes more than the data the filter has.
+    /// Returns how many more axes the filter has than the data.
     fn extra_filter_axes(&self) -> i64 {
         matches!(self.filter_axes, FilterAxes::GroupLed(_)) as i64
     }
@@ -103,7 +104,8 @@ impl Node {
         Ok(())
     }
 
-    /// The canonical spec for a filter's shape. `output_shape` is the value of the input, where there is one.
+    /// Returns the canonical spec for a filter shape. `output_shape` is the value of the input, if
+    /// there is one.
     fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec> {
         let (format, group, filter) = match self.filter_axes {
             FilterAxes::Plain(format) => (format, self.group, TVec::from(filter)),
@@ -140,7 +142,7 @@ impl Node {
             padding: Padding::zero(rank),
             output_padding,
         };
-        // the rules below rely on lists of the right length
+        // The rules below rely on lists of the right length.
         spec.validate()?;
         if self.limits_output_padding {
             let within = |ax: usize| spec.output_padding[ax] < spec.strides[ax].max(spec.dilations[ax]);
@@ -152,7 +154,7 @@ impl Node {
         }
         for DeclaredPads { name, values } in &self.declared_pads {
             if values.as_ref().is_some_and(|pads| pads.len() != rank) {
-                // ONNX's one attribute holds both sides
+                // ONNX's single attribute holds both sides.
                 let sides = self.declared_pads.iter().filter(|side| side.name == *name);
                 let pads: TVec<i64> = sides.flat_map(|side| side.values.iter().flatten().copied()).collect();
                 bail!("{name}: {name}={pads:?}, {rank} values are needed on each side, one per spatial axis");
@@ -213,7 +215,7 @@ impl Node {
         if let (FilterAxes::GroupLed(_), Some(_)) = (self.filter_axes, filter_shape) {
             let name = format!("{prefix}.filter");
             wires[1] = match &filter.konst {
-                // equal constants become one node, so that nodes which share a filter still do
+                // Equal constants become one node, so nodes that share a filter still do.
                 Some(konst) => target.add_const(name, konst.as_ref().clone().collapse_axis_with_next(0))?,
                 None => {
                     let from: TVec<TDim> = filter.shape[..2].iter().cloned().collect();
@@ -237,7 +239,7 @@ impl Node {
         let options = settings::complete(&self.settings.planning)?;
         let (dialect, has_bias) = (self.dialect, self.inputs.bias.is_some());
         let Some(filter_shape) = filter_shape else {
-            // whatever does not depend on the sizes that are open is refused now
+            // Refuse now whatever can be refused without the unknown sizes.
             self.spec(&self.least_filter(&filter.shape), output_shape.clone())?;
             let op = LateDeconv::new(self.clone(), dialect, self.data_format, has_bias, output_shape, options);
             return target.wire_node(prefix, op, &wires);
@@ -248,8 +250,10 @@ impl Node {
         target.wire_node(prefix, op, &wires)
     }
 
-    /// The canonical format of the filter, and its axes in the dialect's order: groups where they have one, input channels,
-    /// output channels, the first of the kernel.
+    /// Returns the canonical format of the filter and its axes in the dialect's order.
+    ///
+    /// The axes are that of the groups, if there is one, then those of input channels, output
+    /// channels and the kernel's first axis.
     fn axes_of_filter(&self, rank: usize) -> (FilterFormat, Option<usize>, [usize; 3]) {
         match self.filter_axes {
             FilterAxes::Plain(format) => {
@@ -263,7 +267,7 @@ impl Node {
         }
     }
 
-    /// A legal shape for a filter of which sizes are open, wherever there is one.
+    /// Returns a legal shape for a filter with unknown sizes, if there is one.
     fn least_filter(&self, filter: &[TDim]) -> TVec<usize> {
         let (_, group_axis, [i, o, x]) = self.axes_of_filter(filter.len());
         let open = |axis: usize| match &self.kernel_shape {
@@ -274,7 +278,9 @@ impl Node {
         filter.iter().enumerate().map(|(axis, dim)| dim.to_usize().unwrap_or_else(|_| open(axis))).collect()
     }
 
-    /// Dimensions that stand for an output shape that only running tells: what the model file declares, or new symbols.
+    /// Returns dimensions that represent an output shape known at run time only.
+    ///
+    /// They are those that the model file declares, or new symbols.
     fn stand_ins(&self, rank: usize, target: &TypedModel, declared: Option<&ShapeFactoid>) -> TVec<TDim> {
         let x0 = self.data_format.x_axis();
         (0..rank)
@@ -402,7 +408,7 @@ impl Expansion for Node {
                 return Ok(());
             };
             let rank = filter.len().saturating_sub(2 + self.extra_filter_axes() as usize);
-            // only to check the attributes, and for the channels
+            // Any output shape serves to check the attributes and to find the channels.
             let any = || Some(OutputShape::Input(tvec!(1.to_dim(); rank)));
             let spec = self.spec(&filter, any())?;
             s.equals(&outputs[0].shape[self.data_format.c_axis(rank + 2)], spec.out_channels.to_dim())?;

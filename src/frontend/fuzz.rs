@@ -1,4 +1,4 @@
-//! No attribute, however wild, makes loading or planning panic.
+//! Checks that no attributes, however extreme, make loading or planning panic.
 
 use crate::testing::{counting, i64s, info, int, ints, load, model, node, text};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn attribute(rank: usize) -> impl Strategy<Value = AttributeProto> {
     ]
 }
 
-/// A node with everything it needs, and wild values here and there.
+/// Draws a node with all it needs, and extreme values in some places.
 fn proto() -> impl Strategy<Value = ModelProto> {
     let operator = prop::sample::select(vec![
         ("", "ConvTranspose"),

@@ -1,4 +1,4 @@
-//! From ONNX files to [`crate::spec::DeconvSpec`]: the only place that knows a dialect.
+//! Import of ONNX files into [`crate::spec::DeconvSpec`]. Only this module knows the dialects.
 
 mod attributes;
 mod expand;
@@ -20,14 +20,16 @@ use tract_onnx::pb::NodeProto;
 
 type Built = TractResult<(Box<dyn InferenceOp>, Vec<String>)>;
 
-/// Gives a framework of tract's the operators of this crate: `tract_onnx::onnx()`, where they take the place of tract's
-/// own ConvTranspose, and with the feature `nnef` also `tract_nnef::nnef()`, which then dumps and loads
+/// Adds this crate's operators to a framework of tract's.
+///
+/// In `tract_onnx::onnx()` they replace tract's own ConvTranspose. With the feature `nnef` the
+/// trait also extends `tract_nnef::nnef()`, which then dumps and loads
 /// [`GroupedDeconv`](crate::GroupedDeconv).
 pub trait WithDeconv {
-    /// Registers them.
+    /// Registers the operators.
     fn enable_deconv(&mut self);
 
-    /// The framework with them registered.
+    /// Returns the framework with the operators registered.
     fn with_deconv(self) -> Self
     where
         Self: Sized;
@@ -54,8 +56,10 @@ impl WithDeconv for Onnx {
     }
 }
 
-/// Gives a framework of tract's this crate's forward convolution too: Conv is then computed by the same kernels, and what follows it
-/// is folded into it in the same way. It can be enabled with [`WithDeconv`] or without it.
+/// Adds this crate's forward convolution to a framework of tract's.
+///
+/// The kernels of this crate then compute Conv, and following nodes are folded into it in the same
+/// way. It can be enabled with [`WithDeconv`] or without it.
 ///
 /// ```
 /// use tract_deconv::{WithConv, WithDeconv};
@@ -63,17 +67,19 @@ impl WithDeconv for Onnx {
 /// let onnx = tract_onnx::onnx().with_deconv().with_conv();
 /// ```
 ///
-/// With the feature `nnef` it also gives `tract_nnef::nnef()` what loads NNEF's own `conv` into [`GroupedDeconv`](crate::GroupedDeconv).
+/// With the feature `nnef` it also makes `tract_nnef::nnef()` load NNEF's own `conv` as
+/// [`GroupedDeconv`](crate::GroupedDeconv).
 ///
-/// Not for tract's CUDA and Metal runtimes: they move tract's own convolutions to the device and know nothing of this
-/// crate's, so that all convolutions of the model would silently run on the CPU, with a copy of the data before and after
-/// each. [`WithDeconv`] does the same to transposed ones. The transform [`to_tract`](crate::to_tract) is the way back, for a
-/// model that is not optimised yet.
+/// Do not use it with tract's CUDA and Metal runtimes. They move tract's own convolutions to the
+/// device, but not this crate's. All convolutions of the model would silently run on the CPU, with
+/// a copy of the data before and after each. [`WithDeconv`] has the same effect on transposed
+/// convolutions. The transform [`to_tract`](crate::to_tract) reverts it, for a model that is not
+/// optimised yet.
 pub trait WithConv {
     /// Registers the operator.
     fn enable_conv(&mut self);
 
-    /// The framework with it registered.
+    /// Returns the framework with the operator registered.
     fn with_conv(self) -> Self
     where
         Self: Sized;
@@ -126,7 +132,8 @@ fn built(ctx: &ParsingContext, node: expand::Node) -> Built {
     Ok((expand(expand::Node { settings, ..node }), vec![]))
 }
 
-/// tract looks builders up by operator name alone. A node of a domain that is not ours gets what it would have got.
+/// Builds a node of a foreign domain as tract would, because tract looks builders up by operator
+/// name alone.
 fn built_by_tract(ctx: &ParsingContext, node: &NodeProto) -> Built {
     static REGISTER: OnceLock<OnnxOpRegister> = OnceLock::new();
     let register = REGISTER.get_or_init(|| tract_onnx::onnx().op_register);
@@ -139,7 +146,7 @@ fn built_by_tract(ctx: &ParsingContext, node: &NodeProto) -> Built {
     }
 }
 
-/// Checks that the first two inputs are there, that there are at most `most`, and that there is one output.
+/// Checks the number of inputs, that data and filter are present, and that there is one output.
 fn check_arity(node: &NodeProto, least: usize, most: usize) -> TractResult<()> {
     let (inputs, outputs) = (node.input.len(), node.output.len());
     ensure!((least..=most).contains(&inputs), "inputs: count={inputs}, {least} to {most} are needed");
@@ -150,12 +157,14 @@ fn check_arity(node: &NodeProto, least: usize, most: usize) -> TractResult<()> {
     Ok(())
 }
 
-/// The place of an input among those that are there, as an empty name stands for none.
+/// Returns the index of an input among those that are present. An empty name means that an input is
+/// absent.
 fn optional_input(node: &NodeProto, slot: usize) -> Option<usize> {
     optional_inputs(node).nth(slot).flatten()
 }
 
-/// Notes the absence of what a text requires. OpenVINO's own reader does without, and so does this one.
+/// Logs a warning if a mandatory attribute is missing. OpenVINO's own reader accepts that, and so
+/// does this one.
 fn required<T>(value: Option<T>, name: &str, node: &NodeProto) -> Option<T> {
     if value.is_none() {
         log::warn!("{} ({}): {name} is missing, its ONNX default is taken", node.name, node.op_type);

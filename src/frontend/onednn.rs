@@ -1,7 +1,7 @@
 //! oneDNN Graph's ConvTranspose-1.
 //!
-//! Nothing standardises it in ONNX files. What this crate takes, by its own convention: `ConvTranspose` under the domain
-//! [`DOMAIN`], or under any other that is not ONNX's own where it carries one of [`MARKS`].
+//! No standard defines it in ONNX files. By this crate's own convention it is `ConvTranspose` under
+//! the domain [`DOMAIN`], or under any other domain but ONNX's own if it has one of [`MARKS`].
 
 use super::attributes::{Attributes, Lists};
 use super::expand::{FilterAxes, Node, OptionalInputs, PaddingRule};
@@ -15,7 +15,7 @@ use tract_onnx::pb::NodeProto;
 /// The domain of the operator.
 pub(super) const DOMAIN: &str = "onednn";
 
-/// What is read of a node, be it to refuse it.
+/// The attributes that are read, including those that are always refused.
 pub(super) const ATTRIBUTES: [&str; 11] = [
     "auto_pad",
     "data_format",
@@ -33,10 +33,10 @@ pub(super) const ATTRIBUTES: [&str; 11] = [
 /// Attributes that ONNX's operator of the same name does not have.
 const MARKS: [&str; 6] = ["data_format", "filter_format", "weights_format", "groups", "pads_begin", "pads_end"];
 
-/// bf16 is not one of tract's types: see [`crate::load`].
+/// bf16 is not one of tract's types. See [`crate::load`].
 const DATUM_TYPES: [DatumType; 2] = [DatumType::F32, DatumType::F16];
 
-/// Whether a ConvTranspose of a domain that is not ONNX's is of this dialect.
+/// Returns whether a ConvTranspose of a domain other than ONNX's belongs to this dialect.
 pub(super) fn is_ours(node: &NodeProto) -> bool {
     node.domain == DOMAIN || node.attribute.iter().any(|a| MARKS.contains(&&*a.name))
 }
@@ -90,7 +90,7 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     })
 }
 
-/// From the attribute of either name; they have different defaults.
+/// Reads the filter format from the attribute of either name. The two have different defaults.
 fn filter_format(attributes: &Attributes) -> TractResult<FilterFormat> {
     let read = |name: &str, default: FilterFormat| -> TractResult<Option<FilterFormat>> {
         let Some(value) = attributes.string(name)? else { return Ok(None) };

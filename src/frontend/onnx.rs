@@ -9,14 +9,14 @@ use crate::spec::{DataFormat, Direction, FilterFormat, Side};
 use tract_core::internal::*;
 use tract_onnx::pb::NodeProto;
 
-/// bf16 is not one of tract's types: see [`crate::load`].
+/// bf16 is not one of tract's types. See [`crate::load`].
 const DATUM_TYPES: [DatumType; 3] = [DatumType::F32, DatumType::F16, DatumType::F64];
 
-/// What is read of a ConvTranspose.
+/// The attributes that are read from a ConvTranspose.
 pub(super) const ATTRIBUTES: [&str; 8] =
     ["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"];
 
-/// What is read of a Conv.
+/// The attributes that are read from a Conv.
 pub(super) const ATTRIBUTES_OF_CONV: [&str; 6] = ["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
 
 /// Reads a ConvTranspose.
@@ -26,7 +26,7 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
     let same = same_of(&attributes)?;
     let base = convolution(node, &attributes)?;
     let padding = match (attributes.sizes("output_shape", 1)?, same) {
-        // SAME_UPPER is the one rule that puts the odd cell at the end
+        // SAME_UPPER is the only rule that puts the odd position at the end.
         (Some(sizes), same) => {
             attributes.note_unread_pads(&base.declared_pads, "output_shape");
             PaddingRule::OutputShape { sizes: Some(sizes), extra: same.unwrap_or(Side::Begin) }
@@ -56,7 +56,7 @@ pub(super) fn conv(node: &NodeProto) -> TractResult<Node> {
     Ok(Node { padding, ..convolution(node, &attributes)? })
 }
 
-/// A Conv but for its padding, which is also what the two operators share.
+/// Reads a Conv except for its padding. ConvTranspose shares this part.
 fn convolution(node: &NodeProto, attributes: &Attributes) -> TractResult<Node> {
     Ok(Node {
         operator: "Conv",
@@ -79,7 +79,7 @@ fn convolution(node: &NodeProto, attributes: &Attributes) -> TractResult<Node> {
     })
 }
 
-/// The side of the odd cell under SAME; nothing under the other rules.
+/// Returns the side of the odd position under SAME, or none under the other rules.
 fn same_of(attributes: &Attributes) -> TractResult<Option<Side>> {
     match attributes.string("auto_pad")?.unwrap_or("") {
         "" | "NOTSET" | "VALID" => Ok(None),
@@ -89,7 +89,9 @@ fn same_of(attributes: &Attributes) -> TractResult<Option<Side>> {
     }
 }
 
-/// The two halves of `pads`. Beside a rule of `auto_pad` they may only be zeros, which some converters leave behind.
+/// Returns the two halves of `pads`.
+///
+/// If `auto_pad` sets a rule, `pads` may contain only zeros, which some converters leave behind.
 fn declared_pads(attributes: &Attributes) -> TractResult<[DeclaredPads; 2]> {
     let side = |values: Option<&[i64]>| DeclaredPads { name: "pads", values: values.map(|values| values.into()) };
     let Some(pads) = attributes.pads("pads", Some(0))? else { return Ok([side(None), side(None)]) };

@@ -1,8 +1,10 @@
-//! OpenVINO's GroupConvolutionBackpropData-1, ConvolutionBackpropData-1, GroupConvolution-1 and Convolution-1.
+//! OpenVINO's GroupConvolutionBackpropData-1, ConvolutionBackpropData-1, GroupConvolution-1 and
+//! Convolution-1.
 //!
-//! Nothing standardises them in ONNX files. What this crate takes, by its own convention: the operators' names under one
-//! of [`DOMAINS`], attributes as lists of integers or as strings of integers between commas, the inputs in the
-//! specification's order. Attributes that these operators don't have, such as the operator set's name, are left alone.
+//! No standard defines them in ONNX files. By this crate's own convention, the operators have their
+//! own names under one of [`DOMAINS`]. Attributes are lists of integers or strings of
+//! comma-separated integers. The inputs have the specification's order. Attributes that these
+//! operators don't have, such as the operator set's name, are ignored.
 
 use super::attributes::{Attributes, Lists};
 use super::expand::{FilterAxes, Node, OptionalInputs, PaddingRule};
@@ -14,10 +16,10 @@ use crate::spec::{DataFormat, Direction, FilterFormat, Side};
 use tract_core::internal::*;
 use tract_onnx::pb::NodeProto;
 
-/// The domains under which the operators are taken, none among them: their names are unambiguous.
+/// The domains of the operators. The empty domain is among them, as the names are unambiguous.
 pub(super) const DOMAINS: [&str; 4] = ["", "ai.onnx", "org.openvinotoolkit", "ai.intel.openvino"];
 
-/// What is read of a node.
+/// The attributes that are read.
 pub(super) const ATTRIBUTES: [&str; 6] =
     ["auto_pad", "dilations", "output_padding", "pads_begin", "pads_end", "strides"];
 
@@ -66,7 +68,8 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("").to_ascii_lowercase();
     let strides = required(attributes.sizes("strides", 1)?, "strides", node);
     let dilations = required(attributes.sizes("dilations", 1)?, "dilations", node);
-    // negative pads are taken: cells of nothing around a transposed convolution's output, a crop of a forward one's input
+    // Negative pads are accepted. They add positions around a transposed convolution's output that
+    // hold the bias only, and crop a forward one's input.
     let declared_pads = attributes.declared_pads(None)?;
     let output_shape = optional_input(node, 2);
     let rule = match &*auto_pad {
@@ -77,10 +80,11 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
         other => bail!("auto_pad: auto_pad={other}, it must be explicit, same_upper, same_lower or valid"),
     };
     let padding = match (rule, transposed, output_shape) {
-        // the one rule that puts the odd cell at the beginning: the formula's way, not the prose's
+        // The only rule that puts the odd position at the beginning. This follows the
+        // specification's formula where it contradicts its prose.
         (AutoPad::Same(Side::End), true, Some(_)) => PaddingRule::OutputShape { sizes: None, extra: Side::Begin },
         (_, true, Some(_)) => PaddingRule::OutputShape { sizes: None, extra: Side::End },
-        // without an output shape, a transposed convolution crops nothing under SAME
+        // Without an output shape, SAME does not crop a transposed convolution.
         (AutoPad::Same(_), true, None) | (AutoPad::Valid, _, _) => PaddingRule::Zero,
         (AutoPad::Same(extra), false, _) => PaddingRule::SameForward { extra },
         (AutoPad::Explicit, _, _) => PaddingRule::Explicit,
@@ -94,7 +98,7 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
         operator: operator.name(),
         dialect: Dialect::OpenVino,
         datum_types: &ELEMENT_TYPES,
-        // the texts of the forward operators end at rank 5
+        // The specifications of the forward operators end at rank 5.
         max_spatial_axes: if transposed { 4 } else { 3 },
         direction,
         data_format: DataFormat::Ncx,

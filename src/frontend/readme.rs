@@ -1,4 +1,4 @@
-//! The README's table of operators and attributes against what the dialects read.
+//! Compares the README's table of operators and attributes with what the dialects read.
 
 use super::{onednn, onnx, openvino};
 use crate::op::GroupedDeconv;
@@ -12,11 +12,11 @@ use tract_onnx::pb::{AttributeProto, NodeProto};
 
 const README: &str = include_str!("../../README.md");
 
-/// One column.
+/// One column of the table.
 struct Operators<'a> {
     dialect: &'a str,
     names: Vec<&'a str>,
-    /// Attribute and field, empty fields too.
+    /// The attribute and the field of each row. Fields may be empty.
     fields: Vec<(&'a str, &'a str)>,
 }
 
@@ -61,7 +61,7 @@ impl Operators<'_> {
 
     fn spec(&self, operator: &str, attributes: &[AttributeProto]) -> TractResult<DeconvSpec> {
         let filter: &[i64] = match (self.dialect, operator) {
-            // right in every layout: all axes are equal
+            // All axes are equal, so the shape is right in every layout.
             ("oneDNN", _) => &[4, 4, 4, 4],
             ("OpenVINO", "GroupConvolution" | "GroupConvolutionBackpropData") => &[1, 4, 4, 3, 3],
             _ => &[4, 4, 3, 3],
@@ -76,7 +76,7 @@ impl Operators<'_> {
     }
 }
 
-/// What a field says of an attribute.
+/// The meaning of a field.
 #[derive(Debug)]
 enum Field<'a> {
     Refused,
@@ -101,7 +101,7 @@ fn field(text: &str) -> Field<'_> {
     }
 }
 
-/// Of a type that no operator has.
+/// An attribute of a type that no operator has.
 fn float(name: &str) -> AttributeProto {
     AttributeProto { r#type: AttributeType::Float as i32, f: 1.0, ..attribute(name) }
 }
@@ -150,7 +150,7 @@ fn check(
     taken: impl Fn(AttributeProto) -> TractResult<DeconvSpec>,
     plain: &DeconvSpec,
 ) -> TractResult<()> {
-    // `pads` holds both sides
+    // `pads` holds both sides.
     let list = |value: i64| ints(name, &vec![value; if name == "pads" { 4 } else { 2 }]);
     match field {
         Field::Refused => refused(list(4)),

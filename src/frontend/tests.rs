@@ -1,4 +1,4 @@
-//! Nodes as they stand in model files, run or refused.
+//! Nodes as in model files, which must run or be refused.
 
 use crate::op::{GroupedDeconv, OptGroupedDeconv};
 use crate::testing::*;
@@ -18,7 +18,7 @@ fn a_node_runs() -> TractResult<()> {
 
 #[test]
 fn output_shape_and_auto_pad_choose_the_side() -> TractResult<()> {
-    // F = 5, one cell to crop
+    // F = 5, so one position is cropped.
     let shape = ints("output_shape", &[4]);
     assert_eq!(run(&one(std::slice::from_ref(&shape)), &[x3()])?, tensor3(&[[[0f32, 1., 4., 4.]]]));
     let upper = [shape.clone(), text("auto_pad", "SAME_UPPER")];
@@ -196,7 +196,8 @@ fn nodes_of_other_domains_are_not_ours() -> TractResult<()> {
     Ok(())
 }
 
-/// GroupConvolutionBackpropData of X [1, 2, 3] and a filter [2, 1, 1, 3], both counting, with a third input.
+/// GroupConvolutionBackpropData of X [1, 2, 3] and a filter [2, 1, 1, 3], both counting from zero,
+/// with further inputs.
 fn grouped(attributes: &[AttributeProto], others: Vec<TensorProto>) -> ModelProto {
     let mut names = vec!["x", "w"];
     names.extend(others.iter().map(|t| &*t.name));
@@ -232,7 +233,7 @@ fn openvino_attributes_as_ints_or_text() -> TractResult<()> {
 
 #[test]
 fn openvino_output_shape_of_any_integer_type() -> TractResult<()> {
-    // F = 5, one cell to crop: at the end, but at the beginning for same_upper
+    // F = 5, so one position is cropped: at the beginning for same_upper, else at the end.
     let later = tensor3(&[[[0f32, 0., 1., 4.], [3., 4., 5., 0.]]]);
     let earlier = tensor3(&[[[0f32, 1., 4., 4.], [4., 5., 0., 0.]]]);
     let int32 = TensorProto {
@@ -291,7 +292,7 @@ fn openvino_output_shape_of_a_skip_connection() -> TractResult<()> {
     assert!(!op.spec.has_output_shape_input(), "the shape is known over symbols");
     let skip = Tensor::zero::<f32>(&[1, 2, 4])?;
     assert_eq!(run(&proto, &[x23(), skip])?, tensor3(&[[[0f32, 0., 1., 4.], [3., 4., 5., 0.]]]));
-    // the same with the symbol set
+    // The same with a value for the symbol.
     let l = model.symbols.sym("L");
     let five = model.set_symbols(&[(l, 5.to_dim())].into())?.into_optimized()?.into_runnable()?;
     let y = five.run(tvec!(x23().into_tvalue(), Tensor::zero::<f32>(&[1, 2, 5])?.into_tvalue()))?;
@@ -338,7 +339,8 @@ fn integers_stay_integers() -> TractResult<()> {
     Ok(())
 }
 
-/// oneDNN's ConvTranspose of X [1, 3, 2] in NXC and a filter [3, 2, 1] in XIO, both counting.
+/// oneDNN's ConvTranspose of X [1, 3, 2] in NXC and a filter [3, 2, 1] in XIO, both counting from
+/// zero.
 fn nxc(attributes: &[AttributeProto]) -> ModelProto {
     model(
         vec![info("x", DataType::Float, &["1", "3", "2"])],
@@ -363,7 +365,8 @@ fn onednn_defaults_are_nxc_and_xio() -> TractResult<()> {
 
 #[test]
 fn onednn_filter_formats() -> TractResult<()> {
-    // NCX x [1, 2, 2] = 0 1 / 2 3; two output channels from two inputs, kernel of one: y[o] = sum of x[i] w[i][o]
+    // X is [1, 2, 2] in NCX with rows 0 1 and 2 3. The kernel has one tap, with two inputs and two
+    // outputs: y[o] = Σ x[i] w[i][o].
     let plain = |attributes: &[AttributeProto], shape: &[i64]| {
         model(
             vec![info("x", DataType::Float, &["1", "2", "2"])],
@@ -456,7 +459,7 @@ fn dialects_live_in_one_graph() -> TractResult<()> {
     let explanations = crate::explain(&model, &SymbolValues::default())?;
     let dialects: Vec<String> = explanations.iter().map(|e| e.dialect.to_string()).collect();
     assert_eq!(dialects, ["onnx", "openvino", "onednn"]);
-    // 2 -> 0 2 -> 0 0 2, read as one cell of three channels
+    // 2 -> 0 2 -> 0 0 2, read as one position of three channels.
     assert_eq!(run(&proto, &[tensor3(&[[[2f32]]])])?, tensor3(&[[[4f32]]]));
     Ok(())
 }
@@ -521,7 +524,7 @@ fn nodes_in_branches_run() -> TractResult<()> {
     assert_eq!(run(&proto, &[tensor0(false), x3()])?, tensor3(&[[[0f32, 1., 2., 2.]]]));
     let names: Vec<String> =
         crate::explain(&load(&proto)?, &SymbolValues::default())?.into_iter().map(|e| e.name).collect();
-    // the name before the first slash is what tract calls every condition
+    // tract names every condition `If`, which is the part before the first slash.
     assert_eq!(names, ["If/then/then_branch", "If/else/else_branch"]);
     Ok(())
 }

@@ -15,14 +15,22 @@
 //! # }
 //! ```
 //!
-//! What NNEF's own `deconv` can say is written as that: a transposed convolution of floats, channels first, under explicit
-//! pads; with an output padding only where all sizes are known. So is a forward one as NNEF's `conv`, under explicit pads or SAME_UPPER, and
-//! SAME_LOWER where all sizes are known. Any tract loads both, with this crate or without. `deconv` becomes this crate's operator through
-//! [`with_deconv`](crate::WithDeconv), `conv` only through [`with_conv`](crate::WithConv); the dialect, a mere label, is then NNEF.
+//! The dumper prefers NNEF's own fragments, if fusion is not disabled. Any tract loads these, with
+//! this crate or without.
 //!
-//! All else takes the registry `tract_deconv` to load. Its one primitive is [`PRIMITIVE`]; [`registry`] documents the
-//! parameters. Models are dumped before they are optimised. What the planner was told to do is not written: a file outlives
-//! the machine it was made on.
+//! - A transposed convolution becomes `deconv` if it computes floats, has channels first and has
+//!   explicit pads. It may have an output padding only if all sizes are known.
+//! - A forward convolution becomes `conv` if it computes floats, has channels first and has
+//!   explicit pads or SAME_UPPER, or SAME_LOWER if all sizes are known.
+//!
+//! [`with_deconv`](crate::WithDeconv) loads `deconv` as this crate's operator, and only
+//! [`with_conv`](crate::WithConv) does so for `conv`. The dialect, which is only a label, is then
+//! NNEF.
+//!
+//! All other convolutions need the registry `tract_deconv` to load. Its one primitive is
+//! [`PRIMITIVE`], and [`registry`] documents the parameters. Models must be dumped before they are
+//! optimised. The planner's options are not written, because a file outlives the machine that it
+//! was made on.
 
 mod standard;
 
@@ -44,7 +52,8 @@ pub const PRIMITIVE: &str = "tract_deconv_grouped_deconv";
 /// The name of the registry.
 const REGISTRY: &str = "tract_deconv";
 
-/// Longest dimension that is read, and most levels of parentheses and signs in it.
+/// The longest dimension that is read, in characters, and the deepest nesting of parentheses and
+/// signs in it.
 const MOST_CHARACTERS: usize = 4096;
 const MOST_LEVELS: usize = 64;
 
@@ -100,7 +109,9 @@ fn add_registry(nnef: &mut Nnef) {
     nnef.registries.push(registry());
 }
 
-/// Names the registry where an op in the body of a loop takes it: tract forgets what registries bodies take.
+/// Makes the body of a loop name the registry if an op in it needs the registry.
+///
+/// tract itself forgets the registries that bodies need.
 fn name_in_bodies(registry: &mut Registry) {
     let Some(stock) = registry.from_tract.remove(&std::any::TypeId::of::<Scan>()) else { return };
     let dump = move |ast: &mut IntoAst, node: &TypedNode| {
@@ -125,14 +136,16 @@ fn takes_registry(fragment: &FragmentDef) -> bool {
 }
 
 /// # Errors
-/// An op in the body of a loop inside the body of a loop: tract leaves the inner body out of the file.
+/// Fails for an op in a loop inside a loop, because tract leaves the inner body out of the file.
 fn check_nesting(ast: &IntoAst, node: &TypedNode) -> TractResult<()> {
     let nested = ast.parent.is_some_and(|parent| parent.parent.is_some());
     ensure!(!nested, "{}: it stands in a loop inside a loop, whose body tract does not write", node.name);
     Ok(())
 }
 
-/// The registry `tract_deconv`. Of what stands in the body of a loop, [`WithDeconv`] and [`WithConv`] write more.
+/// Returns the registry `tract_deconv`.
+///
+/// The registry alone can't write an op in the body of a loop. [`WithDeconv`] and [`WithConv`] can.
 pub fn registry() -> Registry {
     let mut registry = Registry::new(REGISTRY).with_doc("Grouped transposed and forward convolutions.");
     registry
@@ -297,7 +310,7 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractRes
     builder.wire(op, &inputs)
 }
 
-/// The arguments of an invocation, by name.
+/// The arguments of an invocation, read by name.
 struct Arguments<'a, 'b> {
     builder: &'a mut ModelBuilder<'b>,
     invocation: &'a ResolvedInvocation<'a>,
@@ -344,16 +357,17 @@ fn word<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> TractResult<RVa
 }
 
 /// # Errors
-/// What would not be read again.
+/// Fails for a dimension that could not be read again.
 fn dim_argument(dim: &TDim) -> TractResult<RValue> {
     let text = dim_text(dim)?;
     dim_of_any_symbols(&text).context("output_shape")?;
     Ok(string(text))
 }
 
-/// A dimension as text that [`dim_from_text`] reads, if it is not too large.
+/// Returns a dimension as text that [`dim_from_text`] reads, if it is not too large.
 fn dim_text(dim: &TDim) -> TractResult<String> {
-    // as NNEF's own expression it could not have a minimum, and a tensor would shadow a symbol of its name
+    // A string, because NNEF's own expressions have no minimum, and a tensor would shadow a symbol
+    // of the same name.
     let nested = |dim: &TDim| match dim {
         TDim::Sym(_) => dim_text(dim),
         TDim::Val(value) if *value >= 0 => dim_text(dim),
@@ -384,9 +398,10 @@ fn dim_text(dim: &TDim) -> TractResult<String> {
 }
 
 /// # Errors
-/// A text that is no dimension, divides by zero, is too large, or has a symbol that the model does not declare.
+/// Fails for a text that is not a dimension, that divides by zero, that is too large, or that has a
+/// symbol which the model does not declare.
 fn dim_from_text(symbols: &SymbolScope, text: &str) -> TractResult<TDim> {
-    // first apart from the model: parsing declares what it meets
+    // Parse it in a separate scope first, because parsing declares the symbols that it meets.
     let (_scope, dim) = dim_of_any_symbols(text)?;
     for symbol in dim.symbols() {
         let name = symbol.to_string();
@@ -395,7 +410,7 @@ fn dim_from_text(symbols: &SymbolScope, text: &str) -> TractResult<TDim> {
     symbols.parse_tdim(text)
 }
 
-/// A dimension over symbols of its own, which lose their names with their scope.
+/// Parses a dimension over new symbols, in a scope that must be kept for the symbols to have names.
 fn dim_of_any_symbols(text: &str) -> TractResult<(SymbolScope, TDim)> {
     let mut levels = 0usize;
     let mut deepest = 0;

@@ -1,8 +1,9 @@
-//! NNEF's own `deconv` and `conv`, with which tract reads a model whether this crate is there or not.
+//! NNEF's own `deconv` and `conv`, which tract reads with this crate or without.
 //!
-//! The fragments mean what tract's reader takes them for. For `deconv` that departs from the standard's text in two places: the
-//! filter is `[output channels, input channels / groups, ..]`, where the text has the input channels first, and `output_shape` holds
-//! spatial sizes alone. Padding that is left out is SAME_UPPER.
+//! The fragments have the meaning that tract's reader gives them. For `deconv` it departs from the
+//! standard in two points. The filter is `[output channels, input channels / groups, ..]`, where
+//! the standard has the input channels first. `output_shape` holds spatial sizes only. Missing
+//! padding means SAME_UPPER.
 
 use super::as_size;
 use crate::op::{Dialect, GroupedDeconv};
@@ -18,7 +19,7 @@ use tract_nnef::ser::{array, ints, tuple_2};
 /// The registry that every model may use without naming it.
 const REGISTRY: &str = "tract_nnef";
 
-/// The fragment of a direction.
+/// Returns the fragment of a direction.
 fn fragment(direction: Direction) -> &'static str {
     match direction {
         Direction::Transposed => "deconv",
@@ -26,7 +27,7 @@ fn fragment(direction: Direction) -> &'static str {
     }
 }
 
-/// Puts this crate's writer beside tract's, and its reader of one direction's fragment in the place of tract's.
+/// Adds this crate's writer to tract's, and replaces tract's reader of one direction's fragment.
 pub(super) fn take_over(nnef: &mut Nnef, direction: Direction) {
     for registry in nnef.registries.iter_mut().filter(|registry| registry.id.0 == REGISTRY) {
         registry.register_dumper(dump);
@@ -39,7 +40,7 @@ pub(super) fn take_over(nnef: &mut Nnef, direction: Direction) {
     }
 }
 
-/// `None` for what the fragment can not say.
+/// Writes the op, or returns `None` if the fragment can't express it.
 fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<Option<Arc<RValue>>> {
     let spec = &op.spec;
     let (data, output) = (ast.model.outlet_fact(node.inputs[0])?, &node.outputs[0].fact);
@@ -56,7 +57,7 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
         ("groups", numeric(spec.group)),
     ];
     if spec.output_padding.iter().any(|padding| *padding != 0) {
-        // tract derives the output padding from the sizes on both sides
+        // tract derives the output padding from the sizes of input and output.
         let (Some(data), Some(output)) = (data.shape.as_concrete(), output.shape.as_concrete()) else {
             return Ok(None);
         };
@@ -77,7 +78,10 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
     Ok(Some(invocation(fragment(spec.direction), &inputs, &named)))
 }
 
-/// Whether no size of tract's arithmetic is below zero on the way: of the input less one, and of the output before the output padding.
+/// Returns whether tract derives the output padding without a size below zero on the way.
+///
+/// The critical sizes are the input's size less one, and the output's size before the output
+/// padding.
 fn tract_derives_output_padding(spec: &DeconvSpec, input: &[usize]) -> bool {
     let Padding::Explicit { begin, end } = &spec.padding else { return false };
     (0..spec.rank()).all(|ax| {
@@ -88,7 +92,8 @@ fn tract_derives_output_padding(spec: &DeconvSpec, input: &[usize]) -> bool {
     })
 }
 
-/// Pairs of pads, or the empty list, which is SAME_UPPER; `None` for what neither says.
+/// Returns pairs of pads, or the empty list, which means SAME_UPPER, or `None` if neither expresses
+/// the padding.
 fn padding_argument(spec: &DeconvSpec, input: &ShapeFact) -> Option<RValue> {
     let (begin, end) = match &spec.padding {
         Padding::Explicit { begin, end } => (begin.clone(), end.clone()),
@@ -110,12 +115,13 @@ fn padding_argument(spec: &DeconvSpec, input: &ShapeFact) -> Option<RValue> {
     Some(array(begin.iter().zip(&end).map(|(b, e)| tuple_2(numeric(b), numeric(e))).collect::<Vec<RValue>>()))
 }
 
-/// The filter as [`FilterFormat::GroupedOix`].
+/// Converts the filter to [`FilterFormat::GroupedOix`].
 fn outputs_first(ast: &mut IntoAst, name: &str, spec: &DeconvSpec, filter: Arc<RValue>) -> Arc<RValue> {
     let rank = spec.rank();
     let (g, i, o) = (spec.group, spec.group_in(), spec.group_out());
     let (kernel_first, kernel_last) = (0..rank, 3..3 + rank);
-    // sizes with the groups on an axis of their own; its place, that of the outputs, of the inputs, and of the kernel
+    // The sizes with the groups on an axis of their own, the positions of the axes of groups,
+    // outputs and inputs, and the kernel's axes.
     let (channels, [at_g, at_o, at_i], kernel) = match spec.filter_format {
         FilterFormat::GroupedOix => return filter,
         FilterFormat::Iox => ([g, i, o], [0, 2, 1], kernel_last),
@@ -150,7 +156,7 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation, direction: 
     let data = builder.model.outlet_fact(input)?.clone();
     let weights = builder.model.outlet_fact(filter)?.clone();
     if !data.datum_type.is_float() || weights.datum_type != data.datum_type {
-        // integers, quantised or not
+        // These are integers, quantised or not.
         return match direction {
             Direction::Transposed => tract_nnef::ops::nnef::deser::deconv(builder, invocation),
             Direction::Forward => tract_nnef::ops::nnef::deser::conv(builder, invocation),
@@ -184,7 +190,7 @@ fn spec(
     );
     let (kernel, rank) = (TVec::from(&shape[2..]), shape.len() - 2);
     let groups: i64 = invocation.named_arg_as(builder, "groups")?;
-    // as many as there are channels
+    // Zero means one group per channel.
     let group = if groups == 0 { shape[0] } else { as_size("groups", groups)? };
     let in_channels =
         shape[1].checked_mul(group).with_context(|| format!("groups: groups={groups}, the channels overflow"))?;
@@ -248,14 +254,14 @@ fn spec(
     Ok(spec)
 }
 
-/// The output padding that gives a size, beside pads.
+/// Returns the output padding that gives an output size, with explicit pads.
 fn missing_cells(spec: &DeconvSpec, input: &[TDim], output: &[usize]) -> TractResult<TVec<usize>> {
     let Padding::Explicit { begin, end } = &spec.padding else { bail!("explicit pads are needed") };
     let missing = |ax: usize| {
         let size = input[ax].to_usize().ok().context("the input's size must be known when the model is loaded")?;
         let size = i64::try_from(size)?;
         let extent = (spec.kernel[ax] as i64 - 1).checked_mul(spec.dilations[ax] as i64).and_then(|e| e.checked_add(1));
-        // may be below one, before the output padding
+        // This may be below one, as the output padding is not added yet.
         let without = (size - 1)
             .checked_mul(spec.strides[ax] as i64)
             .zip(extent)
@@ -273,7 +279,7 @@ fn missing_cells(spec: &DeconvSpec, input: &[TDim], output: &[usize]) -> TractRe
     (0..spec.rank()).map(missing).collect()
 }
 
-/// A vector; nothing for a bare zero, the value of an argument that is left out.
+/// Returns the bias as a vector, or none for a scalar zero, the default of the argument.
 fn bias(
     builder: &mut ModelBuilder,
     invocation: &ResolvedInvocation,
@@ -289,7 +295,7 @@ fn bias(
     }
     let model = &mut builder.model;
     for axis in (0..fact.rank()).rev() {
-        // one that stands for the batch or for a spatial axis
+        // This axis represents the batch or a spatial axis.
         if model.outlet_fact(bias)?.rank() > 1 && fact.shape[axis].is_one() {
             bias = model.wire_node(format!("{name}.bias.rm_{axis}"), AxisOp::Rm(axis), &[bias])?[0];
         }
@@ -298,7 +304,8 @@ fn bias(
         bias = model.wire_node(format!("{name}.bias.cast"), cast(datum_type), &[bias])?[0];
     }
     if *model.outlet_fact(bias)?.shape != [channels.to_dim()] {
-        // of a vector of one it would make a scalar on the way, which NNEF's `reshape` can not
+        // A vector of one element would become a scalar on the way, which NNEF's `reshape` can't
+        // do.
         bias = wire_reshape_bias_as_vector(model, name, bias, channels)?[0];
     }
     Ok(Some(bias))

@@ -1,4 +1,6 @@
-//! What stands between layers and folds into none: element-wise steps and pooling before a deconvolution, as one op on the kernels and threads that layers run on.
+//! Element-wise steps and pooling that precede a convolution and can't be folded into one.
+//!
+//! One op runs them, on the kernels and threads that layers use.
 
 use crate::activation::Activation;
 use crate::algorithm::pointwise::{ElementWise, max_pool};
@@ -21,21 +23,21 @@ use tract_core::ops::cnn::{MaxPool, OptMaxPool, PaddingSpec, PoolSpec};
 use tract_core::ops::math::{Add, Max, Min, Mul};
 use tract_core::ops::nn::NearestUpsample;
 
-/// Nodes before a layer that are looked at, at most.
+/// The maximum number of nodes searched before a layer.
 const MOST_SEEN: usize = 32;
 
-/// Largest kernel, stride, dilation and padding of a pool.
+/// The largest kernel size, stride, dilation or padding of a pool.
 const MOST_SIZE: usize = i32::MAX as usize;
 
-/// One thing that is done.
+/// One operation over the whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pass {
-    /// An element-wise step. What [`Step::Add`] adds is an input of the op.
+    /// An element-wise step. The tensor that a [`Step::Add`] adds is an input of the op.
     Step(Step),
-    /// Multiplies by the next input, one value per image and channel, or per channel.
+    /// Multiplies by the next input, which has one value per channel or per image and channel.
     Scale,
-    /// The largest value of each window.
+    /// Takes the maximum of each window.
     MaxPool(Box<PoolSpec>),
 }
 
@@ -55,9 +57,11 @@ impl fmt::Display for Pass {
     }
 }
 
-/// Passes over a tensor, in order. Inputs: the tensor, then what [`Pass::Scale`] and [`Step::Add`] take.
+/// Passes over a tensor, in order.
 ///
-/// Sizes of passes are checked when the op is made, and can't be changed afterwards:
+/// The inputs are the tensor, then one operand per [`Pass::Scale`] and per [`Step::Add`].
+///
+/// [`BetweenLayers::new`] checks the sizes of the passes. They can't be changed afterwards:
 ///
 /// ```compile_fail,E0616
 /// # use tract_deconv::{BetweenLayers, DataFormat};
@@ -73,24 +77,26 @@ pub struct BetweenLayers {
     limit: MemoryLimit,
 }
 
-/// What was found before a layer.
+/// The passes found before a layer.
 struct Found {
-    /// Last one first.
+    /// The passes, last first.
     passes: Vec<Pass>,
-    /// The inputs of passes, last one first.
+    /// The operands of the passes, last first.
     inputs: Vec<OutletId>,
-    /// What is read instead.
+    /// The outlet that the op reads.
     from: OutletId,
 }
 
 impl BetweenLayers {
-    /// The op for some passes over data of a format. Of the options it takes the instruction set and the memory limit.
+    /// Creates the op for some passes over data of a format.
+    ///
+    /// Only the instruction set and the memory limit of `options` are used.
     ///
     /// # Errors
-    /// A pool of other than channels-first data, whose lists differ in
-    /// length, or with a size that is zero or too large.
+    /// Fails for a pool whose data is not channels-first, whose lists differ in length, or that has
+    /// a size that is zero or too large.
     pub fn new(passes: Vec<Pass>, data_format: DataFormat, options: &PlanOptions) -> TractResult<BetweenLayers> {
-        // one that this CPU does not have is as good as the portable one
+        // An instruction set that this CPU lacks is harmless: it selects the portable kernels.
         let isa = options.isa.unwrap_or_else(Isa::best);
         for pass in &passes {
             if let Pass::MaxPool(pool) = pass {
@@ -100,22 +106,25 @@ impl BetweenLayers {
         Ok(BetweenLayers { passes, data_format, isa, limit: options.limit() })
     }
 
-    /// What is done.
+    /// Returns the passes, in order.
     pub fn passes(&self) -> &[Pass] {
         &self.passes
     }
 
-    /// Where the channels are.
+    /// Returns the data format, which tells the channel axis.
     pub fn data_format(&self) -> DataFormat {
         self.data_format
     }
 
-    /// The instruction set of its kernels.
+    /// Returns the instruction set of the kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Replaces what computes `data`, which a layer of a spec reads, where there is anything that the op can do; or what is before an upsampling or a concatenation there.
+    /// Replaces nodes before `data`, the input of a layer with spec `spec`, by this op.
+    ///
+    /// The replaced nodes compute `data` itself. If there are none, and `data` is an upsampling or a
+    /// concatenation, their inputs are searched in the same way. Returns none if nothing is found.
     pub(crate) fn before(
         model: &TypedModel,
         data: OutletId,
@@ -172,7 +181,9 @@ impl BetweenLayers {
         self.limit.check_output(&output, value.datum_type())?;
         self.limit.check_working(pool_working_bytes(&axes, value.datum_type()))?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
-        // SAFETY: the type is a number's, as there is an `Element`, and `max_pool` writes all windows of all planes, or fails.
+        // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
+        // there is an `Element` for it. `max_pool` writes every window of every plane, or fails,
+        // and then the tensor is dropped without a read.
         let mut to = unsafe { memory::output_tensor("pool", value.datum_type(), &output)? };
         let from = value.try_as_plain_ram()?;
         let mut view = to.try_as_plain_ram_mut()?;
@@ -182,7 +193,7 @@ impl BetweenLayers {
         Ok(to)
     }
 
-    /// The axes of a pool's planes and its output, for data of a shape.
+    /// Returns the axes of a pool's planes and the output shape, for data of a shape.
     fn pool_of_shape(&self, pool: &PoolSpec, shape: &[usize]) -> TractResult<(Vec<PoolAxis>, TVec<usize>)> {
         let rank = pool.rank();
         ensure!(shape.len() == rank + 2, "pool: shape={shape:?}, {} axes are needed", rank + 2);
@@ -198,7 +209,8 @@ impl BetweenLayers {
         );
         self.limit.check_output(&shape, value.datum_type())?;
         let (images, channels) = (shape[0], shape[self.data_format.c_axis(shape.len())]);
-        // factors that are one for each image and channel, and a channel's worth of zeros beside them
+        // A scale holds one factor per image and channel, or fewer. The zeros take one more per
+        // channel.
         if passes.contains(&Pass::Scale) {
             let values = inputs.iter().map(|input| input.len()).max().unwrap_or(0).min(images * channels) + channels;
             let scales = passes.iter().filter(|pass| **pass == Pass::Scale).count();
@@ -233,7 +245,7 @@ impl BetweenLayers {
             steps: if positions == 0 { vec![] } else { (0..images).map(of_image).collect() },
             from: None,
         };
-        // nobody else reads it
+        // No other reader holds the tensor, so it is changed in place.
         if value.is_exclusive() {
             let mut tensor = value.into_tensor();
             pass.run(tensor.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
@@ -242,14 +254,17 @@ impl BetweenLayers {
         let from = value.try_as_plain_ram()?;
         pass.from = Some(from.as_slice::<E>()?);
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
-        // SAFETY: the type is a number's, as there is an `Element`, and each element is a copy of one of `from`, which is as long, or the pass fails.
+        // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
+        // there is an `Element` for it. The pass first writes each element from the same element of
+        // `from`, which has the same length, or fails, and then the tensor is dropped without a
+        // read.
         let mut tensor = unsafe { memory::output_tensor("activation", value.datum_type(), &shape)? };
         pass.run(tensor.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
         Ok(tensor)
     }
 }
 
-/// Refuses a pool that the kernel can't compute, or with sizes whose sums overflow.
+/// Refuses a pool that the kernel can't compute, and sizes whose sums would overflow.
 fn check_pool(pool: &PoolSpec, data_format: DataFormat) -> TractResult<()> {
     ensure!(
         pool.data_format == tract_core::ops::nn::DataFormat::NCHW && data_format == DataFormat::Ncx,
@@ -285,7 +300,7 @@ fn check_pool(pool: &PoolSpec, data_format: DataFormat) -> TractResult<()> {
     Ok(())
 }
 
-/// The pads before and after each axis, as far as the pool lists them.
+/// Returns the padding before and after each axis, in lists as long as the pool's own.
 fn pads(pool: &PoolSpec, rank: usize) -> [&[usize]; 2] {
     const NONE: [usize; 4] = [0; 4];
     match &pool.padding {
@@ -294,21 +309,21 @@ fn pads(pool: &PoolSpec, rank: usize) -> [&[usize]; 2] {
     }
 }
 
-/// Rows of all axes but the last that a thread keeps.
+/// Returns the size of a thread's scratch: one row of each axis but the last.
 fn pool_working_bytes(axes: &[PoolAxis], datum_type: DatumType) -> usize {
     let inner = |ax: usize| axes[ax + 1..].iter().fold(datum_type.size_of(), |n, axis| n.saturating_mul(axis.input));
     (0..axes.len().saturating_sub(1)).map(inner).fold(0, usize::saturating_add)
 }
 
-/// What an element-wise pass needs.
+/// The operand of an element-wise pass.
 enum Operand<'a, E: Element> {
-    /// The same for all images.
+    /// A step that is the same for all images.
     Same(Bound<'a, E>),
-    /// Factors of the channels of each image, or of one for all.
+    /// Factors per image and channel, or per channel for all images.
     Scale(Vec<E::Compute>),
 }
 
-/// The factors of a [`Pass::Scale`].
+/// Widens the factors of a [`Pass::Scale`].
 fn scale<'a, E: Element>(factors: &Tensor, shape: &[usize], channels: usize) -> TractResult<Operand<'a, E>> {
     let whole = [1, shape[0]].map(|images| images * channels).contains(&factors.len());
     ensure!(whole, "scale: shape={:?}, the tensor's is {shape:?}", factors.shape());
@@ -317,12 +332,15 @@ fn scale<'a, E: Element>(factors: &Tensor, shape: &[usize], channels: usize) -> 
     Ok(Operand::Scale(wide))
 }
 
-/// Whether one node alone reads a value.
+/// Returns whether exactly one node reads a value.
 fn is_inner(model: &TypedModel, outlet: OutletId) -> bool {
     model.outlet_successors(outlet).len() == 1 && !model.outputs.contains(&outlet)
 }
 
-/// The arithmetic of a node that changes its first input by others, each of which may change places with what it meets.
+/// Returns the binary operations of a node that applies them to its first input, with the other
+/// operand of each.
+///
+/// All of them commute, so the two operands of the first operation may be exchanged.
 fn arithmetic(node: &TypedNode) -> Option<TVec<(&dyn BinMiniOp, OutletId)>> {
     let ops: TVec<&dyn BinMiniOp> = if let Some(op) = node.op_as::<OptBinByScalar>() {
         tvec!(&*op.binop)
@@ -340,7 +358,7 @@ fn arithmetic(node: &TypedNode) -> Option<TVec<(&dyn BinMiniOp, OutletId)>> {
 }
 
 impl Found {
-    /// Takes the node that computes `from`, if the op can do what that does, and gives what it reads.
+    /// Takes the node that computes `from`, if this op can replace it. Returns that node's input.
     fn step(&mut self, model: &TypedModel, spec: &DeconvSpec) -> TractResult<Option<OutletId>> {
         let node = model.node(self.from.node);
         let fact = model.outlet_fact(self.from)?;
@@ -367,7 +385,8 @@ impl Found {
         }
         let Some(mut steps) = arithmetic(node) else { return Ok(None) };
         let mut from = node.inputs[0];
-        // what is no constant is followed; of a sum of two such, what nothing else reads
+        // The search follows the operand that is not constant. Of a sum of two such operands it
+        // follows the one that no other node reads.
         let (first, other) = steps[0];
         let [from_is_constant, other_is_constant] =
             [model.outlet_fact(from)?.konst.is_some(), model.outlet_fact(other)?.konst.is_some()];
@@ -394,7 +413,7 @@ impl Found {
     }
 }
 
-/// What a binary op with another operand is, for a tensor of such a fact.
+/// Returns the pass that is a binary op with another operand, for data of fact `fact`.
 fn pass(op: &dyn BinMiniOp, fact: &TypedFact, other: &TypedFact, spec: &DeconvSpec) -> TractResult<Option<Pass>> {
     let rank = fact.rank();
     let c_axis = spec.data_format.c_axis(rank);

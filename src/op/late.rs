@@ -1,4 +1,4 @@
-//! The op where only running tells the filter's sizes.
+//! The op for a filter whose sizes are known at run time only.
 
 use super::{Dialect, GroupedDeconv};
 use crate::cache::{FilterCache, PlanCache};
@@ -8,12 +8,14 @@ use std::fmt;
 use std::hash::Hash;
 use tract_core::internal::*;
 
-/// The attributes of a node, which become a spec once the filter's shape is known.
+/// The attributes of a node. They determine a spec once the filter's shape is known.
 pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 'static {
-    /// The spec for a filter of a shape, with every rule of the dialect checked.
+    /// Returns the spec for a filter shape. It checks every rule of the dialect.
     fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec>;
 
-    /// Channels and spatial size of the output. Without `output_shape` they follow from the shapes of data and filter.
+    /// Returns the channels and the spatial size of the output.
+    ///
+    /// Without `output_shape` they follow from the shapes of data and filter.
     fn output_dims(
         &self,
         data: &[TDim],
@@ -21,20 +23,22 @@ pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 's
         output_shape: Option<&OutputShape>,
     ) -> TractResult<(TDim, TVec<TDim>)>;
 
-    /// Whether the filter has its groups on an axis of their own, the first, which is merged with the next one.
+    /// Returns whether the filter's first axis is an axis of groups, to be merged with the next.
     fn has_group_axis(&self) -> bool;
 
-    /// Whether what stands around may be folded into the op.
+    /// Returns whether neighbouring nodes may be folded into the op.
     fn fusion(&self) -> bool;
 }
 
-/// The operator's name, which tells it whatever its parameter.
+/// The operator's name. It identifies the op whatever its type parameter.
 pub(crate) const LATE_DECONV: &str = "LateDeconv";
 
-/// A convolution whose filter has sizes that are not known when the model is loaded. At each run it is the
-/// [`GroupedDeconv`] of the filter that comes in; it is replaced by one as soon as the filter's shape is known.
+/// A convolution whose filter shape is not known when the model is loaded.
 ///
-/// Inputs are those of [`GroupedDeconv`], but the filter has the dialect's axes.
+/// Each run behaves as the [`GroupedDeconv`] for the filter that the run gets. The op is replaced
+/// by a [`GroupedDeconv`] as soon as the filter's shape is known.
+///
+/// The inputs are those of [`GroupedDeconv`], except that the filter has the dialect's axes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LateDeconv<N> {
     pub node: N,
@@ -60,7 +64,8 @@ impl<N: SpecOfFilter> LateDeconv<N> {
         LateDeconv { node, dialect, data_format, has_bias, output_shape, options, plans, filters }
     }
 
-    /// The op for a filter of a shape. It keeps its plans here, for the next run.
+    /// Returns the op for a filter shape. Both share their caches, so the plans last until the next
+    /// run.
     fn resolved(&self, filter: &[usize]) -> TractResult<GroupedDeconv> {
         let spec = self.node.spec(filter, self.output_shape.clone())?;
         let mut op = GroupedDeconv::new(spec, self.dialect, self.has_bias, self.options.clone())?;
@@ -73,7 +78,7 @@ impl<N: SpecOfFilter> LateDeconv<N> {
         matches!(self.output_shape, Some(OutputShape::Input(_)))
     }
 
-    /// The filter with the axes of a spec's.
+    /// Returns the filter with the axes that the spec describes.
     fn canonical(&self, filter: TValue) -> TValue {
         match self.node.has_group_axis() {
             true => filter.into_tensor().collapse_axis_with_next(0).into_tvalue(),

@@ -1,4 +1,4 @@
-//! The tract ops: as imported, and as optimised models run it.
+//! The tract operators: those that importers create, and those that optimised models run.
 
 mod between;
 mod late;
@@ -20,7 +20,9 @@ use shared::{Run, tensor};
 use std::fmt;
 use tract_core::internal::*;
 
-/// Where a node came from. A label only: the spec holds everything that is computed.
+/// The source format of a node.
+///
+/// It is a label only. The spec holds everything that affects the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -48,35 +50,40 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A grouped (transposed or forward) convolution.
+/// A grouped convolution, transposed or forward.
 ///
-/// Inputs: the data in the spec's data format, the filter in its filter format, then the bias of shape `[out channels]`
-/// where [`GroupedDeconv::has_bias`], then the spatial output shape as a vector of integers where the spec reads it at run
-/// time. One output, in the data's type and the spec's data format.
+/// Inputs, in order:
+/// - the data, in the spec's data format;
+/// - the filter, in the spec's filter format;
+/// - the bias, of shape `[out channels]`, if [`GroupedDeconv::has_bias`];
+/// - the spatial output shape, a vector of integers, if the spec reads it at run time.
 ///
-/// Optimising a model replaces the op by [`OptGroupedDeconv`] where the filter is constant. Otherwise the filter is packed
-/// when it comes in; a tensor that comes in again is packed no more than twice.
+/// It has one output, with the data's element type and the spec's data format.
+///
+/// Optimising a model replaces the op by [`OptGroupedDeconv`] if the filter is constant. Otherwise
+/// the op packs its filter at run time. It packs a tensor that successive runs pass to it at most
+/// twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupedDeconv {
-    /// What is computed.
+    /// The convolution to compute.
     pub spec: DeconvSpec,
-    /// Where the node came from.
+    /// The source format of the node.
     pub dialect: Dialect,
-    /// Whether there is a bias input.
+    /// Whether the op has a bias input.
     pub has_bias: bool,
-    /// What may be forced on the planner.
+    /// Choices forced on the planner.
     pub options: PlanOptions,
-    /// Whether what stands around may be folded into the op.
+    /// Whether neighbouring nodes may be folded into the op.
     pub fusion: bool,
     plans: PlanCache,
     filters: FilterCache,
 }
 
 impl GroupedDeconv {
-    /// The op for a spec.
+    /// Creates the op for a spec.
     ///
     /// # Errors
-    /// What [`DeconvSpec::validate`] refuses.
+    /// Fails if [`DeconvSpec::validate`] does.
     pub fn new(spec: DeconvSpec, dialect: Dialect, has_bias: bool, options: PlanOptions) -> TractResult<GroupedDeconv> {
         spec.validate()?;
         Ok(GroupedDeconv {
@@ -173,7 +180,8 @@ impl TypedOp for GroupedDeconv {
         shared::axes_mapping(&self.spec, inputs, outputs)
     }
 
-    // Moving the channels between the two places that data formats know only changes the format.
+    // Moving the channel axis between its positions in the two data formats changes the format
+    // only.
     fn change_axes(
         &self,
         _model: &TypedModel,

@@ -1,4 +1,4 @@
-//! The op of optimised models.
+//! The op that optimised models run.
 
 use super::shared::{self, Run, tensor};
 use super::{BetweenLayers, Dialect, GroupedDeconv};
@@ -13,44 +13,49 @@ use std::hash::{Hash, Hasher};
 use std::sync::Weak;
 use tract_core::internal::*;
 
-/// [`GroupedDeconv`] with its constant filter packed: what an optimised model runs.
+/// A [`GroupedDeconv`] whose constant filter is packed. Optimised models run it.
 ///
-/// Inputs: the data, then the bias where it is not constant, then the output shape where it is read at run time, then a
-/// tensor of the output's shape for each [`Step::Add`] of the tail.
+/// Inputs, in order:
+/// - the data;
+/// - the bias, if it is not constant;
+/// - the spatial output shape, if the spec reads it at run time;
+/// - one tensor of the output's shape per [`Step::Add`] of the epilogue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OptGroupedDeconv {
-    /// What is computed.
+    /// The convolution to compute.
     pub spec: DeconvSpec,
-    /// Where the node came from.
+    /// The source format of the node.
     pub dialect: Dialect,
-    /// Element type of data, filter, bias and output.
+    /// The element type of data, filter, bias and output.
     pub datum_type: DatumType,
-    /// Where the bias is.
+    /// The source of the bias.
     pub bias: Bias,
-    /// What is applied to the results before they are stored.
+    /// The steps applied to the results before they are stored.
     pub epilogue: Vec<Step>,
-    /// What may be forced on the planner, with the packed filter's layout.
+    /// Choices forced on the planner, including the layout of the packed filter.
     pub options: PlanOptions,
-    /// Whether what stands before may become a [`BetweenLayers`].
+    /// Whether the nodes before this op may become a [`BetweenLayers`].
     fusion: bool,
     filter: Arc<PackedFilter>,
     source: Source,
     plans: PlanCache,
 }
 
-/// Where the bias of an optimised op is.
+/// The source of an optimised op's bias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Bias {
-    /// Nowhere.
+    /// There is no bias.
     None,
-    /// In the op.
+    /// The op holds a constant bias.
     Const(Arc<Tensor>),
-    /// The op's second input.
+    /// The bias is the op's second input.
     Input,
 }
 
-/// The tensor that a filter was packed from, which is not kept alive: nodes that share an initialiser share the packed
-/// filter. It says nothing of what is computed, so all sources are equal.
+/// The tensor that a filter was packed from.
+///
+/// It lets nodes that share an initialiser share the packed filter. The reference is weak, so it
+/// does not keep the tensor alive. It does not affect the result, so all sources compare equal.
 #[derive(Clone, Debug)]
 struct Source(Weak<Tensor>);
 
@@ -67,7 +72,8 @@ impl Hash for Source {
 }
 
 impl OptGroupedDeconv {
-    /// Packs a constant filter, or takes the packed one of a node of `model` that has the same.
+    /// Packs a constant filter, or shares the packed filter of a node of `model` with the same
+    /// source.
     pub(super) fn new(
         op: &GroupedDeconv,
         model: &TypedModel,
@@ -108,7 +114,7 @@ impl OptGroupedDeconv {
         })
     }
 
-    /// The packed filter's layout.
+    /// Returns the layout of the packed filter.
     pub fn filter_layout(&self) -> &FilterLayout {
         self.filter.layout()
     }
@@ -121,17 +127,17 @@ impl OptGroupedDeconv {
         self.spec.has_output_shape_input().then(|| 1 + (self.bias == Bias::Input) as usize)
     }
 
-    /// The slot of the first tensor that the tail adds; the others follow.
+    /// Returns the slot of the epilogue's first added tensor. The other added tensors follow it.
     fn first_residual_slot(&self) -> usize {
         1 + (self.bias == Bias::Input) as usize + self.spec.has_output_shape_input() as usize
     }
 
-    /// Whether both ops read one packed filter.
+    /// Returns whether both ops share one packed filter.
     pub fn shares_filter_with(&self, other: &OptGroupedDeconv) -> bool {
         Arc::ptr_eq(&self.filter, &other.filter)
     }
 
-    /// Whether a filter packed for this op serves another one.
+    /// Returns whether this op's packed filter is also right for `spec`, `layout` and `source`.
     fn packs_like(&self, spec: &DeconvSpec, layout: &FilterLayout, source: &Arc<Tensor>) -> bool {
         self.source.0.as_ptr() == Arc::as_ptr(source) && self.filter.layout() == layout && self.spec.packs_like(spec)
     }

@@ -1,4 +1,4 @@
-//! What both ops share: running, facts, axes, symbols, cost.
+//! The code that both ops share: execution, facts, axes, symbols and cost.
 
 use super::Dialect;
 use crate::cache::PlanCache;
@@ -16,7 +16,7 @@ use crate::spec::list;
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
 use tract_core::internal::*;
 
-/// What both ops run.
+/// The arguments of one run of either op.
 pub(super) struct Run<'a> {
     pub spec: &'a DeconvSpec,
     pub plans: &'a PlanCache,
@@ -25,12 +25,12 @@ pub(super) struct Run<'a> {
     pub bias: Option<&'a Tensor>,
     pub output_shape: Option<&'a Tensor>,
     pub epilogue: &'a [Step],
-    /// What the tail adds.
+    /// The tensors that the epilogue adds.
     pub residuals: TVec<&'a Tensor>,
 }
 
 impl Run<'_> {
-    /// `filter` gives the filter packed for a plan.
+    /// Runs the op. `filter` returns the filter packed for a plan.
     pub fn eval(
         self,
         symbols: &SymbolValues,
@@ -38,10 +38,10 @@ impl Run<'_> {
     ) -> TractResult<TVec<TValue>> {
         let requested = requested(self.spec, symbols, self.output_shape)?;
         if let Some(bias) = self.bias {
-            // facts may leave the length open
+            // The facts may leave the length of the bias open.
             self.spec.check_bias(bias)?;
         }
-        // a size of zero comes from an input of zero, so that no other output is empty
+        // Output sizes are positive if input sizes are, so the output is empty in these cases only.
         if self.input.len() == 0 || self.spec.out_channels == 0 {
             let (problem, dt) = (self.spec.problem(self.input.shape(), requested.as_deref())?, self.input.datum_type());
             self.options.limit().check_output(&problem.output_shape(), dt)?;
@@ -62,7 +62,7 @@ impl Run<'_> {
     }
 }
 
-/// The output of an empty input, or an empty output.
+/// Returns the output if the input or the output is empty.
 fn bias_only(
     problem: &Problem,
     datum_type: DatumType,
@@ -107,7 +107,7 @@ fn bias_only(
     integers::convert("output size", output, datum_type)
 }
 
-/// The output's spatial size where neither the spec nor the input's shape tells it.
+/// Returns the output's spatial size if neither the spec nor the input's shape determines it.
 fn requested(spec: &DeconvSpec, symbols: &SymbolValues, tensor: Option<&Tensor>) -> TractResult<Option<TVec<i64>>> {
     let Padding::OutputShape { shape, .. } = &spec.padding else { return Ok(None) };
     match (shape, tensor) {
@@ -140,10 +140,10 @@ fn requested(spec: &DeconvSpec, symbols: &SymbolValues, tensor: Option<&Tensor>)
     }
 }
 
-/// The values of an integer vector, of any integer type or over symbols.
+/// Returns the values of an integer vector, of any integer type or over symbols.
 ///
 /// # Errors
-/// Another type, or a tensor that is not a vector.
+/// Fails for another element type, or for a tensor that is not a vector.
 pub(crate) fn integers(tensor: &Tensor) -> TractResult<TVec<TDim>> {
     let datum_type = tensor.datum_type();
     ensure!(
@@ -168,7 +168,7 @@ pub(super) fn has_symbolic_output_shape(spec: &DeconvSpec) -> bool {
         if dims.iter().any(|d| d.as_i64().is_none()))
 }
 
-/// The data's shape, where a plan needs nothing else and there is something to plan.
+/// Returns the data's shape if it suffices to make a plan, and if the data is not empty.
 pub(super) fn known_shape<'a>(spec: &DeconvSpec, input: &'a TypedFact) -> Option<&'a [usize]> {
     input
         .shape
@@ -256,7 +256,8 @@ pub(super) fn cost(spec: &DeconvSpec, input: &TypedFact) -> TractResult<TVec<(Co
     let multiply_adds = match known_shape(spec, input) {
         Some(shape) => i64::try_from(spec.problem(shape, None)?.multiply_adds()).unwrap_or(i64::MAX).to_dim(),
         None => {
-            // every tap at every input (transposed) or output (forward) position, those that miss the other side included
+            // Each tap counts at each input position (transposed) or output position (forward).
+            // That includes the taps that fall outside the other side.
             let positions = match spec.direction {
                 Direction::Transposed => input.shape.to_tvec(),
                 Direction::Forward => spec.output_shape(&input.shape)?,

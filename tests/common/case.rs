@@ -1,4 +1,5 @@
-//! A conformance case: read from JSON, turned into a one-node model, its answer compared.
+//! Conformance cases: reading them from JSON, making one-node models of them, and comparing
+//! results.
 
 use super::oracle::FromTensor;
 use super::proto::{Dim, Model, Node, sizes};
@@ -13,7 +14,7 @@ pub fn own_files() -> Vec<PathBuf> {
     files_of(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data").as_ref())
 }
 
-/// The files of cases in a folder; there must be some.
+/// Returns the files of cases in a folder, of which there must be at least one.
 pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable entry").path()).collect();
@@ -23,9 +24,9 @@ pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The folder of conformance cases that other runtimes computed, if it is there.
+/// Returns the folder of conformance cases that other runtimes computed, if there is one.
 ///
-/// `TRACT_DECONV_CONFORMANCE` names it; without it, it is looked for beside the checkout.
+/// `TRACT_DECONV_CONFORMANCE` names it. By default it is next to the checkout.
 pub fn folder() -> Option<PathBuf> {
     let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/conformance"));
     let folder = match std::env::var_os("TRACT_DECONV_CONFORMANCE") {
@@ -47,7 +48,7 @@ pub enum Dialect {
     OneDnn,
 }
 
-/// The answer that a case expects.
+/// The expected result of a case.
 #[derive(Clone, Debug)]
 pub enum Expect {
     Values(ArrayD<f64>),
@@ -57,7 +58,7 @@ pub enum Expect {
         weighted_sum: i64,
         first: Vec<i64>,
     },
-    /// With one of the names in the error, where there are some.
+    /// The case must fail. The error must contain one of the names, if there are any.
     Reject {
         names: Vec<String>,
         why: Option<String>,
@@ -80,14 +81,14 @@ pub struct Case {
     pub expect: Expect,
 }
 
-/// How a case becomes a model.
+/// The roles of filter, bias and shapes in the model of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// Filter and bias are initialisers, the input's shape is known.
+    /// Filter and bias are initialisers, and the input's shape is known.
     Constant,
     /// Filter and bias are graph inputs.
     Inputs,
-    /// Filter and bias are initialisers, batch and spatial sizes are symbols.
+    /// Filter and bias are initialisers, and batch and spatial sizes are symbols.
     Symbolic,
 }
 
@@ -96,7 +97,7 @@ impl Wiring {
 }
 
 impl Case {
-    /// The cases of a file.
+    /// Reads the cases of a file.
     pub fn read(file: &Path) -> Result<Vec<Case>, String> {
         let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
         let json: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
@@ -151,7 +152,7 @@ impl Case {
         })
     }
 
-    /// The model and its inputs. `variant` picks among the spellings that mean the same.
+    /// Returns the model and its inputs. `variant` selects one of several equivalent spellings.
     pub fn model(&self, wiring: Wiring, variant: usize) -> (ModelProto, Vec<Tensor>) {
         let mut node = Node::new(&self.op).named("deconvolution").output("y");
         node = node.domain(match self.dialect {
@@ -222,13 +223,13 @@ impl Case {
                 node.string(name, &text.to_uppercase())
             }
             (Dialect::OpenVino | Dialect::OneDnn, "auto_pad", _) => node.string(name, &text.to_lowercase()),
-            // left to their defaults
+            // These are the defaults, so they are left out.
             (Dialect::OneDnn, "data_format", "NXC") | (Dialect::OneDnn, "filter_format", "XIO")
                 if variant.is_multiple_of(3) =>
             {
                 node
             }
-            // the attribute's later name
+            // The later name of the attribute.
             (Dialect::OneDnn, "filter_format", "XOI" | "IOX") if variant.is_multiple_of(2) => {
                 node.string("weights_format", text)
             }
@@ -236,7 +237,8 @@ impl Case {
         }
     }
 
-    /// Compares a result. Where the case has no tolerance all of its numbers are small integers, exact in every type.
+    /// Compares a result. All numbers of a case without tolerance are small integers, exact in
+    /// every type.
     pub fn check(&self, got: &Tensor) -> Result<(), String> {
         if got.datum_type() != self.x.datum_type() {
             return Err(format!("element type {:?} for {:?}", got.datum_type(), self.x.datum_type()));

@@ -1,16 +1,16 @@
-//! A decoder of a few layers that different strategies run, on symbolic batch, height and width.
+//! A small decoder whose layers run on different strategies, with symbolic batch, height and width.
 
 use super::proto::{Model, Node};
 use super::random::Random;
 use super::run::load;
 use tract_core::internal::*;
 
-/// Channels of its input.
+/// The channels of its input.
 pub const CHANNELS: usize = 12;
 
 type Layer = (&'static str, [usize; 4], usize, &'static [i64], &'static [i64], bool);
 
-/// Name, filter, group, strides, pads, whether there is a bias.
+/// Name, filter, groups, strides, pads, and whether there is a bias.
 const LAYERS: [Layer; 4] = [
     ("dense", [12, 32, 4, 4], 1, &[2, 2], &[1, 1, 1, 1], true),
     ("depthwise", [32, 1, 3, 3], 32, &[1, 1], &[1, 1, 1, 1], false),
@@ -18,7 +18,7 @@ const LAYERS: [Layer; 4] = [
     ("picture", [8, 3, 7, 7], 1, &[2, 2], &[3, 3, 3, 3], false),
 ];
 
-/// Loaded and optimised.
+/// Returns the decoder, loaded and optimised.
 pub fn decoder() -> TractResult<Arc<TypedRunnableModel>> {
     let mut random = Random(41);
     let mut model =
@@ -38,7 +38,7 @@ pub fn decoder() -> TractResult<Arc<TypedRunnableModel>> {
     load(&model.output(&from).build())?.into_optimized()?.into_runnable()
 }
 
-/// Its input of a size; the values depend on nothing else.
+/// Returns an input of a size. Its values depend on the size only.
 pub fn picture(batch: usize, height: usize, width: usize) -> TValue {
     let seed = (batch * 1000 + height) * 1000 + width;
     Random(seed as u64).tensor(f32::datum_type(), &[batch, CHANNELS, height, width]).into_tvalue()

@@ -1,4 +1,4 @@
-//! What the integration tests share: models as protos, the definition in float64, cases, and runs.
+//! Shared by the integration tests: model builders, the float64 definition, cases, and runs.
 #![allow(dead_code)] // each test file is a crate of its own and uses a part
 
 pub mod case;

@@ -1,9 +1,10 @@
-//! The spec that NNEF's tests start from, and what NNEF's own `deconv` and `conv` can say.
+//! The spec that NNEF's tests start from, and the convolutions that NNEF's own `deconv` and `conv`
+//! express.
 
 use tract_core::internal::*;
 use tract_deconv::{DataFormat, DeconvSpec, Direction, FilterFormat, GroupedDeconv, Padding, Side};
 
-/// Two axes, four channels to six in two groups.
+/// Two spatial axes, with four input channels and six output channels in two groups.
 pub fn plain() -> DeconvSpec {
     DeconvSpec {
         direction: Direction::Transposed,
@@ -20,8 +21,11 @@ pub fn plain() -> DeconvSpec {
     }
 }
 
-/// A convolution of floats, channels first: a transposed one under explicit pads, with an output padding where sizes are known and not below
-/// zero without it; a forward one under those or SAME_UPPER, and SAME_LOWER where sizes are known.
+/// Returns whether NNEF's own fragments express a convolution.
+///
+/// It must compute floats, have channels first, and allow fusion. A transposed one needs explicit
+/// pads. It may have an output padding if all sizes are known and no size is negative without it. A
+/// forward one needs explicit pads or SAME_UPPER, or SAME_LOWER if all sizes are known.
 pub fn is_standard(op: &GroupedDeconv, data: &TypedFact) -> bool {
     let spec = &op.spec;
     let concrete = data.shape.is_concrete();
@@ -35,7 +39,7 @@ pub fn is_standard(op: &GroupedDeconv, data: &TypedFact) -> bool {
     spec.data_format == DataFormat::Ncx && op.fusion && sayable && sized && data.datum_type.is_float()
 }
 
-/// Whether each size is at least zero without the output padding.
+/// Returns whether no size is negative without the output padding.
 fn not_negative(spec: &DeconvSpec, input: &[usize]) -> bool {
     let Padding::Explicit { begin, end } = &spec.padding else { return false };
     (0..spec.rank()).all(|ax| {

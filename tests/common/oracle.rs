@@ -1,13 +1,16 @@
-//! The definition, slow and plain, in float64 or exact integers. Shares no code with the crate.
+//! The definition of a convolution, computed plainly in float64 or in exact integers. It shares no
+//! code with the crate.
 //!
-//! `y[n, g·Co+co, i·s + k·d - p] += x[n, g·Ci+ci, i] · w[g, ci, co, k]`, positions outside the output dropped, then bias.
-//! A forward convolution is the same with input and output exchanged in the index.
+//! A transposed convolution is
+//! `y[n, g·Co+co, i·s + k·d - p] += x[n, g·Ci+ci, i] · w[g, ci, co, k]`, where positions outside
+//! the output are dropped. The bias is added last. A forward convolution exchanges input and output
+//! in the index.
 
 use tract_core::internal::tract_ndarray::{ArrayD, Dimension, indices};
 use tract_core::internal::*;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 
-/// What sums are made of: `f64`, or `i128` modulo 2¹²⁸ (which holds every 64-bit result modulo 2⁶⁴).
+/// The type of sums: `f64`, or `i128` modulo 2¹²⁸, which holds every 64-bit result modulo 2⁶⁴.
 pub trait Scalar: Copy + Default {
     fn plus_product(self, a: Self, b: Self) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -38,7 +41,7 @@ impl Scalar for i128 {
     }
 }
 
-/// One spatial axis, all decided.
+/// One spatial axis with all sizes resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub stride: usize,
@@ -47,16 +50,17 @@ pub struct Rule {
     pub output: usize,
 }
 
-/// The result, and what its rounding errors may grow with.
+/// The result, with the quantities that bound its rounding errors.
 pub struct Answer<S> {
     pub y: ArrayD<S>,
-    /// Sum of the absolute values that were added up, for each element of `y`.
+    /// The sum of the absolute values that were added, per element of `y`.
     pub magnitude: ArrayD<f64>,
-    /// Most products that met in one element.
+    /// The maximum number of products that were added into one element.
     pub terms: usize,
 }
 
-/// `x` is `[N, G·Ci, X..]`, `w` is `[G, Ci, Co, K..]`, the result `[N, G·Co, out..]`.
+/// Computes a convolution. `x` is `[N, G·Ci, X..]`, `w` is `[G, Ci, Co, K..]`, the result
+/// `[N, G·Co, out..]`.
 pub fn convolve<S: Scalar>(
     direction: Direction,
     x: &ArrayD<S>,
@@ -123,7 +127,7 @@ pub fn convolve<S: Scalar>(
     }
 }
 
-/// The axes of a spec for an input of these spatial sizes, from the decision table.
+/// Resolves the axes of a spec for an input of these spatial sizes, by the decision table.
 pub fn rules(spec: &DeconvSpec, input: &[usize], requested: Option<&[i64]>) -> Vec<Rule> {
     let halves = |total: i64, extra: &Side| match extra {
         Side::Begin => (total - total / 2, total / 2),
@@ -153,7 +157,8 @@ pub fn rules(spec: &DeconvSpec, input: &[usize], requested: Option<&[i64]>) -> V
         .collect()
 }
 
-/// Tensors to `f64` (exact for floats up to 64 bits) or `i128` (exact for every integer).
+/// Conversion of tensors to `f64` (exact for floats up to 64 bits) or `i128` (exact for every
+/// integer).
 pub trait FromTensor: Scalar {
     fn from_tensor(tensor: &Tensor) -> ArrayD<Self>;
 }
@@ -175,7 +180,7 @@ impl FromTensor for i128 {
     }
 }
 
-/// A spec's answer, in the spec's data format.
+/// Computes a spec's result, in the spec's data format.
 pub fn answer<S: FromTensor>(
     spec: &DeconvSpec,
     x: &Tensor,
@@ -199,20 +204,20 @@ pub fn answer<S: FromTensor>(
     }
 }
 
-/// `[N, X.., C]` to `[N, C, X..]`.
+/// Converts `[N, X.., C]` to `[N, C, X..]`.
 pub fn channels_second<S: Clone>(tensor: ArrayD<S>) -> ArrayD<S> {
     let rank = tensor.ndim();
     let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
     tensor.permuted_axes(order).as_standard_layout().into_owned()
 }
 
-/// `[N, C, X..]` to `[N, X.., C]`.
+/// Converts `[N, C, X..]` to `[N, X.., C]`.
 pub fn channels_last<S: Clone>(tensor: ArrayD<S>) -> ArrayD<S> {
     let order: Vec<usize> = [0].into_iter().chain(2..tensor.ndim()).chain([1]).collect();
     tensor.permuted_axes(order).as_standard_layout().into_owned()
 }
 
-/// Any filter as `[G, Ci, Co, K..]`, channels inside the group.
+/// Converts a filter of any format to `[G, Ci, Co, K..]`, with channels numbered within the group.
 pub fn grouped_filter<S: Clone>(format: FilterFormat, group: usize, filter: ArrayD<S>) -> ArrayD<S> {
     let spatial = filter.ndim() - 2;
     let kernel_last: Vec<usize> = match format {
@@ -233,12 +238,13 @@ pub fn grouped_filter<S: Clone>(format: FilterFormat, group: usize, filter: Arra
     filter.as_standard_layout().into_owned()
 }
 
-/// The largest error that a right result may have. The only statement of tolerance of these tests.
+/// Returns the largest error that a correct result may have. These tests have no other tolerance.
 ///
-/// A sum of `terms` products whose absolute values add up to `magnitude`, computed with unit roundoff `u` in any order,
-/// is within `terms·u·magnitude` of the truth; rounding errors being as good as random, `2·(1 + √terms)·u·magnitude` is
-/// never passed in practice and grows with the length of the sum as the errors do. Storing it in `dt` rounds once more.
-/// Half floats are summed in f32. The float64 oracle errs as much as float64 itself, hence its double share.
+/// Consider a sum of `terms` products, whose absolute values add up to `magnitude`, in any order
+/// with unit roundoff `u`. Its error is at most `terms·u·magnitude`. Rounding errors behave like
+/// random ones, so in practice `2·(1 + √terms)·u·magnitude` is never exceeded. It grows with the
+/// length of the sum as the errors do. Storing the result in `dt` rounds once more. Half floats are
+/// summed in f32. The float64 oracle errs as much as float64 results do, so their share is doubled.
 pub fn tolerance(dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64 {
     let (sum, store, tiny) = match dt {
         DatumType::F16 => (2f64.powi(-24), 2f64.powi(-11), 2f64.powi(-25)),
@@ -250,7 +256,7 @@ pub fn tolerance(dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64
     summed + store * (truth.abs() + summed) + tiny
 }
 
-/// The oracle's answer for operands of one element type.
+/// The oracle's result for operands of one element type.
 pub struct Expected {
     dt: DatumType,
     answer: Kind,
@@ -278,7 +284,7 @@ impl Expected {
         Expected { dt, answer }
     }
 
-    /// An answer in float64, to be held against results of this type.
+    /// Wraps a float64 result, to be compared with results of type `dt`.
     pub fn floats(dt: DatumType, answer: Answer<f64>) -> Expected {
         Expected { dt, answer: Kind::Float(answer) }
     }
@@ -290,7 +296,8 @@ impl Expected {
         }
     }
 
-    /// Element for element: floats within [`tolerance`], integers exactly (modulo their width).
+    /// Compares element by element: floats within [`tolerance`], integers exactly (modulo their
+    /// width).
     pub fn check(&self, got: &Tensor) -> Result<(), String> {
         if got.datum_type() != self.dt {
             return Err(format!("element type {:?}, {:?} was expected", got.datum_type(), self.dt));
@@ -322,7 +329,7 @@ impl Expected {
     }
 }
 
-/// An exact integer as the element type keeps it: modulo its width.
+/// Returns an exact integer as the element type stores it, modulo its width.
 fn wrap(dt: DatumType, value: i128) -> i128 {
     match dt {
         DatumType::I8 => value as i8 as i128,

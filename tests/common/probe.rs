@@ -1,4 +1,4 @@
-//! One ConvTranspose or Conv of the standard domain, its answer by the definition.
+//! One ConvTranspose or Conv of the standard domain, with its result by the definition.
 
 use super::oracle::{Expected, Rule, convolve};
 use super::proto::{Dim, Model, Node, sizes};
@@ -8,7 +8,7 @@ use tract_core::internal::*;
 use tract_deconv::spec::Direction;
 use tract_onnx::pb::ModelProto;
 
-/// The node's name, which every error must hold.
+/// The node's name, which every error must contain.
 pub const NAME: &str = "upsample7";
 
 /// A node under test, with random operands.
@@ -17,25 +17,26 @@ pub struct Probe {
     pub opset: i64,
     pub node: Node,
     pub x: Tensor,
-    /// As declared, where that is not the shape of `x`.
+    /// The declared dimensions of `x`, if they are not its shape.
     pub x_dims: Option<Vec<Dim>>,
     pub w: Tensor,
-    /// As declared, where that is not the shape of `w`: an input of the graph then.
+    /// The declared dimensions of `w`, if they are not its shape. The filter is then an input of
+    /// the graph.
     pub w_dims: Option<Vec<Dim>>,
     pub b: Option<Tensor>,
-    /// Filter and bias are graph inputs.
+    /// Whether filter and bias are graph inputs.
     pub run_time_weights: bool,
     pub group: usize,
     pub direction: Direction,
 }
 
-/// How an axis is cropped and how large it comes out, and what it is walked with.
+/// Returns an axis with its stride, dilation, padding at the beginning and output size.
 pub fn axis(stride: usize, dilation: usize, pad_begin: i64, output: usize) -> Rule {
     Rule { stride, dilation, pad_begin, output }
 }
 
 impl Probe {
-    /// `x` and `w` of these shapes, f32.
+    /// Creates a probe with `x` and `w` of these shapes, in f32.
     pub fn new(x: &[usize], w: &[usize]) -> Probe {
         Probe::typed(DatumType::F32, x, w)
     }
@@ -56,7 +57,7 @@ impl Probe {
         }
     }
 
-    /// A forward convolution: `w` has the output channels first.
+    /// Creates a forward convolution. The first axis of `w` is that of the output channels.
     pub fn conv(dt: DatumType, x: &[usize], w: &[usize]) -> Probe {
         let node = Node::new("Conv").named(NAME).inputs(&["x", "w"]).output("y");
         Probe { node, direction: Direction::Forward, ..Probe::typed(dt, x, w) }
@@ -90,13 +91,13 @@ impl Probe {
         self.int("group", group as i64)
     }
 
-    /// A bias of so many values.
+    /// Adds a bias of `len` values.
     pub fn bias(mut self, len: usize) -> Probe {
         self.b = Some(Random(len as u64).tensor(self.x.datum_type(), &[len]));
         self.node(|node| node.input("b"))
     }
 
-    /// Declares the input's dimensions, with symbols.
+    /// Declares the input's dimensions, which may be symbols.
     pub fn dims(mut self, dims: &[Dim]) -> Probe {
         self.x_dims = Some(dims.to_vec());
         self
@@ -107,13 +108,13 @@ impl Probe {
         self
     }
 
-    /// Declares the filter, an input of the graph, with symbols.
+    /// Makes the filter a graph input and declares its dimensions, which may be symbols.
     pub fn filter_dims(mut self, dims: &[Dim]) -> Probe {
         (self.run_time_weights, self.w_dims) = (true, Some(dims.to_vec()));
         self
     }
 
-    /// Another input of the same type.
+    /// Replaces the input by another one of the same type.
     pub fn with_x(mut self, shape: &[usize]) -> Probe {
         self.x = Random(shape.iter().sum::<usize>() as u64).tensor(self.x.datum_type(), shape);
         self
@@ -134,13 +135,13 @@ impl Probe {
         model.node(self.node.clone()).output("y").build()
     }
 
-    /// In the order of the graph's inputs.
+    /// Returns the inputs in the graph's order.
     pub fn inputs(&self) -> Vec<Tensor> {
         let weights = [Some(&self.w), self.b.as_ref()].into_iter().flatten().filter(|_| self.run_time_weights);
         [&self.x].into_iter().chain(weights).cloned().collect()
     }
 
-    /// The definition's answer for these axes.
+    /// Returns the definition's result for these axes.
     pub fn expected(&self, rules: &[Rule]) -> Expected {
         let f64s = |tensor: &Tensor| {
             let tensor = tensor.cast_to::<f64>().expect("a float type");
@@ -159,7 +160,7 @@ impl Probe {
         Expected::floats(self.x.datum_type(), answer)
     }
 
-    /// The plugin gives the definition's answer, at every stage.
+    /// Checks that the plugin gives the definition's result at every stage.
     #[track_caller]
     pub fn gives(&self, rules: &[Rule]) {
         let expected = self.expected(rules);
@@ -170,7 +171,7 @@ impl Probe {
         }
     }
 
-    /// So do the plugin and stock tract.
+    /// Checks that both the plugin and stock tract give the definition's result.
     #[track_caller]
     pub fn gives_as_stock(&self, rules: &[Rule]) {
         self.gives(rules);
@@ -180,7 +181,7 @@ impl Probe {
         expected.check(&stock[0]).unwrap_or_else(|e| panic!("stock tract: {e}"));
     }
 
-    /// Stock tract does not give the definition's answer: it errs, panics, or is wrong.
+    /// Checks that stock tract does not give the definition's result: it fails, panics or is wrong.
     #[track_caller]
     pub fn stock_fails(&self, rules: &[Rule]) {
         let expected = self.expected(rules);
@@ -190,7 +191,8 @@ impl Probe {
         }
     }
 
-    /// Load, optimisation or run gives an error that holds the node's name and all of these.
+    /// Checks that loading, optimising or running fails, with the node's name and all of these
+    /// words.
     #[track_caller]
     pub fn refused(&self, holds: &[&str]) {
         for stage in Stage::ALL {

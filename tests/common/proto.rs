@@ -1,4 +1,4 @@
-//! Builds ONNX models in memory, nodes of any domain with attributes of any type.
+//! Builders of ONNX models in memory, with nodes of any domain and attributes of any type.
 
 use tract_core::internal::*;
 use tract_onnx::pb;
@@ -25,7 +25,7 @@ impl From<&str> for Dim {
     }
 }
 
-/// A list of sizes as dimensions.
+/// Returns sizes as dimensions.
 pub fn sizes(shape: &[usize]) -> Vec<Dim> {
     shape.iter().map(|d| Dim::Size(*d)).collect()
 }
@@ -35,7 +35,7 @@ pub fn sizes(shape: &[usize]) -> Vec<Dim> {
 pub struct Node(pb::NodeProto);
 
 impl Node {
-    /// A node of the standard domain, named after its operator.
+    /// Creates a node of the standard domain, named after its operator.
     pub fn new(op_type: &str) -> Node {
         Node(pb::NodeProto { op_type: op_type.into(), name: op_type.to_lowercase(), ..Default::default() })
     }
@@ -96,19 +96,19 @@ impl Node {
         self.attribute(name, AttributeType::String, |a| a.s = value.as_bytes().to_vec())
     }
 
-    /// A body: the graph of a model.
+    /// Adds a body, which is the graph of a model.
     pub fn graph(self, name: &str, body: Model) -> Node {
         self.attribute(name, AttributeType::Graph, |a| a.g = body.0.graph)
     }
 
-    /// A list as some exporters write it: one string, `"2,2"`.
+    /// Adds a list in the form of some exporters, as one string: `"2,2"`.
     pub fn comma_string(self, name: &str, values: &[i64]) -> Node {
         let joined: Vec<String> = values.iter().map(|v| v.to_string()).collect();
         self.string(name, &joined.join(","))
     }
 }
 
-/// A model under construction: one graph.
+/// A model of one graph under construction.
 #[derive(Clone, Debug)]
 pub struct Model(pb::ModelProto);
 
@@ -119,7 +119,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// An empty graph that imports the standard operators at this version.
+    /// Creates an empty graph that imports the standard operators at this version.
     pub fn opset(version: i64) -> Model {
         Model(pb::ModelProto {
             ir_version: 8,
@@ -129,7 +129,7 @@ impl Model {
         })
     }
 
-    /// One node on an input `x` with a constant filter `w`, giving `y`.
+    /// Returns a model of one node, with an input `x`, a constant filter `w` and an output `y`.
     pub fn of_node(node: Node, x: &Tensor, w: &Tensor) -> pb::ModelProto {
         Model::opset(11)
             .input("x", x.datum_type(), &sizes(x.shape()))
@@ -143,13 +143,13 @@ impl Model {
         self.0.graph.get_or_insert_with(Default::default)
     }
 
-    /// A constant of the graph.
+    /// Adds a constant.
     pub fn initializer(self, name: &str, tensor: &Tensor) -> Model {
         let kind = data_type(tensor.datum_type());
         self.raw_initializer(name, kind, tensor.shape(), tensor.as_bytes().to_vec())
     }
 
-    /// A constant given by its bytes, for element types that tract does not have.
+    /// Adds a constant given by its bytes, for element types that tract lacks.
     pub fn raw_initializer(mut self, name: &str, kind: DataType, shape: &[usize], bytes: Vec<u8>) -> Model {
         self.graph().initializer.push(pb::TensorProto {
             name: name.into(),
@@ -161,12 +161,12 @@ impl Model {
         self
     }
 
-    /// A graph input.
+    /// Adds a graph input.
     pub fn input(self, name: &str, dt: DatumType, shape: &[Dim]) -> Model {
         self.raw_input(name, data_type(dt), shape)
     }
 
-    /// A graph input of any of ONNX's element types.
+    /// Adds a graph input of any of ONNX's element types.
     pub fn raw_input(mut self, name: &str, kind: DataType, shape: &[Dim]) -> Model {
         let dim = shape
             .iter()
@@ -191,7 +191,7 @@ impl Model {
         self
     }
 
-    /// A graph output, of whatever type its node gives.
+    /// Adds a graph output, whose type is that of its node.
     pub fn output(mut self, name: &str) -> Model {
         self.graph().output.push(value_info(name, None));
         self
@@ -216,7 +216,7 @@ fn value_info(name: &str, fact: Option<(DataType, pb::TensorShapeProto)>) -> pb:
     }
 }
 
-/// ONNX's name of an element type.
+/// Returns ONNX's name of an element type.
 pub fn data_type(dt: DatumType) -> DataType {
     match dt {
         DatumType::F16 => DataType::Float16,

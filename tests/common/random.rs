@@ -1,9 +1,9 @@
-//! Seeded tensors.
+//! Seeded random tensors.
 
 use tract_core::internal::tract_ndarray::ArrayD;
 use tract_core::internal::*;
 
-/// SplitMix64: the same numbers on every machine.
+/// SplitMix64, which gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -16,22 +16,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Within `0..n`.
+    /// Returns a number within `0..n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
-    /// As many bytes.
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         std::iter::repeat_with(|| self.next().to_le_bytes()).take(len.div_ceil(8)).flatten().take(len).collect()
     }
 
-    /// Within `-1.0..1.0`, all bits of the mantissa in use.
+    /// Returns a number within `-1.0..1.0` that uses all bits of the mantissa.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     }
 
-    /// Floats within -1..1; integers over their whole range.
+    /// Returns floats within -1..1, or integers over the whole range of the type.
     pub fn tensor(&mut self, dt: DatumType, shape: &[usize]) -> Tensor {
         macro_rules! integers {
             ($t:ty) => {
@@ -54,7 +54,8 @@ impl Random {
         }
     }
 
-    /// Integers within -4..=4 (0..=4 where the type has no sign) in any element type: sums of products stay exact.
+    /// Returns integers within -4..=4 (0..=4 for unsigned types) in any element type. Sums of
+    /// products stay exact.
     pub fn small_integers(&mut self, dt: DatumType, shape: &[usize]) -> Tensor {
         let values = ArrayD::from_shape_simple_fn(shape, || {
             let value = self.below(9) as i64 - 4;

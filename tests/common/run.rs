@@ -1,4 +1,4 @@
-//! Loads protos through the plugin and runs them, catching panics.
+//! Loading and running models through the plugin, with panics caught.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use tract_deconv::{WithConv, WithDeconv};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
-/// How far tract has worked on a model before it runs.
+/// The stage of a model's processing at which it is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Typed,
@@ -28,23 +28,23 @@ impl Stage {
     }
 }
 
-/// Through the plugin, forward convolutions included.
+/// Loads through the plugin, including forward convolutions.
 pub fn load(proto: &ModelProto) -> TractResult<TypedModel> {
     tract_onnx::onnx().with_deconv().with_conv().model_for_proto_model(proto)?.into_typed()
 }
 
-/// Through tract alone.
+/// Loads through tract alone.
 pub fn load_stock(proto: &ModelProto) -> TractResult<TypedModel> {
     tract_onnx::onnx().model_for_proto_model(proto)?.into_typed()
 }
 
-/// Runs a model on inputs in its own order.
+/// Runs a model. The inputs have the model's order.
 pub fn run(model: TypedModel, inputs: &[Tensor]) -> TractResult<Vec<Arc<Tensor>>> {
     let inputs = inputs.iter().map(|t| t.clone().into_tvalue()).collect();
     Ok(model.into_runnable()?.run(inputs)?.into_iter().map(|v| v.into_arc_tensor()).collect())
 }
 
-/// Loads through the plugin, brings to a stage, runs, and gives the first output.
+/// Loads through the plugin, brings the model to a stage, runs it, and returns the first output.
 pub fn run_at(proto: &ModelProto, stage: Stage, inputs: &[Tensor]) -> TractResult<Arc<Tensor>> {
     Ok(run(stage.of(load(proto)?)?, inputs)?.remove(0))
 }
@@ -54,7 +54,7 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What went wrong.
+/// The failure of a guarded job.
 #[derive(Clone, Debug)]
 pub enum Failure {
     Error(String),
@@ -70,7 +70,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Runs something that must not panic, and says where it did.
+/// Runs a job that must not panic. A panic is returned with its message and location.
 pub fn guarded<T>(job: impl FnOnce() -> TractResult<T>) -> Result<T, Failure> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -93,7 +93,7 @@ pub fn guarded<T>(job: impl FnOnce() -> TractResult<T>) -> Result<T, Failure> {
     }
 }
 
-/// An error, not a panic, whose message holds one of these words.
+/// Checks that a result is an error, not a panic, whose message contains one of these words.
 pub fn refused<T>(result: Result<T, Failure>, words: &[&str]) -> Result<(), String> {
     match result {
         Ok(_) => Err("it was accepted, an error was expected".into()),

@@ -1,9 +1,10 @@
-//! Specs from few numbers.
+//! Specs from a few numbers.
 
 use tract_core::internal::*;
 use tract_deconv::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 
-/// Channels first, nothing padded, one stride for all axes; `channels` are those in, those out and the groups.
+/// Returns a channels-first spec without padding, with one stride for all axes. `channels` holds
+/// the input channels, the output channels and the groups.
 pub fn unpadded(direction: Direction, channels: (usize, usize, usize), kernel: &[usize], stride: usize) -> DeconvSpec {
     let (in_channels, out_channels, group) = channels;
     let rank = kernel.len();

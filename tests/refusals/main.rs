@@ -1,4 +1,4 @@
-//! What must be refused, at load, while typing, or at run: tables of bad inputs, each with its message.
+//! Tables of bad inputs that must be refused at loading, typing or running, each with its message.
 
 #[path = "../common/mod.rs"]
 mod common;

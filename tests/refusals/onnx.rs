@@ -233,12 +233,12 @@ fn scalars() {
 #[test]
 fn operands() {
     let rows: Vec<Row> = vec![
-        // which there are
+        // Number and presence of operands.
         (layer().node(|node| node.inputs(&["x"])), "inputs: count=1, 2 to 3 are needed"),
         (layer().node(|node| node.inputs(&["", "w"])), "inputs: data=\"\", it can not be left out"),
         (layer().node(|node| node.inputs(&["x", ""])), "inputs: filter=\"\", it can not be left out"),
         (bias(f32::datum_type(), &[3]).constant("c", tensor0(1f32)), "inputs: count=4, 2 to 3 are needed"),
-        // ranks
+        // Ranks.
         (shaped(&[1, 4], &[4, 3]), "input: rank=2, ConvTranspose takes 1 to 4 spatial axes"),
         (shaped(&[4], &[4]), "input: rank=1, ConvTranspose takes 1 to 4 spatial axes"),
         (shaped(&[1, 4, 5], &[4, 3, 3, 2]), "filter: rank=4, 3 is needed for an input of rank 3"),
@@ -247,7 +247,7 @@ fn operands() {
             shaped(&[1, 1, 1, 1, 1, 1, 1], &[1, 1, 1, 1, 1, 1, 1]),
             "input: rank=7, ConvTranspose takes 1 to 4 spatial axes",
         ),
-        // sizes
+        // Sizes.
         (shaped(&[1, 3, 5, 6], &[4, 3, 3, 2]), "input: channels=3, the filter needs 4"),
         (shaped(&[1, 0, 5, 6], &[0, 3, 3, 2]), "input channels: channels=0, must be a positive multiple of group=1"),
         (shaped(&[1, 4, 5, 6], &[4, 3, 0, 2]), "kernel_shape: kernel_shape=[0, 2], every value must be at least 1"),
@@ -272,7 +272,7 @@ fn operands() {
             "input: spatial size=2147483648, must be at most 2147483647",
         ),
         (layer().declare("x", &["1", "5", "N", "N"]), "input: channels=5, the filter needs 4"),
-        // of which sizes are open, whatever those are
+        // Some sizes are unknown, but the case is illegal for all their values.
         (
             layer().declare("w", &["4", "3", "K", "2"]).int("group", 3),
             "input channels: channels=4, must be a positive multiple of group=3",
@@ -297,7 +297,7 @@ fn operands() {
             layer().declare("w", &["4", "9223372036854775807", "3", "2"]).int("group", 2),
             "output channels: channels=18446744073709551614, must be at most 2147483647",
         ),
-        // bias
+        // Bias.
         (bias(f32::datum_type(), &[2]), "bias: shape=[2], the output has 3 channels"),
         (bias(f32::datum_type(), &[4]), "bias: shape=[4], the output has 3 channels"),
         (bias(f32::datum_type(), &[]), "bias: rank=0, one value per output channel is needed"),
@@ -306,7 +306,7 @@ fn operands() {
         (bias(f64::datum_type(), &[3]), "bias: datum_type=F64, the input's is F32"),
         (bias(i32::datum_type(), &[3]), "bias: datum_type=I32, the input's is F32"),
         (bias(f32::datum_type(), &[3]).int("group", 2), "bias: shape=[3], the output has 6 channels"),
-        // element types
+        // Element types.
         (typed(DatumType::I8, DatumType::I8), "input: datum_type=I8, ConvTranspose takes [F32, F16, F64]"),
         (typed(DatumType::U8, DatumType::U8), "input: datum_type=U8, ConvTranspose takes [F32, F16, F64]"),
         (typed(DatumType::I32, DatumType::I32), "input: datum_type=I32, ConvTranspose takes [F32, F16, F64]"),

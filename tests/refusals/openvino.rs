@@ -201,7 +201,7 @@ fn operands() {
             grouped().declare("w", &["4294967296", "4294967296", "3", "3", "3"]),
             "filter: shape=[4294967296, 4294967296, 3, 3, 3], the number of channels overflows",
         ),
-        // the size asked for, as a constant
+        // The requested size, as a constant.
         (grouped().constant("s", integers(&[9])), "output_shape: output_shape=[9], 2 values are needed"),
         (grouped().constant("s", integers(&[9, 9, 9])), "output_shape: output_shape=[9, 9, 9], 2 values are needed"),
         (grouped().constant("s", integers(&[])), "output_shape: output_shape=[], 2 values are needed"),

@@ -1,4 +1,4 @@
-//! What only running shows: tensors that contradict what the model says, or each other.
+//! Errors that only a run reveals: tensors that contradict the model or each other.
 
 use crate::common::random::Random;
 use crate::table::{Layer, Row, check};
@@ -37,7 +37,7 @@ fn tensors_that_contradict_the_model() {
             open().with("x", f32s(&[0, 4, 1, 1])).ints("pads", &[2, 1, 2, 1]),
             "output size: size=-1 on spatial axis 0 for input size 1 and pads 2 and 2, must be within 1..=2147483647",
         ),
-        // a symbol hides what does not fit
+        // A symbol hides a channel number that does not fit.
         (
             open().declare("x", &["N", "C", "H", "W"]).with("x", f32s(&[1, 3, 5, 6])),
             "Clashing resolution for expression…",
@@ -66,7 +66,7 @@ fn tensors_that_contradict_the_model() {
             open().with("x", f32s(&[0, 4, 5, 6])).input("b", f32s(&[4])).declare("b", &["M"]),
             "bias: shape=[4], one value per output channel, 3 of them, is needed",
         ),
-        // large strides, small tensors
+        // Large strides and small tensors.
         (
             open().ints("strides", &[1 << 30, 1 << 30]),
             "output size: size=4294967299 on spatial axis 0 for input size 5 and pads 0 and 0, must be within 1..=2147483647",

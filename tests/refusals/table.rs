@@ -1,4 +1,4 @@
-//! A table of what must be refused: how a row is made, and how it is checked.
+//! The tables of inputs that must be refused: building rows and checking them.
 
 use crate::common::proto::{Model, Node, sizes};
 use crate::common::random::Random;
@@ -8,18 +8,18 @@ use tract_onnx::pb::ModelProto;
 
 pub const NAME: &str = "upsample7";
 
-/// A node with its operands, legal until something is changed.
+/// A node with its operands, which is legal until a test changes something.
 #[derive(Clone, Debug)]
 pub struct Layer {
     pub node: Node,
-    /// Data, filter, and whatever else the node reads: name, value, whether it is a constant of the model.
+    /// Data, filter and further operands: name, value, and whether it is a constant of the model.
     pub operands: Vec<(&'static str, Tensor, bool)>,
-    /// Declared shape of the inputs of the graph, where it is not the tensor's.
+    /// The declared shapes of graph inputs, if they are not those of the tensors.
     pub declared: Vec<(&'static str, Vec<crate::common::proto::Dim>)>,
 }
 
 impl Layer {
-    /// A node that reads `x` and a constant `w`.
+    /// Creates a node that reads `x` and a constant `w`.
     pub fn new(domain: &str, op: &str, x: &[usize], w: &[usize]) -> Layer {
         Layer::typed(DatumType::F32, domain, op, x, w)
     }
@@ -56,12 +56,12 @@ impl Layer {
         self.node(|node| node.string(name, value))
     }
 
-    /// One more input: a constant.
+    /// Adds a constant as input of the node.
     pub fn constant(self, name: &'static str, value: Tensor) -> Layer {
         self.operand(name, value, true)
     }
 
-    /// One more input: the graph's.
+    /// Adds a graph input as input of the node.
     pub fn input(self, name: &'static str, value: Tensor) -> Layer {
         self.operand(name, value, false)
     }
@@ -71,7 +71,7 @@ impl Layer {
         self.node(|node| node.input(name))
     }
 
-    /// An operand becomes an input of the graph, declared with these dimensions.
+    /// Makes an operand a graph input and declares its dimensions.
     pub fn declare(mut self, name: &'static str, dims: &[&str]) -> Layer {
         let dims = dims.iter().map(|d| d.parse::<usize>().map_or_else(|_| (*d).into(), Into::into)).collect();
         self.operands.iter_mut().filter(|o| o.0 == name).for_each(|o| o.2 = false);
@@ -79,7 +79,7 @@ impl Layer {
         self
     }
 
-    /// Another value for an operand.
+    /// Replaces the value of an operand.
     pub fn with(mut self, name: &str, value: Tensor) -> Layer {
         self.operands.iter_mut().filter(|o| o.0 == name).for_each(|o| o.1 = value.clone());
         self
@@ -103,12 +103,16 @@ impl Layer {
     }
 }
 
-/// A layer and the words that it is refused with: the last of the error's causes. Words of tract's own, which come before any
-/// node is asked, end in `…` and are compared as far.
+/// A layer and the message of the innermost cause of its error.
+///
+/// Messages of tract's own, which come before any node is asked, end in `…` and are compared up to
+/// there.
 pub type Row = (Layer, &'static str);
 
-/// Refuses each row with its words, in whatever state the model is run: the innermost cause is the message and no more, the
-/// whole names the node, and no cause says again what another one said.
+/// Checks that each row is refused at every stage with its message.
+///
+/// The innermost cause must be exactly the message. The whole error must name the node, and no
+/// cause may repeat another.
 pub fn check(what: &str, rows: &[Row]) {
     let mut wrong = vec![];
     for (ix, (layer, expected)) in rows.iter().enumerate() {

@@ -1,13 +1,17 @@
-//! `src/parallel/` without the rest of the crate, so that Miri and ThreadSanitizer have it in minutes: its own source files and unit tests, on real threads, and below
-//! more tests of the late-joining scope and the mailbox by themselves.
+//! `src/parallel/` without the rest of the crate, so that Miri and ThreadSanitizer finish in
+//! minutes.
+//!
+//! It has the module's own source files and unit tests on real threads, and further tests of the
+//! late-joining scope and the mailbox alone.
 //!
 //! - `RUSTFLAGS=-Zsanitizer=thread cargo +nightly test --lib -Zbuild-std --target x86_64-unknown-linux-gnu`
-//! - `MIRIFLAGS=-Zmiri-many-seeds=0..16 cargo +nightly miri test --lib -- --skip parallel::`: what rayon does is not for Miri.
+//! - `MIRIFLAGS=-Zmiri-many-seeds=0..16 cargo +nightly miri test --lib -- --skip parallel::`, which
+//!   skips tests that use rayon, as Miri can't run it.
 #![cfg(test)]
 
 extern crate self as tract_core;
 
-// a layer's way in has no use here
+// The entry point for layers is not used here.
 #[expect(dead_code)]
 #[path = "../../src/parallel/mod.rs"]
 mod parallel;
@@ -19,7 +23,7 @@ mod scope;
 #[path = "../../src/parallel/sync.rs"]
 mod sync;
 
-/// What the rest of the crate tells this part of it.
+/// The machine, as far as this module uses it.
 mod estimate {
     pub mod machine {
         pub struct Rates {
@@ -47,7 +51,7 @@ mod estimate {
     }
 }
 
-/// Knobs that nobody sets.
+/// Knobs that are never set.
 mod knobs {
     pub struct Knob;
 
@@ -65,7 +69,7 @@ mod internal {
     pub use anyhow::{Context as _, Error as TractError, Result as TractResult, bail, ensure};
 }
 
-/// tract's executors.
+/// A copy of tract's executors.
 mod prelude {
     pub mod multithread {
         use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -113,14 +117,19 @@ use std::time::Duration;
 const ROUNDS: usize = if cfg!(miri) { 3 } else { 2000 };
 const SPINS: [Duration; 2] = [Duration::ZERO, Duration::from_micros(100)];
 
-/// Each thread's part is its own, and all are read without a lock when the scope is over: a helper that is still inside races with that.
+/// Checks that each part is done at most once. Each thread has its own part.
+///
+/// All parts are read without a lock once the scope is over. A helper that is still inside would
+/// race with that.
 fn parts_are_done_once(parts: &mut [usize], helpers: usize, share: impl FnOnce(&(dyn Fn(usize) + Sync))) {
     struct Parts(*mut usize);
-    // SAFETY: each thread touches its own part.
+    // SAFETY: each thread accesses only its own part.
     unsafe impl Sync for Parts {}
     impl Parts {
         fn do_part(&self, thread: usize) {
-            // SAFETY: as above, and the scope's borrow of the parts is alive.
+            // SAFETY: `thread` is at most the number of helpers, so it is an index of `parts`. Each
+            // thread has its own index. The work runs only while the scope's borrow of the parts is
+            // alive.
             unsafe { *self.0.add(thread) += 1 }
         }
     }

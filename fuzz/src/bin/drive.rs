@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --release -- models 1000000          # from seed 0
 //! cargo run --release -- legal 10000000 77       # from another seed
-//! cargo run --release -- seeds corpus/models     # what coverage-guided fuzzing starts from
+//! cargo run --release -- seeds corpus/models     # the seeds of coverage-guided fuzzing
 //! ```
 
 use cpu_time::ProcessTime;
@@ -41,7 +41,7 @@ fn main() {
     let mut slowest = (Duration::ZERO, 0);
     let mut counts = [0u64; 4];
     for execution in 0..executions {
-        // each execution can be run again by itself
+        // Each execution can be repeated on its own.
         let mut random = Random(seed.wrapping_add(execution).wrapping_mul(0x2545_f491_4f6c_dd1d));
         let started = ProcessTime::now();
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&mut random)));
