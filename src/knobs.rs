@@ -13,8 +13,8 @@ tract_core::declare_knob!(
     scopable TRACT_DECONV_ISA,
     Option<String>,
     None,
-    "The only instruction set to use in convolutions: portable, neon, avx2, avx512 or amx. Planning fails where the CPU \
-     lacks it."
+    "The only instruction set to use in convolutions: portable, neon, avx2, avx512 or amx. Planning fails where the \
+     CPU lacks it."
 );
 
 tract_core::declare_knob!(
@@ -29,22 +29,23 @@ tract_core::declare_knob!(
     TRACT_DECONV_SHARE_FROM,
     Option<usize>,
     None,
-    "Least estimated cost, as `explain` prints it, of a layer that the threads of tract's executor share. This crate decides \
-     if unset. Read once per process, unless `set_share_from` was called. A value that is not a number counts as unset."
+    "Least estimated cost, as `explain` prints it, of a layer that the threads of tract's executor share. This crate \
+     decides if unset. Read once per process, unless `set_share_from` was called. A value that is not a number counts \
+     as unset."
 );
 
 tract_core::declare_knob!(
     TRACT_DECONV_SPIN_US,
     Option<usize>,
     None,
-    "How many microseconds a thread that has helped with a layer spins for the next one. 200 if unset; with 0 no thread \
-     spins. Read once per process, unless `set_spin_time` was called. A value that is not a number counts as unset."
+    "How many microseconds a thread that has helped with a layer spins for the next one. 200 if unset; with 0 no \
+     thread spins. Read once per process, unless `set_spin_time` was called. A value that is not a number counts as unset."
 );
 
 tract_core::declare_knob!(
     TRACT_DECONV_POOL_BYTES,
     Option<usize>,
     None,
-    "Most bytes of unused blocks that the pool keeps for later outputs of convolutions. 256 MiB if unset; 0 keeps none. Read \
-     once per process. A value that is not a number counts as unset."
+    "Most bytes of unused blocks that the pool keeps for later outputs of convolutions. 256 MiB if unset; 0 keeps \
+     none. Read once per process. A value that is not a number counts as unset."
 );
