@@ -1,5 +1,7 @@
-//! Puts a node of OpenVINO's and one of oneDNN's into an ONNX graph, explains what becomes of them, and runs it:
-//! `cargo run --example dialects`. The graph repeats every pixel of a picture four times on both axes, twice in each node.
+//! Puts an OpenVINO node and a oneDNN node into an ONNX graph, explains them, and runs the graph:
+//! `cargo run --example dialects`.
+//!
+//! The graph repeats every pixel of a picture four times on both axes, twice in each node.
 
 use anyhow::{Result, ensure};
 use tract_deconv::{WithDeconv, explain};
@@ -34,7 +36,8 @@ pub fn main() -> Result<()> {
     Ok(())
 }
 
-/// A picture `[1, colours, height, width]` to one `[1, 4·height, 4·width, colours]`.
+/// Returns a graph from a picture `[1, colours, height, width]` to one
+/// `[1, 4·height, 4·width, colours]`.
 pub fn graph() -> pb::ModelProto {
     let ones = |name: &str, dims: &[usize]| pb::TensorProto {
         name: name.into(),
@@ -43,12 +46,12 @@ pub fn graph() -> pb::ModelProto {
         float_data: vec![1.0; dims.iter().product()],
         ..Default::default()
     };
-    // each colour is a group of its own
+    // one group per colour
     let openvino = NodeProto {
-        // what makes it OpenVINO's; `ai.intel.openvino` or none would do, too
+        // this domain makes it OpenVINO's, and so do `ai.intel.openvino` and none
         domain: "org.openvinotoolkit".into(),
         op_type: "GroupConvolutionBackpropData".into(),
-        // as in OpenVINO's XML; lists of integers would do, too
+        // strings as in OpenVINO's XML; lists of integers are accepted too
         attribute: vec![
             text("strides", "2,2"),
             text("dilations", "1,1"),
@@ -63,7 +66,7 @@ pub fn graph() -> pb::ModelProto {
         ..wired("channels_last", &["twice"])
     };
     let onednn = NodeProto {
-        // what makes it oneDNN's; an operator of this name without a domain is ONNX's
+        // this domain makes it oneDNN's; without a domain, an operator of this name is ONNX's
         domain: "onednn".into(),
         op_type: "ConvTranspose".into(),
         attribute: vec![
@@ -84,7 +87,8 @@ pub fn graph() -> pb::ModelProto {
         graph: Some(pb::GraphProto {
             name: "two dialects".into(),
             input: vec![picture()],
-            // [groups, in a group, out of a group, height, width] and [height, width, in, out of a group]
+            // [groups, inputs per group, outputs per group, height, width] and
+            // [height, width, inputs, outputs per group]
             initializer: vec![
                 ones("openvino.filter", &[COLOURS, 1, 1, 2, 2]),
                 ones("onednn.filter", &[2, 2, COLOURS, 1]),
@@ -114,7 +118,7 @@ fn picture() -> pb::ValueInfoProto {
     }
 }
 
-/// A node whose output has its name.
+/// Returns a node whose output has its name.
 fn wired(name: &str, inputs: &[&str]) -> NodeProto {
     NodeProto {
         name: name.into(),

@@ -1,5 +1,5 @@
-//! Takes a WAV through its short-time Fourier transform and back through `models/istft`, a 1-D
-//! ConvTranspose: `cargo run --release --example istft [in.wav [out.wav]]`. Without a WAV it plays
+//! Takes a WAV to its short-time Fourier transform, and back through `models/istft`, a 1-D
+//! ConvTranspose: `cargo run --release --example istft [in.wav [out.wav]]`. Without a WAV it makes
 //! a tune of its own.
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tract_deconv::WithDeconv;
 use tract_onnx::prelude::*;
 
-// What the model's weights are made for.
+// the framing that the model's weights are made for
 const FRAME: usize = 256;
 const HOP: usize = 64;
 const BINS: usize = FRAME / 2 + 1;
@@ -51,11 +51,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Shape: channels, `BINS` real then `BINS` imaginary parts, frames.
+/// Returns the spectrum, of shape `[channels, BINS real and then BINS imaginary parts, frames]`.
 fn stft(channels: &[Vec<f32>]) -> Tensor {
     let hann: Vec<f32> = (0..FRAME).map(|n| 0.5 - 0.5 * (TAU * n as f32 / FRAME as f32).cos()).collect();
     let fft = FftPlanner::new().plan_fft_forward(FRAME);
-    // The first sample is in four frames, as all others are.
+    // the first sample is in four frames, like all others
     let lead = FRAME - HOP;
     let frames = channels[0].len().div_ceil(HOP) + lead / HOP;
     let mut spectrum = tract_ndarray::Array3::zeros((channels.len(), 2 * BINS, frames));
@@ -73,7 +73,7 @@ fn stft(channels: &[Vec<f32>]) -> Tensor {
     spectrum.into_tensor()
 }
 
-/// The channels of a WAV, in -1..1.
+/// Reads the channels of a WAV, in -1..1.
 fn read(file: &Path) -> Result<(WavSpec, Vec<Vec<f32>>)> {
     let mut wav = WavReader::open(file)?;
     let spec = wav.spec();
@@ -107,12 +107,12 @@ fn write(file: &Path, spec: WavSpec, channels: &[Vec<f32>]) -> Result<()> {
     Ok(wav.finalize()?)
 }
 
-/// The magnitude that -1 has in a WAV of integers.
+/// Returns the magnitude of -1 in a WAV of integers.
 fn full_scale(spec: WavSpec) -> f32 {
     (1u64 << (spec.bits_per_sample - 1)) as f32
 }
 
-/// Two seconds: a plucked chord, then a rising sweep.
+/// Returns two seconds of sound: a plucked chord, then a rising sweep.
 fn tune(rate: u32) -> Vec<f32> {
     let rate = rate as f32;
     (0..2 * rate as usize)

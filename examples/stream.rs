@@ -1,6 +1,8 @@
 //! Streams audio out of `models/vocoder` while spectrum frames come in, in constant memory:
-//! `cargo run --release --features pulse --example stream [seconds [out.wav]]`. The frames are made up as they are needed;
-//! the first ones are compared with what the model gives for all of them at once.
+//! `cargo run --release --features pulse --example stream [seconds [out.wav]]`.
+//!
+//! The frames are generated as they are needed. The samples of the first ones are compared with
+//! those of a single run on all of them.
 
 use anyhow::{Context, Result, ensure};
 use hound::{SampleFormat, WavSpec, WavWriter};
@@ -10,14 +12,14 @@ use tract_onnx::prelude::*;
 use tract_pulse::model::{PulsedModel, PulsedModelExt};
 
 const RATE: u32 = 16000;
-/// What the model's strides multiply up to.
+/// The product of the model's strides.
 const SAMPLES_PER_FRAME: usize = 256;
 const BANDS: usize = 40;
-/// Frames that go in at once.
+/// The frames of a pulse.
 const PULSE: usize = 2;
-/// Frames that are compared.
+/// The frames whose samples are compared with a single run.
 const COMPARED: usize = 48;
-/// Frames whose samples depend on what comes later.
+/// The frames at the end whose samples depend on later frames.
 const LOOKAHEAD: usize = 16;
 
 fn main() -> Result<()> {
@@ -64,7 +66,7 @@ fn main() -> Result<()> {
     if let (Some(before), Some(after)) = (resident, resident_kilobytes()) {
         let grown = after.saturating_sub(before);
         println!("memory grew by {grown} kB while it streamed");
-        // what came out since then, were it kept
+        // the size of the samples since then
         let kept = frames.saturating_sub(COMPARED) * SAMPLES_PER_FRAME * size_of::<f32>() / 1024;
         ensure!(kept < 1000 || grown < kept / 2, "memory grows with the stream");
     }
@@ -73,14 +75,14 @@ fn main() -> Result<()> {
     let whole = whole.to_plain_array_view::<f32>()?;
     let settled = (COMPARED - LOOKAHEAD) * SAMPLES_PER_FRAME;
     let worst = whole.iter().zip(&first).take(settled).map(|(whole, streamed)| (whole - streamed).abs());
-    // a NaN wins over every number
+    // a NaN counts as the worst error
     let worst = worst.fold(0f32, |most, error| if error <= most { most } else { error });
     println!("off by {worst:.1e} from the whole at once");
     ensure!(worst < 1e-4, "the stream gives other samples");
     Ok(())
 }
 
-/// Frames `from..from + count` of a made-up spectrum: three tones that wander over the bands.
+/// Returns frames `from..from + count` of a spectrum of three tones that move over the bands.
 fn spectrum(from: usize, count: usize) -> Tensor {
     tract_ndarray::Array3::from_shape_fn((1, BANDS, count), |(_, band, frame)| {
         let time = (from + frame) as f32 / 60.0;
@@ -93,7 +95,7 @@ fn spectrum(from: usize, count: usize) -> Tensor {
     .into_tensor()
 }
 
-/// Of this process, where the system tells.
+/// Returns the resident memory of this process, if the system reports it.
 fn resident_kilobytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()

@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let out = args.next().unwrap_or_else(|| "upscaled.png".into());
     let picture = picture.into_rgb32f();
 
-    // One model for pictures of every size: height and width stay symbols.
+    // height and width stay symbols, so that one model takes pictures of every size
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/upscale4/model.onnx");
     let model = tract_onnx::onnx().with_deconv().model_for_path(model)?.into_optimized()?.into_runnable()?;
 
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Evening at sea, with a bright frame and a checkerboard that show how borders and edges fare.
+/// Draws an evening at sea. A bright frame and a checkerboard show the borders and edges.
 fn draw(width: u32, height: u32) -> RgbImage {
     let mix = |a: [f32; 3], b: [f32; 3], t: f32| [0, 1, 2].map(|c| a[c] + (b[c] - a[c]) * t);
     let (w, h) = (width as f32, height as f32);

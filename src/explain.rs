@@ -1,4 +1,4 @@
-//! What each deconvolution of a model will do, and why.
+//! Explains how each convolution of a model will be computed, and why.
 
 use crate::op::{Dialect, GroupedDeconv, OptGroupedDeconv};
 use crate::output::epilogue::Step;
@@ -13,47 +13,49 @@ use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::scan::{OptScan, Scan};
 use tract_core::ops::submodel::SubmodelOp;
 
-/// One deconvolution of a model.
+/// One convolution of a model that this crate computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The node's name, after those of the loops and conditions it is in, separated by slashes.
+    /// The node's name, after the names of the enclosing loops and conditions, separated by slashes.
     pub name: String,
-    /// Where the node came from.
+    /// The dialect that the node came from.
     pub dialect: Dialect,
-    /// What is computed.
+    /// The description of the convolution.
     pub spec: DeconvSpec,
-    /// Element type.
+    /// The element type.
     pub datum_type: DatumType,
     /// The input's shape, in the spec's data format.
     pub input: TVec<TDim>,
     /// The output's shape.
     pub output: TVec<TDim>,
-    /// What is applied to the results before they are stored.
+    /// The steps that are applied to the results before they are stored.
     pub epilogue: Vec<Step>,
-    /// What follows from the shape, where all symbols in it are known and it is not empty.
+    /// The plan and the sizes, if all symbols in the shape are known and it is not empty.
     pub concrete: Option<Concrete>,
 }
 
-/// What follows from a concrete shape.
+/// The plan and the sizes that follow from a concrete shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concrete {
-    /// Multiply-adds of one run, those that fall outside the output not counted.
+    /// The multiply-adds of one run. Those outside the output are not counted.
     pub multiply_adds: u64,
-    /// Bytes of the input.
+    /// The bytes of the input.
     pub input_bytes: u64,
-    /// Bytes of the filter as the model has it.
+    /// The bytes of the filter in the model's layout.
     pub filter_bytes: u64,
-    /// Bytes of the output.
+    /// The bytes of the output.
     pub output_bytes: u64,
-    /// What runs, with the reasons of the better-ranked strategies that declined.
+    /// The plan, with the reasons of the strategies that declined.
     pub plan: Plan,
 }
 
-/// Explains every deconvolution of a model, decluttered or optimised, in the order of evaluation. `symbols` are the values
-/// that shapes are planned for.
+/// Explains every convolution of a model that this crate computes, in the order of evaluation.
+///
+/// The model may be decluttered or optimised. `symbols` are the values that shapes are planned for.
 ///
 /// # Errors
-/// A shape that a spec refuses, or a knob that forces what is not there.
+/// A shape that a spec refuses, or a knob that forces a strategy or an instruction set that is not
+/// available.
 pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Explanation>> {
     let mut explanations = vec![];
     explain_into("", model, symbols, &mut explanations)?;
@@ -87,7 +89,7 @@ fn explain_into(
     Ok(())
 }
 
-/// The models inside a node.
+/// Returns the models inside a node, each with its part of the name.
 pub(crate) fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
     if let Some(op) = node.op_as::<Scan>() {
         tvec!(("", &op.body))

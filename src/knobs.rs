@@ -1,17 +1,20 @@
-//! Settings of the process: which strategy, which instruction set and how much memory plans may use.
+//! Environment variables that set how convolutions are planned and run.
+//!
+//! [`Options`](crate::Options) sets the same in code, and takes precedence.
 
 tract_core::declare_knob!(
     scopable TRACT_DECONV_STRATEGY,
     Option<String>,
     None,
-    "Only this deconvolution strategy, by the name that `explain` shows. Planning fails where it declines."
+    "Name of the only convolution strategy to use, as `explain` prints it. Planning fails where it declines."
 );
 
 tract_core::declare_knob!(
     scopable TRACT_DECONV_ISA,
     Option<String>,
     None,
-    "Only this instruction set in deconvolutions: portable, neon, avx2, avx512 or amx. Planning fails where the CPU lacks it."
+    "The only instruction set to use in convolutions: portable, neon, avx2, avx512 or amx. Planning fails where the \
+     CPU lacks it."
 );
 
 tract_core::declare_knob!(
@@ -41,7 +44,7 @@ tract_core::declare_knob!(
     scopable TRACT_DECONV_MEMORY_LIMIT,
     Option<String>,
     None,
-    "Most bytes of a deconvolution's output, and of the working memory that a thread takes for it: 16 GiB if unset. A \
+    "Most bytes of a convolution's output, and of the working memory that a thread takes for it. 16 GiB if unset. A \
      model that needs more is refused."
 );
 
@@ -49,22 +52,23 @@ tract_core::declare_knob!(
     TRACT_DECONV_SHARE_FROM,
     Option<usize>,
     None,
-    "Estimated cost, as `explain` has it, from which on the threads of tract's executor share a layer; measured if unset. \
-     Read once a process, unless `set_share_from` was called; what is no number counts as unset."
+    "Least estimated cost, as `explain` prints it, of a layer that the threads of tract's executor share. This crate \
+     decides if unset. Read once per process, unless `set_share_from` was called. A value that is not a number counts \
+     as unset."
 );
 
 tract_core::declare_knob!(
     TRACT_DECONV_SPIN_US,
     Option<usize>,
     None,
-    "Microseconds for which a thread that has helped with a layer spins, waiting for the next one: 200 if unset, and with 0 \
-     no thread spins. Read once a process, unless `set_spin_time` was called; what is no number counts as unset."
+    "How many microseconds a thread that has helped with a layer spins for the next one. 200 if unset; with 0 no \
+     thread spins. Read once per process, unless `set_spin_time` was called. A value that is not a number counts as unset."
 );
 
 tract_core::declare_knob!(
     TRACT_DECONV_POOL_BYTES,
     Option<usize>,
     None,
-    "Most bytes of blocks that are kept for outputs of deconvolutions to come: 256 MiB if unset, and 0 keeps none. Read once \
-     a process; what is no number counts as unset."
+    "Most bytes of unused blocks that the pool keeps for later outputs of convolutions. 256 MiB if unset; 0 keeps \
+     none. Read once per process. A value that is not a number counts as unset."
 );

@@ -1,4 +1,4 @@
-//! Models with bf16 tensors, which tract has no type for.
+//! Loads models with bf16 tensors, for which tract has no type.
 
 use crate::frontend::WithDeconv;
 use crate::memory;
@@ -13,9 +13,9 @@ use tract_onnx::pb::{
     type_proto,
 };
 
-/// Where a model comes from.
+/// The source of a model.
 pub enum Source<'a> {
-    /// A file. External data is looked for in its folder.
+    /// A file. External data is read from its folder.
     Path(PathBuf),
     /// The bytes of a file, without external data.
     Reader(Box<dyn Read + 'a>),
@@ -24,7 +24,7 @@ pub enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Anything that reads.
+    /// Returns a source that reads the bytes of a file.
     pub fn reader(reader: impl Read + 'a) -> Source<'a> {
         Source::Reader(Box::new(reader))
     }
@@ -72,18 +72,19 @@ impl From<ModelProto> for Source<'_> {
     }
 }
 
-/// Loads a model with [`WithDeconv`], bf16 tensors turned into f32.
+/// Loads a model with [`WithDeconv`] and converts its bf16 tensors to f32.
 ///
-/// bf16 inputs become f32 inputs, and everything is computed in f32: results are not rounded to bf16 on the way. One
-/// warning in the log says so. A model without bf16 loads as it would with [`WithDeconv`] alone.
+/// bf16 inputs become f32 inputs. Everything is computed in f32, and no result is rounded to bf16.
+/// One warning in the log says so. A model without bf16 loads as with [`WithDeconv`] alone.
 ///
 /// # Errors
-/// A file that can not be read, or is refused by tract or this crate.
+/// A file that can not be read, or that tract or this crate refuses.
 pub fn load<'a>(source: impl Into<Source<'a>>) -> TractResult<InferenceModel> {
     load_with(&tract_onnx::onnx().with_deconv(), source)
 }
 
-/// As [`load`], with the operators of any framework: `onnx().with_deconv().with_conv()`.
+/// Loads a model as [`load`] does, with the operators of any framework, such as
+/// `onnx().with_deconv().with_conv()`.
 ///
 /// # Errors
 /// As [`load`].
@@ -105,10 +106,12 @@ pub fn load_with<'a>(onnx: &Onnx, source: impl Into<Source<'a>>) -> TractResult<
     Ok(parsed.model)
 }
 
-/// Turns every bf16 tensor of a model into f32, and says so in the log: initialisers, inputs, outputs, inner values,
-/// attributes, and what casts to bf16, in nested graphs and functions too. External data is read from `folder`.
+/// Converts every bf16 tensor of a model to f32, and logs a warning.
 ///
-/// Gives the number of places that it changed.
+/// Initialisers, inputs, outputs, inner values, attributes and casts to bf16 are converted, in
+/// nested graphs and functions too. External data is read from `folder`.
+///
+/// Returns the number of places that it changed.
 ///
 /// # Errors
 /// Tensor data that is missing or of the wrong length.
@@ -132,7 +135,7 @@ pub fn widen_bf16(proto: &mut ModelProto, folder: Option<&Path>) -> TractResult<
 const BF16: i32 = DataType::Bfloat16 as i32;
 const F32: i32 = DataType::Float as i32;
 
-/// Attributes of ONNX's own operators whose value is an element type.
+/// The attributes of ONNX's own operators whose value is an element type.
 const TYPE_ATTRIBUTES: [&str; 7] =
     ["to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision"];
 
@@ -230,7 +233,7 @@ impl Widening<'_> {
         Ok(values)
     }
 
-    /// What the tensor's entries for external data point to.
+    /// Reads the external data of a tensor.
     fn external(&self, tensor: &TensorProto) -> TractResult<Vec<u8>> {
         let folder = self.folder.context("external data: the model's folder is not known")?;
         let entry = |key: &str| tensor.external_data.iter().find(|entry| entry.key == key).map(|entry| &*entry.value);
@@ -244,14 +247,14 @@ impl Widening<'_> {
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
         ensure!(inside, "external data: location={location}, it must be inside the model's folder");
-        // as tract does for the other types: links must not lead out of the folder either
+        // links must not lead out of the folder either; tract checks this for the other types
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let folder = folder.canonicalize().context("external data: the model's folder")?;
         let file = folder.join(location);
         let file = file.canonicalize().with_context(|| format!("external data: location={location}"))?;
         ensure!(file.starts_with(&folder), "external data: location={location}, it must be inside the model's folder");
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
-        // whoever reads would not ask whether there is room
+        // the resolver does not check for room: reserve it first
         let present = usize::try_from(file.metadata()?.len())?.saturating_sub(offset);
         let mut bytes = memory::reserved("external data", length.unwrap_or(present).min(present))?;
         data_resolver::default().read_bytes_from_path(&mut bytes, &file, offset, length)?;
@@ -280,7 +283,7 @@ mod tests {
         values.iter().map(|v| (v.to_bits() >> 16) as u16).collect()
     }
 
-    /// X and the filter `0 1 2` of a ConvTranspose in bf16, then a Cast to bf16.
+    /// A ConvTranspose of x and the filter `0 1 2` in bf16, then a Cast to bf16.
     fn bf16(filter: impl Fn(&mut TensorProto, Vec<u16>)) -> ModelProto {
         let mut proto = one(&[]);
         let graph = proto.graph.as_mut().unwrap();

@@ -1,4 +1,5 @@
-//! [`Options`]: how convolutions are planned and run, said in code where a model is loaded or transformed.
+//! [`Options`]: how convolutions are planned and run, given in code where a model is loaded or
+//! transformed.
 
 use crate::algorithm::Strategy;
 use crate::estimate::machine::Machine;
@@ -13,11 +14,13 @@ use tract_hir::internal::*;
 use tract_onnx::model::{Onnx, ParsingContext};
 use tract_onnx::pb::NodeProto;
 
-/// Options of the convolutions of a model, for [`WithDeconvOptions`] where it is loaded and for the transforms
-/// `deconv` and `conv`. What is left open is decided by the [knobs](crate::knobs), and by this crate where they are not
-/// set.
+/// The options of a model's convolutions.
 ///
-/// The `tract` crate takes them as JSON, with the transform's name:
+/// [`WithDeconvOptions`] takes them where a model is loaded, and so do the transforms `deconv` and
+/// `conv`. The [knobs](crate::knobs) decide an option that is `None`, and the planner decides it
+/// where the knob is not set.
+///
+/// The `tract` crate takes options as JSON, with the transform's name:
 /// `model.transform(r#"{"name": "deconv", "strategy": "direct_positions", "fusion": false}"#)`.
 ///
 /// ```
@@ -29,9 +32,9 @@ use tract_onnx::pb::NodeProto;
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Options {
-    /// Only this strategy, by its name.
+    /// The name of the only strategy to use.
     pub strategy: Option<String>,
-    /// Only this instruction set, by its name.
+    /// The name of the only instruction set to use.
     pub isa: Option<String>,
     /// Plan by the row of this machine, by its name, instead of by that of the CPU at hand.
     pub machine: Option<String>,
@@ -39,17 +42,22 @@ pub struct Options {
     pub tuning: Option<String>,
     /// The file that measured choices are read from and written to.
     pub tuning_file: Option<PathBuf>,
-    /// Whether what stands around a convolution may be folded into it.
+    /// Whether neighbouring operators may be folded into a convolution.
     pub fusion: bool,
-    /// Most bytes of an output, and of the working memory that a thread takes for it: as
+    /// The most bytes of an output, and of the working memory that a thread takes for it, as in
     /// [`PlanOptions::memory_limit`].
     pub memory_limit: Option<usize>,
-    /// The estimated cost from which on threads share a layer. For the whole process: [`set_share_from`].
+    /// The least estimated cost, in vector multiply-adds, of a layer that threads share.
+    ///
+    /// It holds for the whole process: see [`set_share_from`].
     pub share_from: Option<u64>,
-    /// For how many microseconds a thread that has helped with a layer spins; with 0 no thread spins. For the whole
-    /// process: [`set_spin_time`].
+    /// How many microseconds a thread spins after it has helped with a layer. With 0 no thread spins.
+    ///
+    /// It holds for the whole process: see [`set_spin_time`].
     pub spin_us: Option<u64>,
-    /// How many bytes of blocks wait for outputs to come; with 0 none do. For the whole process: [`set_pool_bytes`].
+    /// How many bytes of unused blocks the pool keeps for later outputs. With 0 it keeps none.
+    ///
+    /// It holds for the whole process: see [`set_pool_bytes`].
     pub pool_bytes: Option<usize>,
 }
 
@@ -71,57 +79,57 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The same, with only this strategy. A name that there is not is refused where the options are used.
+    /// Uses this strategy only. An unknown name is refused where the options are used.
     pub fn with_strategy(self, name: impl Into<String>) -> Options {
         Options { strategy: Some(name.into()), ..self }
     }
 
-    /// The same, with only this instruction set.
+    /// Uses this instruction set only.
     pub fn with_isa(self, isa: Isa) -> Options {
         Options { isa: Some(isa.name().into()), ..self }
     }
 
-    /// The same, planned by the row of this machine.
+    /// Sets the machine whose row plans are made by.
     pub fn with_machine(self, name: impl Into<String>) -> Options {
         Options { machine: Some(name.into()), ..self }
     }
 
-    /// The same, with strategies chosen like this.
+    /// Sets how strategies are chosen.
     pub fn with_tuning(self, tuning: Tuning) -> Options {
         Options { tuning: Some(tuning.name().into()), ..self }
     }
 
-    /// The same, with a file that measured choices are read from and written to.
+    /// Sets the file that measured choices are read from and written to.
     pub fn with_tuning_file(self, path: impl Into<PathBuf>) -> Options {
         Options { tuning_file: Some(path.into()), ..self }
     }
 
-    /// The same, with or without folding.
+    /// Turns fusion on or off.
     pub fn with_fusion(self, fusion: bool) -> Options {
         Options { fusion, ..self }
     }
 
-    /// The same, with this limit.
+    /// Limits the bytes of an output, and of the working memory of a thread.
     pub fn with_memory_limit(self, bytes: usize) -> Options {
         Options { memory_limit: Some(bytes), ..self }
     }
 
-    /// The same, with layers of this estimated cost and more shared, in the whole process.
+    /// Lets threads share layers of this estimated cost and more, in the whole process.
     pub fn with_share_from(self, cost: u64) -> Options {
         Options { share_from: Some(cost), ..self }
     }
 
-    /// The same, with threads that spin for so many microseconds, in the whole process.
+    /// Lets helping threads spin for this many microseconds, in the whole process.
     pub fn with_spin_us(self, micros: u64) -> Options {
         Options { spin_us: Some(micros), ..self }
     }
 
-    /// The same, with so many bytes for outputs to come, in the whole process.
+    /// Lets the pool keep this many bytes for later outputs, in the whole process.
     pub fn with_pool_bytes(self, bytes: usize) -> Options {
         Options { pool_bytes: Some(bytes), ..self }
     }
 
-    /// Sets what is for the whole process. What is left open stays as it is.
+    /// Sets the options of the whole process. An option that is `None` changes nothing.
     pub(crate) fn set_process(&self) {
         if self.share_from.is_some() {
             set_share_from(self.share_from);
@@ -135,7 +143,7 @@ impl Options {
     }
 }
 
-/// Options whose names are known.
+/// [`Options`] with their names resolved, less those of the whole process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Settings {
     pub planning: PlanOptions,
@@ -149,6 +157,8 @@ impl Default for Settings {
 }
 
 impl Options {
+    /// Resolves the names.
+    ///
     /// # Errors
     /// An unknown name.
     pub(crate) fn settings(&self) -> TractResult<Settings> {
@@ -174,9 +184,11 @@ impl Options {
     }
 }
 
-/// Gives tract's ONNX framework [`Options`] for the convolutions that it loads, in any order with
-/// [`WithDeconv`](crate::WithDeconv) and [`WithConv`](crate::WithConv). They hold for every model that it loads, by
-/// whichever method, and stay with the loaded model; those that are for the whole process hold from here on.
+/// Gives tract's ONNX framework [`Options`] for the convolutions that it loads.
+///
+/// The order with [`WithDeconv`](crate::WithDeconv) and [`WithConv`](crate::WithConv) does not
+/// matter. The options hold for every model that the framework loads, by any method, and stay with
+/// the loaded model. Options of the whole process hold from this call on.
 ///
 /// ```
 /// use tract_deconv::{Options, WithDeconv, WithDeconvOptions};
@@ -188,13 +200,13 @@ impl Options {
 /// # }
 /// ```
 pub trait WithDeconvOptions {
-    /// Takes the options, instead of others that it may have.
+    /// Sets the options. They replace earlier ones.
     ///
     /// # Errors
     /// An unknown name.
     fn set_deconv_options(&mut self, options: &Options) -> TractResult<()>;
 
-    /// The framework with the options.
+    /// Returns the framework with the options.
     ///
     /// # Errors
     /// An unknown name.
@@ -219,11 +231,14 @@ impl WithDeconvOptions for Onnx {
     }
 }
 
-/// Builders of operators are plain functions, which hold nothing; all that they get with a node is the framework. So its
-/// register carries the settings, in the name of an entry that begins like this and that no operator has.
+/// The beginning of the name of the register's entry that carries the settings.
+///
+/// Builders of operators are plain functions without state. With a node, they get the framework
+/// only. Its register of operators therefore carries the settings, in the name of an entry. No
+/// operator has a name that begins like this.
 const ENTRY: &str = "tract-deconv options:";
 
-/// What tract would build for an operator that has no entry.
+/// Builds what tract builds for an operator without an entry.
 fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
     let op = tract_hir::ops::unimpl::UnimplementedOp::new(node.output.len(), &*node.op_type, format!("{node:?}"));
     Ok((op.into(), vec![]))
@@ -246,7 +261,7 @@ fn written(settings: &Settings) -> String {
     text
 }
 
-/// The settings that a framework carries.
+/// Reads the settings that a framework carries.
 ///
 /// # Errors
 /// An entry that this module did not write.
@@ -316,7 +331,7 @@ mod tests {
                 model.into_runnable()?.run(tvec!(x3().into_tvalue()))?;
             }
         }
-        // a limit that the output of 20 bytes is above
+        // the output has 20 bytes
         let tight = tract_onnx::onnx().with_deconv().with_deconv_options(&options(r#"{"memory_limit": 19}"#))?;
         let mut proto = one(&[]);
         proto.graph.as_mut().unwrap().input[0] = info("x", DataType::Float, &["1", "1", "3"]);

@@ -1,4 +1,4 @@
-//! The options of a process: what a program gives, completed by the knobs.
+//! Completes a program's planning options from the knobs.
 
 use crate::algorithm::Strategy;
 use crate::estimate::machine::Machine;
@@ -10,10 +10,10 @@ use crate::plan::{PlanOptions, Tuning};
 use crate::simd::isa::Isa;
 use tract_core::internal::*;
 
-/// The given options; what they leave open is taken from the knobs.
+/// Returns the options, with those that are `None` taken from the knobs.
 ///
 /// # Errors
-/// A knob with an unknown name for a value.
+/// A knob whose value is an unknown name, or no number.
 pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
     let mut options = options.clone();
     if options.strategy.is_none()
@@ -50,6 +50,7 @@ pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
     Ok(options)
 }
 
+/// The trimmed value of a knob in lower case, if it is set and not empty.
 fn set(knob: &tract_core::knobs::Knob<Option<String>>) -> Option<String> {
     knob.get().map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty())
 }

@@ -13,8 +13,8 @@ pub fn upscale4() -> ModelProto {
 
     let mut g = Graph::new("upscale4");
     let image = g.input("image", "1 3 height width");
-    // One more pixel on each side keeps the border from fading to black; its own 4 output pixels
-    // and the 2 that half-pixel centres shift the result by are cropped again.
+    // One more pixel on each side keeps the border from fading to black. Its 4 output pixels are
+    // cropped again, and so are the 2 pixels by which half-pixel centres shift the result.
     let border = g.i64s("border", &[0, 0, 1, 1, 0, 0, 1, 1]);
     let padded = g.node("padded", "Pad", &[&image, &border], vec![string("mode", "edge")]);
     let w = g.f32s("tent", &[3, 1, KERNEL, KERNEL], kernel.collect::<Vec<_>>().repeat(3));
@@ -33,7 +33,7 @@ pub fn upscale4() -> ModelProto {
     g.into_model(7, 13, "bilinear 4x upsampling, one group per colour")
 }
 
-/// Inverse STFT with Hann windows on both sides, 256 samples a frame, 64 a hop.
+/// Inverse STFT with Hann windows on both sides, 256 samples per frame and 64 per hop.
 ///
 /// Channel `k` holds the real part of bin `k`, channel `129 + k` its imaginary part. The kernel of a
 /// channel is the inverse DFT's basis function times the window, over the windows' overlap sum. The
@@ -69,8 +69,9 @@ pub fn istft() -> ModelProto {
     g.into_model(10, 22, "inverse STFT: Hann, frame 256, hop 64, real bins then imaginary bins")
 }
 
-/// `cos(2π·numerator/turn)` for an even `turn`. Reducing to the first quarter in integers makes zeros
-/// and symmetries exact.
+/// Returns `cos(2π·numerator/turn)` for an even `turn`.
+///
+/// The angle is reduced to the first quarter in integers, which makes zeros and symmetries exact.
 fn turn_cos(numerator: usize, turn: usize) -> f64 {
     let n = numerator % turn;
     let n = n.min(turn - n);

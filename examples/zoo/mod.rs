@@ -10,7 +10,7 @@ mod specifications;
 use prost::Message;
 use std::path::{Path, PathBuf};
 
-/// Name and serialised ModelProto of every model, in the order of `models/README.md`.
+/// Returns the name and serialised ModelProto of every model, in the order of `models/README.md`.
 pub fn models() -> Vec<(String, Vec<u8>)> {
     let own = [
         ("upscale4", analytic::upscale4()),
@@ -25,7 +25,7 @@ pub fn models() -> Vec<(String, Vec<u8>)> {
     models.map(|(name, proto)| (name, proto.encode_to_vec())).collect()
 }
 
-/// Where the model called `name` lives below the folder `models`.
+/// Returns the path of the model called `name` below the folder `models`.
 pub fn file(models: &Path, name: &str) -> PathBuf {
     models.join(name).join("model.onnx")
 }

@@ -10,7 +10,7 @@ struct Net {
     random: Random,
 }
 
-/// One convolution's geometry; empty lists mean ONNX's defaults.
+/// The geometry of one convolution. Empty lists mean ONNX's defaults.
 #[derive(Default)]
 struct Conv<'a> {
     channels: (usize, usize),
@@ -89,7 +89,7 @@ impl Net {
         self.graph.node(name, "BatchNormalization", &[x, scale, bias, mean, var], vec![float("epsilon", 1e-5)])
     }
 
-    /// PRelu with a slope per channel, for `spatial` trailing axes.
+    /// Adds a PRelu with a slope per channel, for `spatial` trailing axes.
     fn prelu(&mut self, x: &str, channels: usize, spatial: usize) -> String {
         let dims = [&[channels][..], &vec![1; spatial]].concat();
         let values = self.random.around(0.2, 0.1, channels);
@@ -140,7 +140,7 @@ pub fn denoiser() -> ModelProto {
         let name = format!("dilated{dilation}");
         let squeeze = net.conv(&format!("{name}.in"), &x, Conv::new((16, 16), &[1, 1]));
         let squeeze = net.prelu(&squeeze, 16, 2);
-        // Cropping the end alone keeps the layer causal.
+        // a crop at the end only keeps the layer causal
         let depthwise = net.deconv(
             &name,
             &squeeze,
@@ -198,7 +198,7 @@ pub fn unet_symbolic() -> ModelProto {
         skips.push(x);
         x = net.block(&format!("enc{level}"), &pooled, (WIDTHS[level - 1], WIDTHS[level]));
     }
-    // Three ways to double the size.
+    // three variants of doubling the size
     let base =
         |level: usize, kernel| Conv { strides: &[2, 2], ..Conv::new((WIDTHS[level], WIDTHS[level - 1]), kernel) };
     let ups = [
@@ -227,7 +227,7 @@ impl Net {
     }
 }
 
-/// HiFi-GAN's generator in small: mel frames in, 256 samples a frame out.
+/// A small HiFi-GAN generator: mel frames in, 256 samples per frame out.
 pub fn vocoder() -> ModelProto {
     let mut net = Net::new("vocoder", 4);
     let mel = net.graph.input("mel", "batch 40 frames");

@@ -49,7 +49,7 @@ impl Graph {
         self.node_of("", name, op_type, inputs, attribute)
     }
 
-    /// A node of another domain than ONNX's.
+    /// Adds a node of another domain than ONNX's.
     pub fn node_of(
         &mut self,
         domain: &str,

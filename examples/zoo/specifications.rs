@@ -1,4 +1,5 @@
-//! The examples of OpenVINO's specification pages as models of one node, with pseudo-random weights.
+//! The examples of OpenVINO's specification pages as models of one node, with pseudo-random
+//! weights.
 
 use super::proto::{Graph, string};
 use super::random::Random;
@@ -11,7 +12,7 @@ struct Example {
     attributes: &'static [(&'static str, &'static str)],
     data: &'static [usize],
     filter: &'static [usize],
-    /// The third input's value.
+    /// The value of the third input.
     output_shape: Option<&'static [i64]>,
     output: &'static [usize],
 }
@@ -139,7 +140,7 @@ const EXAMPLES: [Example; 9] = [
     },
 ];
 
-/// Name below `models/`, and model.
+/// Returns each model with its name below `models/`.
 pub fn models() -> impl Iterator<Item = (String, ModelProto)> {
     EXAMPLES.iter().zip(1..).map(|(example, seed)| (format!("specifications/{}", example.name), example.model(seed)))
 }

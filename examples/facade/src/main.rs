@@ -1,15 +1,18 @@
-//! tract-deconv behind the `tract` crate, whose ONNX loader has no register of operators: the transform `deconv` replaces
-//! tract's own deconvolutions. `cargo run --release --manifest-path examples/facade/Cargo.toml [model.onnx]`
+//! Uses tract-deconv through the `tract` crate, whose ONNX loader has no register of operators. The
+//! transform `deconv` replaces tract's own deconvolutions.
 //!
-//! A model of one input is run on a shape with 1 in place of a symbol named `batch`, 32 in place of any other.
+//! `cargo run --release --manifest-path examples/facade/Cargo.toml [model.onnx]`
+//!
+//! The model must have one input. In its shape, 1 stands for a symbol named `batch`, and 32 for any
+//! other symbol.
 
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::time::Instant;
 use tract::prelude::*;
-use tract_deconv as _; // a crate that is never named is not linked, and its transform is not there
+use tract_deconv as _; // a crate that is never named is not linked, and its transforms are missing
 
-/// As a name, and as JSON with options: the reference strategy, and nothing folded into the operator.
+/// A transform by its name, and one as JSON with options: the reference strategy, without fusion.
 const TRANSFORMS: [&str; 2] = ["deconv", r#"{"name": "deconv", "strategy": "reference", "fusion": false}"#];
 
 fn main() -> Result<()> {
@@ -34,7 +37,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The first input's shape, with numbers for symbols.
+/// Returns the first input's shape, with numbers for symbols.
 fn shape(model: &Model) -> Result<Vec<usize>> {
     let fact = model.input_fact(0)?;
     (0..fact.rank()?)
@@ -46,7 +49,7 @@ fn shape(model: &Model) -> Result<Vec<usize>> {
         .collect()
 }
 
-/// The first output, and the median time of a run.
+/// Returns the first output and the median time of a run.
 fn run(model: Model, input: &Tensor) -> Result<(Tensor, String)> {
     let runnable = model.into_runnable()?;
     let output = runnable.run([input.clone()])?.into_iter().next().context("no output")?;
@@ -60,13 +63,13 @@ fn run(model: Model, input: &Tensor) -> Result<(Tensor, String)> {
     Ok((output, format!("{:.2?}", times[times.len() / 2])))
 }
 
-/// The largest difference, relative to the largest value.
+/// Returns the largest difference, relative to the largest value.
 fn difference(expected: &Tensor, found: &Tensor) -> Result<f32> {
     let (shape, expected) = (expected.shape()?, expected.as_slice::<f32>()?);
     ensure!(shape == found.shape()?, "shape={:?}, {shape:?} is expected", found.shape()?);
     let scale = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
     let errors =
         expected.iter().zip(found.as_slice::<f32>()?).map(|(expected, found)| (expected - found).abs() / scale);
-    // a NaN wins over every number
+    // a NaN counts as the largest difference
     Ok(errors.fold(0.0, |most, error| if error <= most { most } else { error }))
 }

@@ -1,12 +1,13 @@
-//! The command line, as clap sees it.
+//! The command line, as clap parses it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Run, time and explain ONNX models whose transposed convolutions are computed by the tract-deconv plugin.
+/// Run, time and explain ONNX models whose convolutions the tract-deconv plugin computes.
 ///
-/// MODEL is an .onnx file, or a folder with a model.onnx. An io.npz beside the model (arrays in__NAME and out__NAME)
-/// gives the inputs unless --input does.
+/// MODEL is an .onnx file, or a folder with a model.onnx. An io.npz beside the model (arrays
+/// in__NAME and out__NAME) gives the inputs, unless --input does. Forward convolutions stay tract's
+/// without --conv.
 #[derive(Parser)]
 #[command(
     name = "tract-deconv",
@@ -28,19 +29,19 @@ pub enum Command {
                       Example: tract-deconv run models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Run(RunArgs),
-    /// Time a model with stock tract and with the plugin, alternating
+    /// Time a model with stock tract and with the plugin, in turns
     #[command(
         after_help = "Example: tract-deconv bench models/dcgan_small --seconds 10 --json dcgan.json --plot dcgan.svg\n\
                       Example: tract-deconv bench models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Bench(BenchArgs),
-    /// Say how each deconvolution of a model will be computed, and why
+    /// Print how each convolution of a model will be computed, and why
     #[command(
         after_help = "Example: tract-deconv explain models/unet_symbolic --set batch=1 --set height=64 --set width=64\n\
                       Example: tract-deconv explain models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Explain(ExplainArgs),
-    /// One engine, once: what `bench` starts in a process of its own
+    /// Measure one engine, in the process that `bench` starts for it
     #[command(hide = true)]
     Measure(MeasureArgs),
 }
@@ -64,25 +65,25 @@ pub struct ModelArgs {
     pub threads: u16,
 }
 
-/// What fixes sizes that the model leaves open.
+/// Values for sizes that the model leaves open.
 #[derive(Args, Clone)]
 pub struct Sizes {
     /// Fix a symbolic dimension before the model is optimised (repeat for more)
     #[arg(long = "set", value_name = "SYMBOL=N", value_parser = symbol)]
     pub set: Vec<(String, i64)>,
-    /// Fix an input's shape (repeat for more); its name may be left out where the model has one input
+    /// Fix an input's shape (repeat for more); the name is optional if the model has one input
     #[arg(long = "input-shape", value_name = "[NAME=]1x3x64x64", value_parser = input_shape)]
     pub input_shapes: Vec<InputShape>,
 }
 
 impl Sizes {
-    /// With more symbols fixed.
+    /// Returns the sizes with more symbols fixed.
     pub fn and_set(&self, symbols: &[(String, i64)]) -> Sizes {
         Sizes { set: [self.set.as_slice(), symbols].concat(), ..self.clone() }
     }
 }
 
-/// A shape for an input, or for the only one.
+/// The shape of a named input, or of the only one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputShape {
     pub name: Option<String>,
@@ -112,13 +113,15 @@ pub struct RunArgs {
     /// Write inputs and outputs as in__NAME and out__NAME arrays
     #[arg(long, value_name = "OUT.NPZ")]
     pub output: Option<PathBuf>,
-    /// Compare with the out__NAME arrays of an npz; its in__NAME arrays are the inputs unless --input is given
+    /// Compare with the out__NAME arrays of an npz; its in__NAME arrays are the inputs, unless
+    /// --input is given
     #[arg(long, value_name = "IO.NPZ")]
     pub check: Option<PathBuf>,
-    /// Largest error allowed, as a fraction of the output's largest magnitude [default: 1e-4, f16: 1e-2]
+    /// Largest error allowed, as a fraction of the output's largest magnitude
+    /// [default: 1e-4, f16: 1e-2]
     ///
-    /// An output that is below 0.01 everywhere is measured as if it reached 0.01. Integers and booleans must be equal,
-    /// whatever the tolerance.
+    /// An output that is below 0.01 everywhere is measured as if it reached 0.01. Integers and
+    /// booleans must be equal, whatever the tolerance.
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
 }
@@ -127,13 +130,14 @@ pub struct RunArgs {
 pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// How long to time, over both engines
+    /// Seconds to time, for both engines together
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Largest difference allowed between answers, as a fraction of the output's largest magnitude [default: 1e-4, f16: 1e-2]
+    /// Largest difference allowed between answers, as a fraction of the output's largest magnitude
+    /// [default: 1e-4, f16: 1e-2]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
-    /// Write every figure, and all samples
+    /// Write all figures and samples
     #[arg(long, value_name = "F.JSON")]
     pub json: Option<PathBuf>,
     /// Draw the distribution of both engines' latencies
@@ -157,12 +161,12 @@ pub struct MeasureArgs {
     pub model: ModelArgs,
     #[arg(long)]
     pub engine: Engine,
-    /// End when the standard input is closed: whoever started this is gone
+    /// End when the standard input is closed, which means that the parent process is gone
     #[arg(long)]
     pub while_stdin: bool,
 }
 
-/// Who computes the deconvolutions.
+/// The engine that computes the convolutions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     Stock,
@@ -170,7 +174,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Its name in flags and files.
+    /// Returns its name in flags and files.
     pub fn key(self) -> &'static str {
         match self {
             Engine::Stock => "stock",
@@ -178,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Its name in text.
+    /// Returns its name in text.
     pub fn title(self) -> &'static str {
         match self {
             Engine::Stock => "stock tract",
@@ -196,7 +200,7 @@ fn symbol(text: &str) -> Result<(String, i64), String> {
     Ok((name.to_string(), value))
 }
 
-/// Axes that a shape may have.
+/// The most axes of a shape.
 const MOST_AXES: usize = 16;
 
 fn input_shape(text: &str) -> Result<InputShape, String> {

@@ -1,7 +1,7 @@
-//! Tensors in npy and npz files, of every type that tract's ONNX models have.
+//! Reads and writes tensors in npy and npz files, of every type that tract's ONNX models have.
 //!
-//! `ndarray-npy` knows the format, and [`Element`] adds f16. A header is held against the file's size, and both against
-//! limits, before anything is inflated.
+//! `ndarray-npy` knows the format, and [`Element`] adds f16. A header is compared with the file's
+//! size, and both with limits, before anything is inflated.
 
 use ndarray_npy::{
     NpzWriter, ReadDataError, ReadNpyError, ReadNpyExt, ReadableElement, WritableElement, WriteDataError,
@@ -19,9 +19,9 @@ pub type Arrays = Vec<(String, Arc<Tensor>)>;
 
 /// A scalar as numpy stores it.
 trait Scalar: Datum + Copy {
-    /// Kind and size, as in numpy's type strings, without the byte order.
+    /// The kind and size in numpy's type strings, without the byte order.
     const CODE: &'static str;
-    /// From `size_of::<Self>()` little-endian bytes.
+    /// Decodes `size_of::<Self>()` little-endian bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
     fn encode(self, to: &mut Vec<u8>);
 }
@@ -56,7 +56,7 @@ impl Scalar for bool {
     }
 }
 
-/// One function of a kind for each type that has a [`Scalar`].
+/// Instantiates a function for each [`Scalar`] type.
 macro_rules! of_each_scalar {
     ($f:ident) => {
         [
@@ -109,7 +109,7 @@ impl<T: Scalar> WritableElement for Element<T> {
     }
 }
 
-/// In standard layout, whatever the file's.
+/// Converts an array of any layout to a tensor in standard layout.
 fn tensor<T: Scalar>(array: ArrayD<Element<T>>) -> Arc<Tensor> {
     array.as_standard_layout().mapv(|element| element.0).into_tensor().into_arc_tensor()
 }
@@ -118,18 +118,18 @@ fn unknown_type(descriptor: &PyValue) -> anyhow::Error {
     format_err!("type: descr={descriptor}, only floats of 16 to 64 bits, integers and booleans are read")
 }
 
-/// Most bytes of an archive's arrays, inflated, and of an array by itself.
+/// The most bytes of all inflated arrays of an archive, and of an array by itself.
 const MOST_BYTES: u64 = 4 << 30;
-/// Most bytes of an npy header, as numpy has it.
+/// The most bytes of an npy header, which is numpy's limit.
 const MOST_HEADER: usize = 10_000;
-/// Most brackets of a header inside one another.
+/// The deepest nesting of brackets in a header.
 const DEEPEST_HEADER: usize = 8;
 
 /// Reads a whole npz file.
 pub fn read_npz(path: &Path) -> TractResult<Arrays> {
     let read = || -> TractResult<Arrays> {
         let mut zip = ZipArchive::new(BufReader::new(File::open(path)?))?;
-        // nothing is inflated before everything is known to fit
+        // check the total size before anything is inflated
         let mut names = vec![];
         let mut total = 0u64;
         for ix in 0..zip.len() {
@@ -166,7 +166,7 @@ fn check_bytes(bytes: u64) -> TractResult<()> {
     Ok(())
 }
 
-/// Reads an array from a file that says to have `size` bytes: no more than its header asks for.
+/// Reads an array from a file of a declared `size`, and never more bytes than its header asks for.
 fn read_array(mut file: impl Read, size: u64) -> TractResult<Arc<Tensor>> {
     fn attempt<T: Scalar>(code: &str, file: &[u8]) -> Option<Result<Arc<Tensor>, ReadNpyError>> {
         (code == T::CODE).then(|| Ok(tensor(ArrayD::<Element<T>>::read_npy(file)?)))
@@ -178,13 +178,13 @@ fn read_array(mut file: impl Read, size: u64) -> TractResult<Arc<Tensor>> {
     check_bytes(total)?;
     let data = usize::try_from(declared.bytes)?;
     bytes.try_reserve_exact(data).with_context(|| format!("file: bytes={size}, no memory holds them"))?;
-    // the size that an archive gives may be a lie
+    // the size that an archive declares may be false
     file.take(declared.bytes).read_to_end(&mut bytes)?;
     let tensor = of_each_scalar!(attempt).into_iter().find_map(|attempt| attempt(&declared.code, &bytes));
     Ok(tensor.with_context(|| unknown_type(&declared.descriptor))??)
 }
 
-/// An npy file up to its data.
+/// Reads an npy file up to its data.
 fn header(file: &mut impl Read) -> TractResult<Vec<u8>> {
     const MAGIC: &[u8] = b"\x93NUMPY";
     let mut bytes = vec![0; MAGIC.len() + 2];
@@ -202,10 +202,10 @@ fn header(file: &mut impl Read) -> TractResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a header says of its data.
+/// The type and size of the data that a header declares.
 struct Declared {
     descriptor: PyValue,
-    /// Kind and size of a scalar, without the byte order.
+    /// The kind and size of a scalar, without the byte order.
     code: String,
     bytes: u64,
 }
@@ -242,7 +242,7 @@ impl Declared {
         let (PyValue::Tuple(shape) | PyValue::List(shape)) = entry("shape")? else {
             bail!("header: shape={}, a tuple is needed", entry("shape")?)
         };
-        // an empty array is empty whatever its other axes
+        // one empty axis makes the array empty, and the product of the others may overflow
         let dims: Option<Vec<u64>> = shape.iter().map(|dim| dim.to_string().parse().ok()).collect();
         let dims =
             dims.with_context(|| format!("header: shape={}, sizes are needed", PyValue::Tuple(shape.clone())))?;
@@ -266,7 +266,7 @@ pub fn write_npz(path: &Path, arrays: &[(String, Arc<Tensor>)]) -> TractResult<(
 }
 
 fn add_member(npz: &mut NpzWriter<File>, name: &str, tensor: &Tensor) -> TractResult<()> {
-    /// Whether the tensor was of this type.
+    /// Adds the tensor if it has this type, and returns whether it does.
     fn attempt<T: Scalar>(npz: &mut NpzWriter<File>, name: &str, tensor: &Tensor) -> TractResult<bool> {
         if tensor.datum_type() != T::datum_type() {
             return Ok(false);

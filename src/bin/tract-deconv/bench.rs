@@ -1,4 +1,4 @@
-//! `tract-deconv bench`: stock tract against the plugin, on one model, in one process, in turn.
+//! `tract-deconv bench`: times stock tract and the plugin on one model, in turns in one process.
 
 use crate::args::{BenchArgs, Engine, Sizes};
 use crate::compare::{Difference, compare};
@@ -15,7 +15,7 @@ use crate::{plot, report};
 use tract_core::internal::*;
 use tract_deconv::Isa;
 
-/// Part of the time limit spent on profiling each engine's nodes.
+/// The share of the time limit that profiling each engine's nodes takes.
 const PROFILE: f64 = 0.1;
 
 pub fn main(args: &BenchArgs) -> TractResult<()> {
@@ -85,7 +85,9 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     Ok(())
 }
 
-/// Loads both engines and compares their answers. The plugin must work; stock tract may not, which is noted.
+/// Loads both engines and compares their answers.
+///
+/// The plugin must work. If stock tract does not, a note says so.
 fn contenders(
     args: &BenchArgs,
     file: &ModelFile,

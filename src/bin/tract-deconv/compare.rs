@@ -1,30 +1,32 @@
-//! How far two answers are apart.
+//! Compares outputs with references.
 
 use crate::inputs::times;
 use tract_core::internal::*;
 
-/// What an f32 or f64 output may be off, as a fraction of its largest magnitude.
+/// The default tolerance of an f32 or f64 output, as a fraction of its largest magnitude.
 const TOLERANCE: f64 = 1e-4;
-/// The same for f16, whose own rounding is 5e-4.
+/// The default tolerance of an f16 output. The type's own rounding is 5e-4.
 const TOLERANCE_F16: f64 = 1e-2;
 
-/// The magnitude that errors are measured against at least: an output that is nearly zero all over (a saturated sigmoid)
-/// holds little but rounding errors of what came before it.
+/// The least magnitude that errors are measured against.
+///
+/// An output that is nearly zero everywhere, such as a saturated sigmoid, holds little but the
+/// rounding errors of earlier operators.
 const LEAST_SCALE: f64 = 1e-2;
 
-/// One output against its reference.
+/// The difference of one output from its reference.
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub name: String,
-    /// Worst absolute error.
+    /// The worst absolute error.
     pub absolute: f64,
-    /// Worst absolute error over the reference's largest magnitude.
+    /// The worst absolute error over the reference's largest magnitude.
     pub relative: f64,
-    /// Largest magnitude of the reference.
+    /// The largest magnitude of the reference.
     pub scale: f64,
-    /// Allowed error, as a fraction of the scale or of [`LEAST_SCALE`].
+    /// The allowed error, as a fraction of the scale, or of [`LEAST_SCALE`] if that is larger.
     pub tolerance: f64,
-    /// Why they can't be compared at all.
+    /// The reason why they can't be compared at all.
     pub mismatch: Option<String>,
 }
 
@@ -33,7 +35,7 @@ impl Difference {
         self.mismatch.is_none() && self.absolute <= self.tolerance * self.scale.max(LEAST_SCALE)
     }
 
-    /// How much of what is allowed the error is; more than 1 fails.
+    /// Returns the error as a fraction of the allowed error. More than 1 fails.
     pub fn severity(&self) -> f64 {
         match self.passes() {
             true if self.absolute == 0.0 => 0.0,
@@ -43,7 +45,7 @@ impl Difference {
     }
 }
 
-/// Compares an output with its reference. NaNs agree with NaNs, infinities with equal infinities.
+/// Compares an output with its reference. A NaN equals a NaN, and an infinity an equal infinity.
 pub fn compare(name: &str, got: &Tensor, reference: &Tensor, tolerance: Option<f64>) -> TractResult<Difference> {
     let exact = !reference.datum_type().is_float();
     let tolerance = match reference.datum_type() {
@@ -68,7 +70,7 @@ pub fn compare(name: &str, got: &Tensor, reference: &Tensor, tolerance: Option<f
         let error = if same { 0.0 } else { (a - b).abs() };
         difference.absolute = difference.absolute.max(if error.is_nan() { f64::INFINITY } else { error });
     }
-    // 64-bit integers that differ may still be the same f64
+    // different 64-bit integers may round to the same f64
     if exact && difference.absolute == 0.0 && got != reference {
         difference.absolute = 1.0;
     }

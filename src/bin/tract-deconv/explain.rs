@@ -1,4 +1,4 @@
-//! `tract-deconv explain`: what each deconvolution is, costs, and will be computed by.
+//! `tract-deconv explain`: prints each convolution's spec, cost and plan.
 
 use crate::args::{Engine, ExplainArgs};
 use crate::failure::{guarded, say};
@@ -24,9 +24,9 @@ pub fn main(args: &ExplainArgs) -> TractResult<()> {
         parsed = parse(Engine::Plugin, &file, &sizes)?;
     }
     let Parsed { model, inputs, .. } = parsed;
-    // while the model lives, which knows the symbols' names
+    // before the model is consumed, which holds the symbols' names
     let values = named(&inputs, &symbols);
-    // as it runs: the order in which a filter is packed is settled when the model is optimised
+    // explain the optimised model, as optimising fixes the layout of a packed filter
     let explained = |model: InferenceModel, symbols: &SymbolValues| {
         guarded(|| {
             let typed = model.into_typed()?;
@@ -62,7 +62,7 @@ fn text(of: &Explanation) -> String {
     let shape = |dims: &[TDim]| dims.iter().map(|dim| dim.to_string()).collect::<Vec<_>>().join("×");
     let mut text = format!("{} ({})", of.name, of.dialect);
     let mut line = |label: &str, value: String| {
-        // writing to a string does not fail
+        // writing to a string can't fail
         let _ = write!(text, "\n  {label:<9} {value}");
     };
     line("spec", of.spec.to_string());
@@ -82,7 +82,8 @@ fn text(of: &Explanation) -> String {
     text
 }
 
-/// Whether a node is a deconvolution, tract's or ours, before code generation.
+/// Returns whether a node is tract's deconvolution or a convolution of this crate, before code
+/// generation.
 pub fn is_deconvolution(node: &TypedNode) -> bool {
     node.op_is::<Deconv>() || node.op_is::<GroupedDeconv>()
 }

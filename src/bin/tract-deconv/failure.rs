@@ -1,4 +1,4 @@
-//! How things end badly: usage errors, the printed chain, panics of the libraries below, closed pipes.
+//! Handles failures: usage errors, the printed chain of causes, panics of libraries, closed pipes.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use tract_core::internal::*;
 
-/// A mistake in the command line that only shows once the model is known. Exit code 2.
+/// An error in the command line that shows only once the model is known. Its exit code is 2.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -20,18 +20,18 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A usage error with a formatted message.
+/// Makes a usage error with a formatted message.
 macro_rules! usage {
     ($($arg:tt)*) => { anyhow::Error::new($crate::failure::Usage(format!($($arg)*))) };
 }
 pub(crate) use usage;
 
-/// The exit code an error asks for.
+/// Returns the exit code of an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<Usage>()) { 2 } else { 1 }
 }
 
-/// The causes, outermost first, without those that only repeat what stands before them.
+/// Returns the causes, outermost first, without those that only repeat an earlier one.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut lines: Vec<String> = vec![];
     for cause in error.chain() {
@@ -51,7 +51,7 @@ pub fn chain(error: &anyhow::Error) -> String {
 
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps panics from printing on their own; [`guarded`] turns them into errors.
+/// Stops panics from printing. [`guarded`] turns them into errors.
 pub fn hold_panics() {
     panic::set_hook(Box::new(|info| {
         let payload = info.payload();
@@ -70,7 +70,9 @@ pub fn hold_panics() {
     }));
 }
 
-/// Runs what may panic (tract does on some models that it cannot load) and makes an error of it.
+/// Runs work that may panic and turns a panic into an error.
+///
+/// tract panics on some models that it cannot load.
 pub fn guarded<T>(work: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let message = PANIC.lock().ok().and_then(|mut slot| slot.take());
@@ -78,12 +80,12 @@ pub fn guarded<T>(work: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
     })
 }
 
-/// Finds out before the work, not after it, that a file can't be written.
+/// Checks that a file can be written, before the work that fills it.
 pub fn check_writable(path: &Path) -> TractResult<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ensure!(folder.is_dir() && !path.is_dir(), "{}: can't be written, there is no such folder", path.display());
     let existed = path.exists();
-    // what it holds stays until there is something to write
+    // append, so that an existing file keeps its content until the results are written
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.with_context(|| format!("{}: can't be written", path.display()))?;
     if !existed {
@@ -92,7 +94,9 @@ pub fn check_writable(path: &Path) -> TractResult<()> {
     Ok(())
 }
 
-/// Prints to the standard output. A reader that has gone away (`| head`) is no failure: the work and its exit code stand.
+/// Prints to the standard output.
+///
+/// A closed pipe (`| head`) is no failure: the work goes on, and its exit code stands.
 pub fn say(text: impl fmt::Display) -> TractResult<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,4 +1,4 @@
-//! What a benchmark found, as tables and as JSON.
+//! The results of a benchmark, as tables and as JSON.
 
 use crate::args::{BenchArgs, Engine};
 use crate::explain;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tract_deconv::Isa;
 
-/// Deconvolutions and operators listed.
+/// The most convolutions, and the most operators, that a table lists.
 const ROWS: usize = 10;
 
-/// One engine, through all the stages.
+/// One engine and its results from all stages.
 pub struct Contender {
     pub engine: Engine,
     pub ready: Ready,
@@ -25,16 +25,16 @@ pub struct Contender {
     pub profile: Option<Profile>,
 }
 
-/// Everything that was found.
+/// The results of a benchmark.
 pub struct Figures {
-    /// Symbols that were fixed.
+    /// The symbols that were fixed.
     pub set: Vec<(String, i64)>,
     pub notes: Vec<String>,
-    /// Stock tract, where it can do the model, and the plugin.
+    /// Stock tract, if it can run the model, and the plugin.
     pub contenders: Vec<Contender>,
     /// One per contender.
     summaries: Vec<Summary>,
-    /// Names of the deconvolutions, of either engine.
+    /// The names of the convolutions of both engines.
     names: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Figures {
         }
     }
 
-    /// Latency, load time and memory of each engine.
+    /// Returns the table of latency, load time and memory.
     pub fn latencies(&self) -> Table {
         let mut table = report::table(&self.titles("one run"), 1);
         let mut row = |name: &str, of: &dyn Fn(&Summary) -> String| {
@@ -86,7 +86,9 @@ impl Figures {
         table
     }
 
-    /// The slowest deconvolutions, with their share of the run. The plugin's times hold what was fused into them.
+    /// Returns the table of the slowest convolutions, with their share of the run.
+    ///
+    /// The plugin's times include fused operators.
     pub fn deconvolutions(&self) -> Table {
         let names = &self.names;
         let mut table = report::table(&self.titles("deconvolution"), 1);
@@ -107,7 +109,7 @@ impl Figures {
         table
     }
 
-    /// Where the whole run's time goes, by operator.
+    /// Returns the table of the whole run's time by operator.
     pub fn operators(&self) -> Table {
         let mut table = report::table(&self.titles("operator"), 1);
         let profiles = self.profiles();
@@ -135,7 +137,7 @@ impl Figures {
         table
     }
 
-    /// Every figure, and all samples. Times are in milliseconds.
+    /// Returns all figures and samples as JSON. Times are in milliseconds.
     pub fn json(&self, args: &BenchArgs, file: &ModelFile, inputs: &Inputs) -> Value {
         let engines = self.contenders.iter().zip(&self.summaries).map(|(c, s)| {
             let of = c.profile.as_ref().map(|p| p.of(&self.names)).unwrap_or_default();
@@ -175,7 +177,7 @@ impl Figures {
 
 fn names(contenders: &[Contender]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
-    // the plugin's first: it may have fused what stock tract names otherwise
+    // the plugin's names come first, as fused nodes may have other names in stock tract
     for contender in contenders.iter().rev() {
         let nodes = contender.ready.typed.nodes().iter();
         for node in nodes.filter(|node| explain::is_deconvolution(node)) {

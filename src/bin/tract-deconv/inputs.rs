@@ -1,4 +1,4 @@
-//! Where a model's inputs come from: files that were named, an io.npz beside the model, or a seeded generator.
+//! Finds a model's inputs: in named files, in an io.npz beside the model, or from a seeded generator.
 
 use crate::args::{InputShape, ModelArgs};
 use crate::arrays::{Arrays, read_npy, read_npz};
@@ -10,17 +10,17 @@ use tract_core::internal::*;
 
 /// The inputs of a run.
 pub struct Inputs {
-    /// One per input of the model.
+    /// One tensor per input of the model.
     pub tensors: Vec<Arc<Tensor>>,
-    /// Values of the symbols in the inputs' shapes.
+    /// The values of the symbols in the inputs' shapes.
     pub symbols: Vec<(String, i64)>,
-    /// Lines that say where each input came from.
+    /// The source of each input, one line each.
     pub notes: Vec<String>,
-    /// The npz that gave the inputs, with whatever else it holds.
+    /// The npz that gave the inputs, with all its arrays.
     pub archive: Option<(String, Arrays)>,
 }
 
-/// Decides every input. `check` is the archive of `run --check`.
+/// Finds every input. `check` is the archive of `run --check`.
 pub fn resolve(
     declared: &[Input],
     args: &ModelArgs,
@@ -72,7 +72,7 @@ pub fn resolve(
     Ok(Inputs { tensors, symbols: named(declared, &symbols), notes, archive })
 }
 
-/// A shape as people write it.
+/// Formats a shape as `1×3×64×64`.
 pub fn times(shape: &[usize]) -> String {
     match shape {
         [] => "scalar".into(),
@@ -80,7 +80,7 @@ pub fn times(shape: &[usize]) -> String {
     }
 }
 
-/// Takes one `--input`: an archive, or NAME=x.npy.
+/// Reads one `--input`: an archive, or NAME=x.npy.
 fn take_named(text: &str, declared: &[Input], found: &mut HashMap<String, (Arc<Tensor>, String)>) -> TractResult<()> {
     let names = || declared.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some((name, path)) = text.split_once('=')
@@ -102,7 +102,7 @@ fn take_named(text: &str, declared: &[Input], found: &mut HashMap<String, (Arc<T
     Ok(())
 }
 
-/// The arrays of an archive that are inputs of the model: `in__NAME`, or else `NAME`.
+/// Returns the arrays of an archive that are inputs of the model: `in__NAME`, or else `NAME`.
 fn members(declared: &[Input], arrays: &Arrays, path: &Path) -> HashMap<String, (Arc<Tensor>, String)> {
     let find = |key: &str| arrays.iter().find(|(name, _)| name == key).map(|(_, tensor)| tensor.clone());
     declared
@@ -114,7 +114,7 @@ fn members(declared: &[Input], arrays: &Arrays, path: &Path) -> HashMap<String, 
         .collect()
 }
 
-/// Checks arrays against the declared inputs, and reads the symbols' values off their shapes.
+/// Checks arrays against the declared inputs, and takes the symbols' values from their shapes.
 fn bind(declared: &[Input], found: &HashMap<String, (Arc<Tensor>, String)>) -> TractResult<SymbolValues> {
     let mut symbols = SymbolValues::default();
     let given = || declared.iter().filter_map(|input| Some((input, &found.get(&input.name)?.0)));
@@ -150,7 +150,9 @@ fn misfit(input: &Input, tensor: &Tensor) -> String {
     format!("input {}: shape={}, the model declares {}", input.name, times(tensor.shape()), declared.join("×"))
 }
 
-/// Fails, naming flags (and what `or` offers), where the shape of a missing input holds a symbol without a value.
+/// Fails if the shape of a missing input has a symbol without a value.
+///
+/// The message names the flags to set, and then `or`, which names alternatives.
 fn all_bound(declared: &[Input], missing: &[&Input], symbols: &SymbolValues, or: &str) -> TractResult<()> {
     let dims = missing.iter().flat_map(|input| input.shape.iter().flatten());
     let mut names: Vec<String> =
@@ -169,7 +171,7 @@ fn all_bound(declared: &[Input], missing: &[&Input], symbols: &SymbolValues, or:
     ))
 }
 
-/// The symbols of the inputs by name, those that have a value.
+/// Returns the names and values of the inputs' symbols that have a value.
 pub fn named(declared: &[Input], symbols: &SymbolValues) -> Vec<(String, i64)> {
     let dims = declared.iter().flat_map(|input| input.shape.iter().flatten());
     let mut values: Vec<(String, i64)> = dims
@@ -181,13 +183,15 @@ pub fn named(declared: &[Input], symbols: &SymbolValues) -> Vec<(String, i64)> {
     values
 }
 
-/// What to do about an input without a shape.
+/// Returns the message for an input without a shape.
 fn undeclared(input: &Input) -> String {
     format!("input {}: the model does not declare its shape, give it with --input-shape {0}=1x3x64x64", input.name)
 }
 
-/// Values for every symbol of the declared inputs, and shapes for those that have none, without making inputs: from the
-/// io.npz beside the model, where there is one and it fits. The last value says so.
+/// Returns values for the symbols of the declared inputs, and shapes for inputs without one.
+///
+/// They come from the io.npz beside the model, if there is one and it fits. No inputs are made. The
+/// last value is a note that says so.
 pub fn symbol_values(
     declared: &[Input],
     file: &ModelFile,
@@ -219,10 +223,10 @@ pub fn symbol_values(
     Ok((symbols, shapes, note))
 }
 
-/// Most values of an input that is not given.
+/// The most values of a random input.
 const MOST_RANDOM: usize = 1 << 28;
 
-/// SplitMix64: the same inputs for the same seed, on every machine and in every version.
+/// SplitMix64. A seed gives the same inputs on every machine and in every version.
 struct Random(u64);
 
 impl Random {
@@ -234,7 +238,9 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Floats within -1..1; zeros and ones for integers, which are often indices or lengths.
+    /// Returns floats within -1..1, or zeros and ones for integers.
+    ///
+    /// Integers are often indices or lengths.
     fn tensor(&mut self, datum_type: DatumType, shape: &[usize]) -> TractResult<Arc<Tensor>> {
         let len = shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
         let len = len.filter(|len| *len <= MOST_RANDOM).with_context(|| {

@@ -1,4 +1,4 @@
-//! Timing two engines in turn, and what a list of times says.
+//! Times two engines in turns, and summarises lists of times.
 
 use crate::model::execute;
 use crate::watch::Watch;
@@ -7,14 +7,14 @@ use std::io::{IsTerminal, stderr, stdout};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
 
-/// Rounds that are run whatever the time limit.
+/// The least rounds, whatever the time limit.
 const FEWEST_ROUNDS: usize = 5;
-/// Rounds after which the time limit does not matter any more.
+/// The most rounds, whatever the time limit.
 const MOST_ROUNDS: usize = 100_000;
-/// Part of the time limit that is spent before anything is recorded.
+/// The warm-up before anything is recorded, as a fraction of the time limit.
 const WARM_UP: f64 = 0.1;
 
-/// Times in milliseconds of each engine, one per round.
+/// Runs the engines in turns, and returns each one's times in milliseconds, one per round.
 pub fn alternate(
     engines: &[&Arc<TypedRunnableModel>],
     inputs: &[Arc<Tensor>],
@@ -46,7 +46,7 @@ fn rounds(
             break;
         }
         for turn in 0..engines.len() {
-            // the engine that begins changes every round, so that neither always follows the other
+            // another engine begins in each round, so that none always follows the other
             let engine = (turn + round) % engines.len();
             let from = Instant::now();
             let outputs = execute(engines[engine], inputs)?;
@@ -62,7 +62,7 @@ fn bar_is_hidden() -> bool {
     !(stdout().is_terminal() && stderr().is_terminal())
 }
 
-/// A bar on a terminal, nothing in a pipe.
+/// Returns a progress bar, which is hidden unless both standard streams are terminals.
 fn progress(milliseconds: u64) -> ProgressBar {
     if bar_is_hidden() {
         return ProgressBar::hidden();
@@ -74,7 +74,7 @@ fn progress(milliseconds: u64) -> ProgressBar {
     bar
 }
 
-/// What one engine's times say, in milliseconds.
+/// Statistics of one engine's times, in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     pub runs: usize,
@@ -86,7 +86,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// `None` without samples.
+    /// Returns the statistics of samples, or `None` without samples.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -101,13 +101,13 @@ impl Summary {
         })
     }
 
-    /// Distance of the quartiles over the median.
+    /// Returns the distance between the quartiles over the median.
     pub fn spread(&self) -> f64 {
         (self.p75 - self.p25) / self.median
     }
 }
 
-/// By linear interpolation between the two nearest ranks.
+/// Returns a quantile, by linear interpolation between the two nearest ranks.
 pub fn quantile(sorted: &[f64], p: f64) -> Option<f64> {
     let place = p * sorted.len().checked_sub(1)? as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);

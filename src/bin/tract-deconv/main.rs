@@ -1,4 +1,4 @@
-//! The `tract-deconv` program: run, time and explain ONNX models with transposed convolutions.
+//! The program `tract-deconv` runs, times and explains ONNX models with convolutions.
 
 mod args;
 mod arrays;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // tract_onnx::model warns on every load of an opset that it has not been tested with
+    // tract_onnx::model warns at every load of an opset that it was not tested with
     let default = env_logger::Env::default().default_filter_or("warn,tract_onnx::model=error");
     env_logger::Builder::from_env(default).init();
     failure::hold_panics();
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // a closed standard error leaves nobody to tell
+            // the standard error may be closed
             let _ = writeln!(std::io::stderr(), "error: {}", failure::chain(&error));
             ExitCode::from(failure::exit_code(&error))
         }

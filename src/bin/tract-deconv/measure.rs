@@ -1,8 +1,9 @@
-//! One engine in a process of its own: load and optimise time, memory high-water mark.
+//! Measures one engine in a process of its own: load time, optimise time and peak memory.
 //!
-//! Peak memory can only be told apart per engine in fresh processes, so `bench` starts this program again as
-//! `tract-deconv measure --engine E MODEL …` and reads one line of JSON from it. The high-water mark is the kernel's
-//! `VmHWM` (peak resident set), so this part exists on Linux only. It counts the pages of the program's file that were touched as well.
+//! Only fresh processes give the peak memory of one engine. `bench` therefore starts this program
+//! again as `tract-deconv measure --engine E MODEL …` and reads one line of JSON from it. The peak
+//! is the kernel's `VmHWM` (peak resident set), which exists on Linux only. It includes the touched
+//! pages of the program's file.
 
 use crate::args::{Engine, MeasureArgs, ModelArgs, Sizes};
 use crate::failure::say;
@@ -13,25 +14,27 @@ use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 use tract_core::internal::*;
 
-/// Runs of the model before the high-water mark is read.
+/// The runs of the model before the peak is read.
 const RUNS: usize = 3;
-/// Processes per engine; times are their median, memory is their maximum.
+/// The processes per engine. Times are their median, and memory is their maximum.
 const PROCESSES: usize = 3;
 
-/// Exit code of a process whose parent has gone.
+/// The exit code of a process whose parent is gone.
 const ORPHANED: i32 = 3;
 
-/// What the processes of one engine found.
+/// The times and memory of one engine's processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
     pub load_ms: f64,
     pub optimise_ms: f64,
     pub first_run_ms: f64,
-    /// Peak resident set in bytes, where the system tells it.
+    /// The peak resident set in bytes, if the system reports it.
     pub peak_memory: Option<u64>,
-    /// Resident set before anything was loaded.
+    /// The peak resident set in bytes before the model was loaded.
     pub base_memory: Option<u64>,
-    /// What of the resident set belongs to no file after the runs: without the program's own code, of which each engine touches another part.
+    /// The part of the resident set after the runs that belongs to no file, in bytes.
+    ///
+    /// It leaves out the program's own code, as each engine touches another part of it.
     pub held_memory: Option<u64>,
 }
 
@@ -48,11 +51,11 @@ impl Footprint {
     }
 }
 
-/// The child's side.
+/// Measures in the child process.
 pub fn main(args: &MeasureArgs) -> TractResult<()> {
     if args.while_stdin {
         std::thread::spawn(|| {
-            // nothing is ever written: it ends when the other side is closed
+            // the parent writes nothing: the copy ends when it closes the pipe
             let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
             std::process::exit(ORPHANED);
         });
@@ -80,7 +83,9 @@ pub fn main(args: &MeasureArgs) -> TractResult<()> {
     say(footprint.json())
 }
 
-/// The parent's side: the engines in turn, [`PROCESSES`] times each. `sizes` stand for those of `args`.
+/// Measures the engines in turns, in [`PROCESSES`] child processes each.
+///
+/// `sizes` replace those of `args`.
 pub fn footprints(engines: &[Engine], args: &ModelArgs, sizes: &Sizes) -> TractResult<Vec<Footprint>> {
     let _watch = Watch::start("measuring load time and memory in fresh processes");
     let mut found: Vec<Vec<Footprint>> = vec![vec![]; engines.len()];
@@ -127,7 +132,7 @@ fn child(engine: Engine, args: &ModelArgs, sizes: &Sizes) -> TractResult<Footpri
     command.arg("--").arg(&args.model);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().context("starting a process for one engine")?;
-    // open as long as this process lives: the other one ends with it, however that is
+    // the pipe is open while this process lives, so that the child ends with it in any case
     let lifeline = process.stdin.take();
     let output = process.wait_with_output().context("waiting for the process for one engine")?;
     drop(lifeline);
@@ -152,7 +157,9 @@ fn child(engine: Engine, args: &ModelArgs, sizes: &Sizes) -> TractResult<Footpri
     })
 }
 
-/// A size that Linux tells of this process, in bytes: `VmHWM` is the peak of the resident set so far.
+/// Returns a size that Linux reports for this process, in bytes.
+///
+/// `VmHWM` is the peak of the resident set so far.
 fn memory(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -1,4 +1,4 @@
-//! From a path to something that runs: finding the file, loading it with either engine, its inputs' shapes and symbols.
+//! Finds a model's file, loads it with either engine, and resolves its inputs' shapes and symbols.
 
 use crate::args::{Engine, InputShape, ModelArgs, PluginArgs, Sizes};
 use crate::failure::{guarded, usage};
@@ -15,14 +15,14 @@ use tract_onnx::prelude::Framework;
 pub struct ModelFile {
     /// The .onnx file.
     pub onnx: PathBuf,
-    /// The io.npz beside it, where there is one.
+    /// The io.npz beside it, if there is one.
     pub io: Option<PathBuf>,
     /// Whether the plugin computes forward convolutions too.
     pub conv: bool,
 }
 
 impl ModelFile {
-    /// Finds the model that an argument names: the file itself, or model.onnx in that folder.
+    /// Finds the model that an argument names: the file itself, or the model.onnx in a folder.
     pub fn find(path: &Path, plugin: PluginArgs) -> TractResult<ModelFile> {
         let onnx = if path.is_dir() { path.join("model.onnx") } else { path.to_path_buf() };
         ensure!(onnx.exists(), "model: path={}, no such file", onnx.display());
@@ -32,12 +32,12 @@ impl ModelFile {
     }
 }
 
-/// One input as the model declares it, after `--set` and `--input-shape`.
+/// One input as the model declares it, with `--set` and `--input-shape` applied.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub name: String,
     pub datum_type: DatumType,
-    /// `None` where the model says nothing about the shape.
+    /// The shape, or `None` if the model does not declare it.
     pub shape: Option<TVec<TDim>>,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Display for Input {
     }
 }
 
-/// A model read from its file, with `--set` and `--input-shape` applied, not yet analysed.
+/// A model read from its file, with `--set` and `--input-shape` applied, before analysis.
 pub struct Parsed {
     pub model: InferenceModel,
     pub inputs: Vec<Input>,
@@ -98,7 +98,7 @@ pub fn parse(engine: Engine, file: &ModelFile, sizes: &Sizes) -> TractResult<Par
     .with_context(|| format!("loading {}", file.onnx.display()))
 }
 
-/// Gives the dimensions that the file leaves open a symbol each, so that `--set` can name them.
+/// Gives each unknown dimension a symbol, so that `--set` can name it.
 fn name_unknown_dims(model: &mut InferenceModel) -> TractResult<()> {
     for ix in 0..model.inputs.len() {
         let mut fact = model.input_fact(ix)?.clone();
@@ -121,7 +121,7 @@ fn name_unknown_dims(model: &mut InferenceModel) -> TractResult<()> {
     Ok(())
 }
 
-/// The shapes of `--input-shape`, each with its input's place.
+/// Returns the shapes of `--input-shape`, each with its input's index.
 fn named_shapes<'a>(model: &InferenceModel, sizes: &'a Sizes) -> TractResult<Vec<(usize, &'a InputShape)>> {
     let names: Vec<&str> = model.inputs.iter().map(|input| &*model.node(input.node).name).collect();
     let mut shapes: Vec<(usize, &InputShape)> = vec![];
@@ -140,7 +140,7 @@ fn named_shapes<'a>(model: &InferenceModel, sizes: &'a Sizes) -> TractResult<Vec
     Ok(shapes)
 }
 
-/// Reads the symbols' values off a shape that is given for an input.
+/// Takes the symbols' values from a shape that is given for an input.
 fn bind_symbols(declared: &InferenceFact, given: &InputShape, values: &mut HashMap<Symbol, TDim>) -> TractResult<()> {
     for (dim, size) in declared.shape.dims().zip(&given.shape) {
         let Some(TDim::Sym(symbol)) = dim.concretize() else { continue };
@@ -174,16 +174,18 @@ fn input(model: &InferenceModel, ix: usize) -> TractResult<Input> {
 
 /// A model ready to run.
 pub struct Ready {
-    /// Before code generation: what the names and deconvolutions are looked up in.
+    /// The model before code generation, for look-ups of names and convolutions.
     pub typed: TypedModel,
     pub runnable: Arc<TypedRunnableModel>,
-    /// Reading and analysing.
+    /// The time of reading and analysing.
     pub load: Duration,
-    /// Decluttering and code generation.
+    /// The time of decluttering and code generation.
     pub optimise: Duration,
 }
 
-/// Loads a model with one engine, the way a program would. `inputs` only matter for inputs of undeclared rank.
+/// Loads a model with one engine, as a program would.
+///
+/// `inputs` matter only for inputs of undeclared rank.
 pub fn prepare(engine: Engine, file: &ModelFile, sizes: &Sizes, inputs: &[Arc<Tensor>]) -> TractResult<Ready> {
     let Parsed { mut model, inputs: declared, took } = parse(engine, file, sizes)?;
     guarded(|| {
@@ -204,8 +206,10 @@ pub fn prepare(engine: Engine, file: &ModelFile, sizes: &Sizes, inputs: &[Arc<Te
     .with_context(|| format!("preparing {}", file.onnx.display()))
 }
 
-/// [`prepare`] with the plugin, and once more with the symbols fixed to the inputs' sizes (appended to `sizes`) where the
-/// model does not load with open ones. The second value says so.
+/// Prepares a model with the plugin, with its symbols fixed if it does not load with open ones.
+///
+/// Fixed symbols have the inputs' sizes and are appended to `sizes`. The second value is a note that
+/// says so.
 pub fn prepare_open_or_fixed(
     file: &ModelFile,
     sizes: &mut Sizes,
@@ -226,19 +230,19 @@ pub fn prepare_open_or_fixed(
     }
 }
 
-/// Says that symbols were fixed.
+/// Returns the note that symbols were fixed.
 pub fn fixed_note(symbols: &[(String, i64)]) -> String {
     format!("the model does not load with open dimensions, they are fixed as by {}", flags(symbols))
 }
 
-/// Symbols' values as they are given on the command line.
+/// Formats symbols' values as flags of the command line.
 pub fn flags(symbols: &[(String, i64)]) -> String {
     let flags: Vec<String> = symbols.iter().map(|(name, value)| format!("--set {name}={value}")).collect();
     flags.join(" ")
 }
 
 impl Ready {
-    /// The outputs' names, in order.
+    /// Returns the outputs' names, in order.
     pub fn output_names(&self) -> Vec<String> {
         let model = self.runnable.model();
         let name = |outlet: &OutletId| {
@@ -248,12 +252,12 @@ impl Ready {
     }
 }
 
-/// One run and nothing else, for timing.
+/// Runs a model once, and does nothing else, for timing.
 pub fn execute(runnable: &Arc<TypedRunnableModel>, inputs: &[Arc<Tensor>]) -> TractResult<TVec<TValue>> {
     runnable.run(inputs.iter().map(|input| input.clone().into_tvalue()).collect())
 }
 
-/// One run. Sizes that tract keeps symbolic in values come out as i64, as ONNX has them.
+/// Runs a model once. Symbolic sizes in outputs become i64, as in ONNX.
 pub fn run(runnable: &Arc<TypedRunnableModel>, inputs: &[Arc<Tensor>]) -> TractResult<Vec<Arc<Tensor>>> {
     guarded(|| {
         execute(runnable, inputs)?
@@ -267,8 +271,9 @@ pub fn run(runnable: &Arc<TypedRunnableModel>, inputs: &[Arc<Tensor>]) -> TractR
     .context("running the model")
 }
 
-/// Makes sure that threads can be had: the executor's pool panics where they can't. With twice the usual stack, so that
-/// what each takes besides fits as well.
+/// Checks that the system gives this many threads, as the executor's pool panics if it does not.
+///
+/// The stacks are twice the usual size, which leaves room for the other memory of each thread.
 fn try_threads(count: usize) -> TractResult<()> {
     const STACK: usize = 4 << 20;
     let held = std::sync::Mutex::new(());
@@ -282,7 +287,7 @@ fn try_threads(count: usize) -> TractResult<()> {
     })
 }
 
-/// Makes tract compute with this many threads from here on.
+/// Sets the number of threads that tract computes with from here on.
 pub fn set_threads(args: &ModelArgs) -> TractResult<()> {
     if args.threads == 1 {
         return Ok(());

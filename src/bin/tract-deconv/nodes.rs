@@ -1,18 +1,18 @@
-//! Where a run's time goes: the deconvolutions one by one, everything else by operator.
+//! Profiles a run: the convolutions one by one, everything else by operator.
 
 use crate::model::Ready;
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
 
-/// Runs that are profiled at least, after one that isn't.
+/// The least profiled runs, after one that is not profiled.
 const FEWEST_RUNS: usize = 5;
 const MOST_RUNS: usize = 1000;
 
-/// Times of one engine's nodes, in milliseconds: medians over the profiled runs.
+/// The times of one engine's nodes, in milliseconds: medians over the profiled runs.
 ///
-/// Nodes inside loop and conditional bodies count as the loop or conditional.
+/// Nodes inside the bodies of loops and conditions count as the loop or condition.
 pub struct Profile {
-    /// Name, operator, time.
+    /// The name, operator and time of each node.
     pub nodes: Vec<(String, String, f64)>,
 }
 
@@ -50,12 +50,14 @@ impl Profile {
         })
     }
 
-    /// All nodes together.
+    /// Returns the time of all nodes together.
     pub fn total(&self) -> f64 {
         self.nodes.iter().map(|(_, _, ms)| ms).sum()
     }
 
-    /// The time of each deconvolution, whichever nodes it was lowered to; `None` for one that this engine doesn't have.
+    /// Returns the time of each convolution, over all nodes that it was lowered to.
+    ///
+    /// `None` stands for a convolution that this engine does not have.
     pub fn of(&self, deconvolutions: &[String]) -> Vec<Option<f64>> {
         let mut times = vec![None; deconvolutions.len()];
         for (name, _, ms) in &self.nodes {
@@ -66,7 +68,7 @@ impl Profile {
         times
     }
 
-    /// Time by operator, deconvolutions under one name, in no order.
+    /// Returns the time by operator, in no order. All convolutions have one name.
     pub fn operators(&self, deconvolutions: &[String]) -> Vec<(String, f64)> {
         let mut operators: Vec<(String, f64)> = vec![];
         for (name, op, ms) in &self.nodes {
@@ -80,7 +82,9 @@ impl Profile {
     }
 }
 
-/// The deconvolution that a node was lowered from: tract names such nodes `NAME` and `NAME.part`.
+/// Returns the index of the convolution that a node was lowered from.
+///
+/// tract names such nodes `NAME` and `NAME.part`.
 fn owner(node: &str, deconvolutions: &[String]) -> Option<usize> {
     let owns = |name: &str| node.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     let owners = deconvolutions.iter().enumerate().filter(|(_, name)| owns(name));

@@ -1,4 +1,4 @@
-//! The distributions of the engines' latencies as an SVG picture.
+//! Draws the distributions of the engines' latencies as SVG.
 
 use crate::args::Engine;
 use crate::latency::{Summary, quantile};
@@ -7,10 +7,12 @@ use std::path::Path;
 use tract_core::internal::*;
 
 const BINS: usize = 150;
-/// Top of the vertical axis: the peaks reach 1, the legend stands above them.
+/// The top of the vertical axis. The peaks reach 1, and the legend is above them.
 const TOP: f64 = 1.3;
 
-/// Draws one histogram per engine over a common axis, each scaled to its own peak, with its median marked.
+/// Draws one histogram per engine over a common axis.
+///
+/// Each is scaled to its own peak and marks its median.
 pub fn draw(path: &Path, title: &str, engines: &[(Engine, Vec<f64>)]) -> TractResult<()> {
     let svg = picture(title, engines).map_err(|e| format_err!("drawing: {e}"))?;
     std::fs::write(path, svg).with_context(|| format!("writing {}", path.display()))
@@ -69,7 +71,9 @@ fn picture(title: &str, engines: &[(Engine, Vec<f64>)]) -> Result<String, Box<dy
     Ok(svg)
 }
 
-/// From the fastest run to the 97th percentile of the slower engine, with a margin: a few late runs would squeeze the rest.
+/// Returns the range from the fastest run to the slower engine's 97th percentile, with a margin.
+///
+/// A few late runs would otherwise squeeze all others.
 fn range(engines: &[(Engine, Vec<f64>)]) -> (f64, f64) {
     let mut low = f64::INFINITY;
     let mut high = f64::NEG_INFINITY;

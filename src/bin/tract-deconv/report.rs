@@ -1,9 +1,9 @@
-//! How figures are written: tables, times, sizes.
+//! Formats figures: tables, times, sizes.
 
 use crate::compare::Difference;
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 
-/// A table whose columns, but for the first `text` ones, are right-aligned figures.
+/// Returns a table. All columns but the first `text` ones are right-aligned.
 pub fn table(header: &[&str], text: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -15,7 +15,7 @@ pub fn table(header: &[&str], text: usize) -> Table {
     table
 }
 
-/// Errors per output.
+/// Returns the table of errors per output.
 pub fn differences(differences: &[Difference]) -> Table {
     let mut table = table(&["output", "worst absolute", "worst relative", "tolerance", ""], 1);
     for d in differences {
@@ -34,7 +34,7 @@ pub fn differences(differences: &[Difference]) -> Table {
     table
 }
 
-/// The worst of several comparisons, in words.
+/// Describes the worst of several comparisons.
 pub fn worst(differences: &[Difference]) -> String {
     if let Some(d) = differences.iter().find(|d| d.mismatch.is_some()) {
         return format!("output {}: {}", d.name, d.mismatch.clone().unwrap_or_default());
@@ -48,7 +48,7 @@ pub fn worst(differences: &[Difference]) -> String {
     }
 }
 
-/// Milliseconds, three significant digits or more.
+/// Formats milliseconds with three significant digits or more.
 pub fn ms(milliseconds: f64) -> String {
     match milliseconds {
         x if x >= 100.0 => format!("{x:.0} ms"),
@@ -58,7 +58,7 @@ pub fn ms(milliseconds: f64) -> String {
     }
 }
 
-/// Bytes in binary units.
+/// Formats bytes in binary units.
 pub fn bytes(bytes: u64) -> String {
     let x = bytes as f64;
     match x {
@@ -69,7 +69,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count with a decimal unit.
+/// Formats a count with a decimal unit.
 pub fn count(count: u64) -> String {
     let x = count as f64;
     match x {

@@ -1,4 +1,4 @@
-//! `tract-deconv run`: one run through the plugin, its answer shown, written and compared.
+//! `tract-deconv run`: runs a model once with the plugin, and prints, writes and compares its outputs.
 
 use crate::args::{Engine, RunArgs};
 use crate::arrays::{Arrays, read_npz, write_npz};
@@ -55,7 +55,7 @@ pub fn main(args: &RunArgs) -> TractResult<()> {
     Ok(())
 }
 
-/// Compares every output with its `out__NAME` array; one that has none counts as a mismatch.
+/// Compares every output with its `out__NAME` array. A missing array counts as a mismatch.
 pub fn against(
     arrays: &Arrays,
     names: &[String],

@@ -1,25 +1,25 @@
-//! Progress of what takes long.
+//! Reports the progress of long work.
 
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What takes less says nothing.
+/// The time before the first line.
 const FIRST: Duration = Duration::from_secs(1);
-/// From one line to the next.
+/// The time between lines.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Says on the standard error that something is still going on, until it is dropped.
+/// Reports on the standard error that work is still going on, until it is dropped.
 pub struct Watch {
     running: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Watch {
-    /// For work of this name.
+    /// Starts to watch work of this name.
     pub fn start(what: impl Into<String>) -> Watch {
         Watch::with(what.into(), FIRST, PERIOD, |line| {
-            // a closed standard error leaves nobody to tell
+            // the standard error may be closed
             let _ = writeln!(std::io::stderr(), "{line}");
         })
     }
@@ -34,7 +34,7 @@ impl Watch {
                 wait = period;
             }
         };
-        // without a thread to spare there are no lines
+        // if no thread can be had, there are no lines
         Watch { running: std::thread::Builder::new().spawn(watch).ok().map(|thread| (end, thread)) }
     }
 }

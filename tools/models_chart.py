@@ -1,0 +1,125 @@
+"""Draws docs/models.svg: whole-model speed against the fastest other engine, from records of `benches/peers/run.py --folders`.
+
+    python3 tools/models_chart.py [TITLE=results.json ...]
+
+One panel per record. Each model has one bar per thread count. A bar begins at 1x, the speed of the fastest other engine
+(onnxruntime, OpenVINO, MNN or stock tract), and ends at the plugin's speed: to the right where the plugin is faster, to
+the left where it is slower. A ratio is the median over the rounds, as in the record's report.md.
+"""
+
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = [("Zen 4", ROOT / "benches/record/2026-11-25-zen4/files/results.json"),
+           ("Xeon with AMX", ROOT / "benches/record/2026-11-24-between/files/results.json")]
+OUT = ROOT / "docs/models.svg"
+
+# Engines that are no rivals: the plugin itself, and the plugin without forward convolutions.
+OWN = {"plugin", "deconv"}
+GROUPS = [
+    ("Models of other projects", [
+        ("gtcrn_stream_simple", "gtcrn, speech enhancement"), ("ppocr_v3_det", "PP-OCRv3, text detection"),
+        ("unet_sed", "unet_sed, U-Net 224²"), ("burn_ct1d", "burn, one 1-D layer"), ("burn_ct2d", "burn, one 2-D layer"),
+        ("burn_ct3d", "burn, one 3-D layer"), ("onnx_ct2d", "onnx, one 2-D layer"),
+        ("tract_deconv_group", "tract, one 1-D layer")]),
+    ("Models of this repository", [
+        ("dcgan_small", "dcgan_small"), ("denoiser", "denoiser"), ("istft", "istft"),
+        ("unet_symbolic", "unet_symbolic, 53×39"), ("upscale4", "upscale4"), ("vocoder", "vocoder")]),
+]
+LABELS, PANEL, GAP, ROW, HEAD, TOP, BOTTOM = 190, 330, 60, 24, 26, 92, 40
+LEAST, MOST = 0.5, 8.0
+COLOURS = {True: ("#0072b2", "#7fb8d8"), False: ("#c44e00", "#e8a77c")}
+
+
+def ratio(result):
+    """The plugin's speed over that of the fastest other engine, paired round by round; None where one has no answer."""
+    right = {name: of for name, of in result["engines"].items() if of["right"] and of["rounds_us"]}
+    rivals = [name for name in right if name not in OWN]
+    if "plugin" not in right or not rivals:
+        return None
+    fastest = min(rivals, key=lambda name: statistics.median(right[name]["rounds_us"]))
+    pairs = zip(right[fastest]["rounds_us"], right["plugin"]["rounds_us"])
+    return statistics.median(other / own for other, own in pairs)
+
+
+def text(x, y, content, size=11, anchor="start", weight="normal", colour="#222222"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" '
+            f'fill="{colour}">{content}</text>')
+
+
+def position(left, value):
+    share = math.log2(max(LEAST, min(MOST, value)) / LEAST) / math.log2(MOST / LEAST)
+    return left + share * PANEL
+
+
+def bars(left, y, of_model):
+    lines = []
+    for at, threads in enumerate(sorted(of_model)):
+        value = of_model[threads]
+        begin, end = sorted((position(left, 1), position(left, value)))
+        colour = COLOURS[value >= 1][at % 2]
+        top = y + 2 + 10 * at
+        lines.append(f'<rect x="{begin:.1f}" y="{top}" width="{max(end - begin, 1):.1f}" height="9" fill="{colour}"/>')
+        if value >= 1:
+            lines.append(text(end + 3, top + 8, f"{value:.2f}", 9))
+        else:
+            lines.append(text(begin - 3, top + 8, f"{value:.2f}", 9, "end", "bold", COLOURS[False][0]))
+    return lines
+
+
+def panel(left, bottom, title, results):
+    ratios, lines = {}, []
+    for result in results:
+        value = ratio(result)
+        if value is not None:
+            ratios.setdefault(result["row"], {})[result["threads"]] = value
+    counts = sorted({threads for of_model in ratios.values() for threads in of_model})
+    means = ", ".join(f"{statistics.geometric_mean(r[n] for r in ratios.values() if n in r):.2f}×" for n in counts)
+    behind = ", ".join(str(sum(r[n] < 1 for r in ratios.values() if n in r)) for n in counts)
+    lines.append(text(left, 52, title, 12, weight="bold"))
+    words = " and ".join(map(str, counts))
+    lines.append(text(left, 68, f"{words} threads: mean {means}; slower on {behind} of {len(ratios)}", 10))
+    for tick in (0.5, 1, 2, 4, 8):
+        x, main = position(left, tick), tick == 1
+        lines.append(f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}" '
+                     f'stroke="{"#444444" if main else "#dddddd"}" stroke-width="{1.2 if main else 1}"/>')
+        lines.append(text(x, bottom + 14, f"{tick:g}×", 10, "middle"))
+    y = TOP
+    for _, models in GROUPS:
+        y += HEAD
+        for name, _ in models:
+            lines += bars(left, y, ratios.get(name, {}))
+            y += ROW
+    return lines
+
+
+def draw(records):
+    bottom = TOP + sum(HEAD + ROW * len(models) for _, models in GROUPS)
+    width = LABELS + len(records) * (PANEL + GAP)
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + BOTTOM}" width="{width}" '
+             f'height="{bottom + BOTTOM}" font-family="Helvetica, Arial, sans-serif">',
+             f'<rect width="{width}" height="{bottom + BOTTOM}" fill="white"/>',
+             text(10, 22, "Speed of whole models relative to the fastest other engine (onnxruntime, OpenVINO, MNN, tract)",
+                  14, weight="bold")]
+    y = TOP
+    for title, models in GROUPS:
+        lines.append(text(10, y + 18, title, 11, weight="bold"))
+        y += HEAD
+        for _, label in models:
+            lines.append(text(10, y + 15, label))
+            y += ROW
+    for at, (title, file) in enumerate(records):
+        results = json.loads(Path(file).read_text())["results"]
+        lines += panel(LABELS + at * (PANEL + GAP), bottom, title, results)
+    lines.append(text(10, bottom + 32, "Blue: the plugin is faster. Orange: it is slower. Upper bar: one thread; lower bar: two. "
+                      "Plugin: tract with with_deconv and with_conv.", 10))
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    given = [tuple(argument.split("=", 1)) for argument in sys.argv[1:]]
+    OUT.write_text(draw(given or RECORDS))
