@@ -124,6 +124,23 @@ fn help_has_an_example_for_each_command() {
 }
 
 #[test]
+fn measured_choices_are_kept_in_a_file() {
+    let folder = folder(plain());
+    let (model, file) = (path(&folder, "model.onnx"), path(&folder, "choices"));
+    tract_deconv(["explain", &model, "--tune"]).with(0).says(&["measured: "]);
+    let tune = format!("--tune={file}");
+    let first = tract_deconv(["explain", &model, &tune]).with(0).says(&["measured: "]);
+    let choices = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(choices.lines().count(), 1, "{choices}");
+    // another process plans the same, by the times of the first one
+    let again = tract_deconv(["explain", &model, &tune]).with(0);
+    assert_eq!(again.out, first.out);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), choices);
+    tract_deconv(["run", &model, &tune]).with(0);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), choices);
+}
+
+#[test]
 fn usage_errors_exit_with_2() {
     let model = folder(plain());
     let model = path(&model, "model.onnx");

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use tract_deconv::{Options, Tuning};
 
 /// Run, time and explain ONNX models whose convolutions the tract-deconv plugin computes.
 ///
@@ -99,11 +100,25 @@ impl std::fmt::Display for InputShape {
     }
 }
 
-#[derive(Args, Clone, Copy)]
+#[derive(Args, Clone)]
 pub struct PluginArgs {
     /// Let the plugin compute forward convolutions too
     #[arg(long)]
     pub conv: bool,
+    /// Choose strategies by timing them. With a FILE, choices are read from it and written to it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub tune: Option<Option<PathBuf>>,
+}
+
+impl PluginArgs {
+    /// Returns the options of the plugin's convolutions.
+    pub fn options(&self) -> Options {
+        match &self.tune {
+            None => Options::default(),
+            Some(None) => Options::default().with_tuning(Tuning::Measured),
+            Some(Some(file)) => Options::default().with_tuning(Tuning::Measured).with_tuning_file(file),
+        }
+    }
 }
 
 #[derive(Args)]

@@ -28,7 +28,7 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
         return Err(usage!("--json and --plot: both are {}", json.display()));
     }
     set_threads(&args.model)?;
-    let file = ModelFile::find(&args.model.model, args.model.plugin)?;
+    let file = ModelFile::find(&args.model.model, &args.model.plugin)?;
     let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
     let watch = Watch::start("reading or making the inputs");
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;

@@ -12,7 +12,7 @@ use tract_deconv::{Explanation, GroupedDeconv, LeftToTract};
 use tract_hir::infer::{InferenceModel, InferenceModelExt};
 
 pub fn main(args: &ExplainArgs) -> TractResult<()> {
-    let file = ModelFile::find(&args.model, args.plugin)?;
+    let file = ModelFile::find(&args.model, &args.plugin)?;
     let mut sizes = args.sizes.clone();
     let mut parsed = parse(Engine::Plugin, &file, &sizes)?;
     let (symbols, shapes, note) = symbol_values(&parsed.inputs, &file)?;

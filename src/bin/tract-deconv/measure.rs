@@ -61,7 +61,7 @@ pub fn main(args: &MeasureArgs) -> TractResult<()> {
         });
     }
     set_threads(&args.model)?;
-    let file = ModelFile::find(&args.model.model, args.model.plugin)?;
+    let file = ModelFile::find(&args.model.model, &args.model.plugin)?;
     let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
     let base_memory = memory("VmHWM");
@@ -119,6 +119,11 @@ fn child(engine: Engine, args: &ModelArgs, sizes: &Sizes) -> TractResult<Footpri
     command.args(["--threads", &args.threads.to_string()]);
     if args.plugin.conv {
         command.arg("--conv");
+    }
+    match &args.plugin.tune {
+        None => {}
+        Some(None) => drop(command.arg("--tune")),
+        Some(Some(file)) => drop(command.arg("--tune=").arg(file)),
     }
     for (symbol, value) in &sizes.set {
         command.arg("--set").arg(format!("{symbol}={value}"));

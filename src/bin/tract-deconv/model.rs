@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
-use tract_deconv::{WithConv, WithDeconv};
+use tract_deconv::{WithConv, WithDeconv, WithDeconvOptions};
 use tract_hir::infer::{Factoid, GenericFactoid, InferenceFact, InferenceModel, InferenceModelExt, ShapeFactoid};
 use tract_onnx::prelude::Framework;
 
@@ -17,18 +17,18 @@ pub struct ModelFile {
     pub onnx: PathBuf,
     /// The io.npz beside it, if there is one.
     pub io: Option<PathBuf>,
-    /// Whether the plugin computes forward convolutions too.
-    pub conv: bool,
+    /// How the plugin computes convolutions.
+    pub plugin: PluginArgs,
 }
 
 impl ModelFile {
     /// Finds the model that an argument names: the file itself, or the model.onnx in a folder.
-    pub fn find(path: &Path, plugin: PluginArgs) -> TractResult<ModelFile> {
+    pub fn find(path: &Path, plugin: &PluginArgs) -> TractResult<ModelFile> {
         let onnx = if path.is_dir() { path.join("model.onnx") } else { path.to_path_buf() };
         ensure!(onnx.exists(), "model: path={}, no such file", onnx.display());
         ensure!(onnx.is_file(), "model: path={}, it is no file", onnx.display());
         let io = onnx.with_file_name("io.npz");
-        Ok(ModelFile { onnx, io: io.is_file().then_some(io), conv: plugin.conv })
+        Ok(ModelFile { onnx, io: io.is_file().then_some(io), plugin: plugin.clone() })
     }
 }
 
@@ -62,10 +62,11 @@ pub fn parse(engine: Engine, file: &ModelFile, sizes: &Sizes) -> TractResult<Par
         let start = Instant::now();
         let mut model = match engine {
             Engine::Stock => tract_onnx::onnx().model_for_path(&file.onnx)?,
-            Engine::Plugin if file.conv => {
-                tract_deconv::load_with(&tract_onnx::onnx().with_deconv().with_conv(), &file.onnx)?
+            Engine::Plugin => {
+                let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&file.plugin.options())?;
+                let onnx = if file.plugin.conv { onnx.with_conv() } else { onnx };
+                tract_deconv::load_with(&onnx, &file.onnx)?
             }
-            Engine::Plugin => tract_deconv::load(&file.onnx)?,
         };
         name_unknown_dims(&mut model)?;
         let known = input_symbols(&model)?;

@@ -15,7 +15,7 @@ pub fn main(args: &RunArgs) -> TractResult<()> {
         check_writable(path)?;
     }
     set_threads(&args.model)?;
-    let file = ModelFile::find(&args.model.model, args.model.plugin)?;
+    let file = ModelFile::find(&args.model.model, &args.model.plugin)?;
     let check = args.check.as_deref().map(|path| Ok::<_, TractError>((path, read_npz(path)?))).transpose()?;
     let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
     let inputs = resolve(&parsed.inputs, &args.model, &file, check.as_ref().map(|(path, arrays)| (*path, arrays)))?;
