@@ -36,6 +36,19 @@ pub fn release() {
     scratch::release();
 }
 
+/// Returns free memory of glibc's heap to the system. On other C libraries it does nothing.
+///
+/// Loading a model frees the weights as the file has them, and glibc keeps most of that memory for later allocations. A
+/// program that holds many models can call this after it has loaded them. It concerns the whole process and can take
+/// milliseconds. Nothing in this crate calls it.
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it may be called at any time and from any thread, and changes no allocation.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Sets how many bytes of blocks wait for outputs to come, for the whole process: [`DEFAULT_POOL_BYTES`] if neither this
 /// nor the knob `TRACT_DECONV_POOL_BYTES` says otherwise. What is above that is freed, those first that have waited longest.
 /// With 0, each output is allocated and freed.
@@ -287,6 +300,24 @@ fn advise_huge_pages(_block: &mut [u8]) {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn a_trimmed_heap_holds_less() {
+        let resident = || -> usize {
+            let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux tells it");
+            pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number of pages")
+        };
+        // below the size that glibc maps by itself, and held from above
+        let blocks: Vec<Vec<u8>> = (0..1000).map(|_| vec![1; 64 << 10]).collect();
+        let last = vec![1u8; 64 << 10];
+        let before = resident();
+        drop(blocks);
+        trim_heap();
+        let freed = before.saturating_sub(resident()) * PAGE;
+        assert!(freed > 32 << 20, "freed {freed} bytes");
+        drop(last);
+    }
 
     #[test]
     fn no_memory_is_an_error() {
