@@ -1,4 +1,5 @@
-//! The threads of this subsystem as they are; `tests/loom.rs` has its two small parts in every order of their steps.
+//! Tests with real threads. `tests/loom.rs` checks the late-joining scope and the mailbox in every
+//! interleaving of their steps.
 
 use super::scope::Job;
 use super::workers::OWNER_SPIN;
@@ -10,16 +11,17 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 
-/// Longer than anything here takes.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The spin time is the process's: tests that set it and tests that look at workers that spin take turns.
+/// Locks the spin time, which is global to the process. Tests that set it and tests that watch
+/// spinning workers take turns.
 fn spin_time_is_mine() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets the spin time until it is dropped.
+/// Sets the spin time, and resets it on drop.
 struct SpinTime;
 
 impl SpinTime {
@@ -35,12 +37,12 @@ impl Drop for SpinTime {
     }
 }
 
-/// A pool of its own.
+/// A new pool.
 fn pool_of(threads: usize) -> TractResult<Pool> {
     multithread_tract_scope(Executor::multithread(threads), Pool::current).context("an executor with threads")
 }
 
-/// Every kind of executor that tract has: a new variant does not compile.
+/// Every kind of executor that tract has. The match makes a new variant a compile error.
 fn executors() -> Vec<(&'static str, Executor)> {
     let mut executors = vec![Executor::SingleThread, Executor::RayonGlobal];
     executors.extend([1, 2, 5].map(Executor::multithread));
@@ -52,7 +54,7 @@ fn executors() -> Vec<(&'static str, Executor)> {
     executors.into_iter().map(named).collect()
 }
 
-/// As many executors as there are kinds, on as many threads as tasks have, fewer and more.
+/// Runs `check` on every executor: with as many threads as tasks, with fewer, and with more.
 fn on_executors(check: impl Fn(usize) -> TractResult<()>) -> TractResult<()> {
     for (name, executor) in executors() {
         multithread_tract_scope(executor, || {
@@ -91,7 +93,7 @@ fn an_error_ends_it() -> TractResult<()> {
         let error = share(&mut tasks, threads, failing).expect_err("one fails");
         ensure!(format!("{error}") == "task 10");
         let begun = tasks.iter().filter(|(_, run)| *run).count();
-        // others may run all while the error is made
+        // Other threads may run all tasks while the error is created.
         let most = if threads == 1 { 11 } else { 100 };
         ensure!((11..=most).contains(&begun), "{begun} tasks were begun");
         Ok(())
@@ -145,17 +147,18 @@ fn a_worker_is_called_for_small_work_that_comes_again_and_again() {
     }
 }
 
-/// Runs `work` here and on two helpers, asked for by `ask`.
+/// Runs `work` here and on two helpers, requested by `ask`.
 fn with_two(ask: impl FnMut(Job), work: &(impl Fn(usize) + Sync)) {
     share_work(&mut None, 2, OWNER_SPIN, ask, work);
 }
 
-/// Runs a job on a thread of its own.
+/// Runs a job on a new thread.
 fn start(job: Job) {
     drop(spawn(|| job.run()))
 }
 
-/// Work that three threads do together, or never end, and then each their own part of.
+/// Work that three threads must do together, as it begins with a barrier, and of which each then
+/// does its own part.
 fn together(ask: impl FnMut(Job)) {
     let (all, done) = (Barrier::new(3), AtomicUsize::new(0));
     let work = |thread: usize| {
@@ -229,7 +232,7 @@ fn helpers_are_found_spinning_or_asleep() -> TractResult<()> {
     for pause in [0, 1, 50, 150, 190, 200, 210, 250, 1000] {
         for _ in 0..if cfg!(miri) { 2 } else { 200 } {
             together(workers.asker(&pool));
-            // while they spin, as they give up, and after
+            // while workers spin, as they give up, and after that
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_micros(pause) {
                 spin_loop();
@@ -239,7 +242,7 @@ fn helpers_are_found_spinning_or_asleep() -> TractResult<()> {
     Ok(())
 }
 
-/// Until no worker is awake.
+/// Waits until no worker spins.
 fn wait_for_all(workers: &Workers) {
     let begin = Instant::now();
     while workers.awake() > 0 {
@@ -257,7 +260,7 @@ fn no_worker_spins_for_long() -> TractResult<()> {
     assert!(workers.awake() <= workers::most_spinning());
     wait_for_all(&workers);
     let Pool::Own(pool) = pool else { bail!("a pool of its own") };
-    // the executor is its owner's alone, and its workers are forgotten when it is gone
+    // The workers do not keep the executor alive, and are removed once it is gone.
     let begin = Instant::now();
     while Arc::strong_count(&pool) > 1 {
         ensure!(begin.elapsed() < LONG, "still held");
@@ -265,7 +268,7 @@ fn no_worker_spins_for_long() -> TractResult<()> {
     }
     drop(pool);
     Workers::of(&pool_of(1)?);
-    // this thread's latest are those of the other pool now
+    // This thread's last workers are now those of the other pool.
     let begin = Instant::now();
     while Arc::strong_count(&workers) > 1 {
         ensure!(begin.elapsed() < LONG, "still listed");
@@ -303,7 +306,7 @@ fn a_worker_spins_as_long_as_the_host_says() -> TractResult<()> {
     let pool = pool_of(1)?;
     let workers = Workers::of(&pool);
     let begin = Instant::now();
-    // other tests' workers may be all that may spin at the moment
+    // Workers of other tests may use up the limit on spinning workers at the moment.
     let came = loop {
         let before = Instant::now();
         workers.call(&pool);
@@ -328,7 +331,7 @@ fn executors_have_workers_of_their_own() -> TractResult<()> {
         assert!(!Arc::ptr_eq(&Workers::of(&a), &Workers::of(&b)));
         assert!(!Arc::ptr_eq(&Workers::of(&a), &Workers::of(&Pool::Global)));
     }
-    // a helper of one is not counted, and not asked, for the other
+    // A worker of one pool is neither counted nor asked for the other.
     let _turn = spin_time_is_mine();
     let _longer = SpinTime::of(Duration::from_millis(5));
     Workers::of(&a).call(&a);
