@@ -6,7 +6,7 @@
 //!
 //! Operands and results are converted as whole tensors, not as they are read and written. This
 //! costs a copy of each, of up to eight times its bytes, which counts as the plan's working memory.
-//! In return, no strategy is instantiated for the eight integer types.
+//! In return, no strategy is instantiated for the other integer types.
 
 use crate::element::ELEMENT_TYPES;
 use crate::memory::mapped_tensor;

@@ -1,5 +1,8 @@
-//! Every kernel with each operand right against a page that may not be touched, on either side: a read or write past the
-//! end faults. Operands hold exactly what the kernel's contract asks for, and results are compared with plain loops.
+//! Tests of all kernels with each operand directly before or after an inaccessible page, so that an
+//! access beyond the operand faults.
+//!
+//! Operands hold exactly what the kernel's contract demands. Results are compared with those of
+//! plain loops.
 
 use crate::kernel::col2im_row::Col2imRun;
 use crate::kernel::depthwise_pixels::{Cells, Picks, PixelTap, PixelTaps};
@@ -16,14 +19,15 @@ use std::ops::{Deref, DerefMut};
 use tract_core::internal::f16;
 use tract_core::internal::tract_itertools::Itertools;
 
-/// Where the forbidden page is that operands touch. There is one on the other side too.
+/// The side on which the operands touch an inaccessible page. There is another such page on the
+/// other side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Side {
     Before,
     After,
 }
 
-/// Elements between two forbidden pages.
+/// Elements between two inaccessible pages.
 pub(crate) struct Guarded<T> {
     map: *mut libc::c_void,
     bytes: usize,
@@ -32,7 +36,7 @@ pub(crate) struct Guarded<T> {
 }
 
 fn page() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: the call only queries a number.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
@@ -41,8 +45,9 @@ impl<T: Copy> Guarded<T> {
         let page = page();
         let room = size_of_val(values).next_multiple_of(page).max(page);
         let bytes = room + 2 * page;
-        // SAFETY: a new anonymous mapping, of which only the middle is made accessible; the elements are in the middle, at
-        // its begin or so that they end where it does, both aligned as pages and sizes are multiples of an element's.
+        // SAFETY: a new anonymous mapping, of which only the middle is made accessible. The elements
+        // are in the middle, either at its start or ending at its end. Both are page-aligned, and the
+        // size is a multiple of an element's, so the elements are aligned.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let map = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
@@ -61,26 +66,26 @@ impl<T> Deref for Guarded<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` put `len` elements there; they live as long as the mapping does.
+        // SAFETY: `new` wrote `len` elements there. They live as long as the mapping does.
         unsafe { std::slice::from_raw_parts(self.first, self.len) }
     }
 }
 
 impl<T> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and the mapping is ours alone.
+        // SAFETY: as above, and the mapping belongs to this value alone.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, no slice of which outlives it.
+        // SAFETY: `new` made the mapping. No slice of it outlives it.
         unsafe { libc::munmap(self.map, self.bytes) };
     }
 }
 
-/// Compute types, with the few numbers that a test needs of them.
+/// Compute types, with the constructors that a test needs.
 trait Number: Dispatch {
     const NAME: &'static str;
     fn of(value: i64) -> Self;
@@ -104,10 +109,11 @@ fn values<T: Number>(len: usize, seed: i64) -> Vec<T> {
     (0..len as i64).map(|i| T::of((i * 7 + seed * 3) % 11 - 5)).collect()
 }
 
-/// Calls a test with the kernels of every instruction set and compute type that is here.
+/// Calls a test with the kernels of every available instruction set and every compute type.
 macro_rules! for_each_kernel_set {
     ($test:ident) => {
-        // what tile registers do is tested beside them; the other kernels there are those of 512-bit vectors
+        // The kernels for tile registers are tested in their own module. The other kernels of that set
+        // are those of 512-bit vectors.
         for isa in Isa::ALL.iter().copied().filter(|isa| *isa != Isa::Amx) {
             if !isa.is_available() {
                 let _ =
@@ -117,7 +123,7 @@ macro_rules! for_each_kernel_set {
             let mut calls =
                 vec![(f32::NAME, both(f32::kernels(isa), $test)), (f64::NAME, both(f64::kernels(isa), $test))];
             if isa == Isa::Portable {
-                // integers have no other kernels
+                // Integers have no other kernels.
                 calls.push((i64::NAME, both(i64::kernels(isa), $test)));
             }
             for (of, calls) in calls {
@@ -133,17 +139,20 @@ fn both<T: Number>(kernels: &Kernels<T>, test: impl Fn(&Kernels<T>, Side) -> usi
     [Side::Before, Side::After].into_iter().map(|side| test(kernels, side)).sum()
 }
 
-/// Channels, what lies between them beyond what a tile reads of one, and the taps.
+/// The number of channels, the extra elements between them beyond those that a tile reads of one,
+/// and the taps.
 const SHAPES: [(usize, usize, &[usize]); 6] =
     [(1, 0, &[0]), (3, 0, &[0]), (3, 5, &[2]), (2, 1, &[0, 3, 4]), (5, 0, &[7, 1]), (2, 0, &[])];
 
-/// What `width` positions read of a source with these channels and taps, and no element more.
+/// A source that holds exactly the elements that `width` positions read, for these channels and
+/// taps.
 struct Shape<T> {
     data: Guarded<T>,
     channel_stride: usize,
     channels: usize,
     taps: &'static [usize],
-    /// Whether tiles fetch ahead, which must not fault past the end: where there are gaps.
+    /// Whether tiles prefetch, which must not fault past the end. Set if there are gaps between
+    /// channels.
     ahead: bool,
 }
 
@@ -249,10 +258,10 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             SHAPES.into_iter().flat_map(|shape| cases.iter().map(move |case| (shape, *case)))
         {
             let whole = positions.next_multiple_of(tile.positions());
-            // runs that overlap in the source, and have cells between them in the output
+            // Runs that overlap in the source, and have elements between them in the output.
             let pitch = positions.saturating_sub(1);
             let shape = Shape::new(side, (count.max(1) - 1) * pitch + whole, shape);
-            // phases with different numbers of the taps, the first with all of them
+            // Each phase uses fewer of the taps than the one before. The first uses all of them.
             let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
             let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr(), 2 + s as i64);
             let panels: Vec<Guarded<T>> = (0..tile.phases()).map(|s| Guarded::new(side, &panel_of(s))).collect();
@@ -321,7 +330,7 @@ fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    // groups, and the channels that one has in and out
+    // Numbers of groups, and of channels per group in and out.
     let one_to_one = [1, lanes - 1, lanes, lanes + 1, 3 * lanes - 1].map(|groups| (groups, 1, 1));
     let narrow = [(1, 3), (2, 2), (lanes - 1, 1), (lanes - 1, 3), (2, lanes)];
     let narrow = narrow.iter().flat_map(|(i, o)| [1, lanes + 1].map(|groups| (groups, *i, *o)));
@@ -338,7 +347,7 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let counts = if picked { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
         for (count, step, to_step) in counts.iter().flat_map(|n| [(*n, cell, channels), (*n, needed + 1, channels + 2)])
         {
-            // one by one, and as far apart as positions are
+            // Single taps, and taps that are as far apart as positions are.
             for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
                 let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + needed);
                 let source = Guarded::new(side, &values::<T>(reach, 1));
@@ -360,7 +369,7 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                         assert_eq!(*got, T::of(99), "what is between cells stays");
                         continue;
                     }
-                    // small whole numbers: sums are exact in any order
+                    // small integers: sums are exact in any order
                     let products = list.iter().flat_map(|tap| (0..inputs).map(move |input| (tap, input)));
                     let want = products.fold(bias[c], |sum, (tap, input)| {
                         let weight = weights[c / lanes * lanes * each + tap.weights + input * lanes + c % lanes];
@@ -640,11 +649,11 @@ fn copies<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     calls
 }
 
-/// Data, weights and products of tiles, which together are their convolution.
+/// Tests that the transforms of data, weights and products give the convolution of a tile.
 fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    // integers have no halves
+    // Integers have no halves.
     let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
     let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
     for ((rows, columns), tiles) in taps.flat_map(|taps| [1, 3].map(|tiles| (taps, tiles))) {
@@ -692,7 +701,7 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let (row, column) = (row + tap / columns, column + tap % columns);
                     sum.mul_add(of_taps[tap][c], cells[starts[tile] + row * steps.0 + column * steps.1 + c])
                 };
-                // once from the bias on, and once more
+                // Once starting from the bias, and once added to that.
                 let sum = (0..2).fold(bias[c], |sum, _| (0..rows * columns).fold(sum, of_tap));
                 assert_eq!(to[place(tile, result) + c], sum, "{rows}x{columns} taps, result {result} of tile {tile}");
             }
@@ -772,12 +781,14 @@ fn conversions_of_halves_stay_inside() {
     }
 }
 
-/// Without this, the others would prove nothing.
+/// Checks that accesses to the pages really fault: without this, the other tests would prove
+/// nothing.
 #[test]
 fn the_pages_are_guarded() {
     for (side, offset) in [(Side::Before, -1), (Side::After, 5), (Side::Before, 0), (Side::After, 4)] {
         let block = Guarded::new(side, &[1f32; 5]);
-        // SAFETY: the child only reads one element, which is inside or faults, and leaves at once.
+        // SAFETY: the child only reads one element, which either is inside the block or faults, and
+        // exits immediately.
         let status = unsafe {
             let child = libc::fork();
             assert!(child >= 0, "no process can be made");
