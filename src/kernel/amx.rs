@@ -26,8 +26,8 @@ pub(crate) const DEPTH: usize = 32;
 /// Limbs of a number.
 pub(crate) const PARTS: usize = 3;
 
-/// Elements of one limb of a step's weights for [`SIDE`] output channels: `[pair of input
-/// channels][output channel][channel of the pair]`.
+/// Elements of one limb of a step's weights for [`SIDE`] output channels:
+/// `[pair of input channels][output channel][channel of the pair]`.
 pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
 
 /// The limbs of a [regular](is_regular) number, high to low.
@@ -162,8 +162,9 @@ impl<T: Compute> MatrixKernels<T> {
         unsafe { (self.split_weights)(from, sides, to) }
     }
 
-    /// Joins the limbs of a tap's weights, `[block of input
-    /// channels][limb][side][WEIGHTS_OF_SIDE]`, to numbers, `[input channel][output channel]`.
+    /// Joins the limbs of a tap's weights,
+    /// `[block of input channels][limb][side][WEIGHTS_OF_SIDE]`, to numbers,
+    /// `[input channel][output channel]`.
     ///
     /// # Panics
     /// There are fewer weights than elements in `to`.
@@ -171,8 +172,8 @@ impl<T: Compute> MatrixKernels<T> {
         (self.join)(weights, sides, to)
     }
 
-    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and `sides ·
-    /// SIDE` output channels, over steps `s` and their channels `c`.
+    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and
+    /// `sides · SIDE` output channels, over steps `s` and their channels `c`.
     ///
     /// There are one or two sides. The source has whole tiles of [`POSITIONS_AT_ONCE`] positions.
     ///
@@ -564,7 +565,8 @@ mod instructions {
                     return;
                 }
                 let steps = source.steps.as_ptr_range();
-                // SAFETY: this function's contract: tiles are loaded from the source's cells and the weights, and stored in `sums`.
+                // SAFETY: by this function's contract, the tiles are loaded from within the source and the
+                // weights. `sums` has room for all four tiles that are stored.
                 unsafe {
                     asm!(
                         "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",

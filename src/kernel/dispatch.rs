@@ -111,7 +111,6 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// A slice is shorter than the range that is read or written, or the number of starts or rows
     /// is not allowed.
-    /// When a slice is shorter than what is read or written.
     pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
@@ -153,7 +152,6 @@ impl<T: Compute> Kernels<T> {
     ///
     /// # Panics
     /// A slice is too short, or a step is smaller than a pixel.
-    /// When a slice is too short, or a step shorter than a cell.
     pub fn placed_cells(
         &self,
         from: &[T],

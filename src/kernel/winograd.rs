@@ -167,7 +167,7 @@ impl<T: Compute> TileTransforms<T> {
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The assertions of [`TileTransforms::data`] hold.
+/// The CPU has `V`'s instruction set. The assertions of `TileTransforms::data` hold.
 #[inline(always)]
 pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>(
     data: &TileData<V::Lane>,
@@ -200,7 +200,7 @@ pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The assertions of [`TileTransforms::filter`] hold.
+/// The CPU has `V`'s instruction set. The assertions of `TileTransforms::filter` hold.
 #[inline(always)]
 pub(crate) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usize>(
     taps: &[&[V::Lane]],
@@ -231,7 +231,7 @@ pub(crate) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usiz
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The assertions of [`TileTransforms::products`] hold.
+/// The CPU has `V`'s instruction set. The assertions of `TileTransforms::products` hold.
 #[inline(always)]
 pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: usize>(
     products: &[V::Lane],

@@ -20,8 +20,8 @@ use tract_core::internal::*;
 pub enum FilterLayout {
     /// The order of the spec's filter format.
     Plain,
-    /// `[group][panel of output channels][phase][input channel][tap of the phase][channel of the
-    /// panel]`
+    /// `[group][panel of output channels][phase][input channel][tap of the phase]`
+    /// `[channel of the panel]`
     ///
     /// Missing channels in the last panel are zero.
     Phases {
@@ -62,16 +62,16 @@ pub enum FilterLayout {
     },
     /// For tile registers:
     /// `[group][panel of output channels][tap, phase by phase][block of input channels][limb]`
-    /// `[side of output channels][pair of input channels][output channel][input channel of the
-    /// pair]`
+    /// `[side of output channels][pair of input channels][output channel]`
+    /// `[input channel of the pair]`
     ///
     /// Missing channels in the last panel or block are zero.
     ///
     /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
     /// split.
     /// Its order is then
-    /// `[group][panel of output channels][phase][tap of the phase][input channel][channel of the
-    /// panel]`.
+    /// `[group][panel of output channels][phase][tap of the phase][input channel]`
+    /// `[channel of the panel]`.
     Parts {
         /// Output channels per panel.
         width: usize,

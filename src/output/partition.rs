@@ -719,8 +719,8 @@ impl<E: Element> TaskOutput<'_, E> {
         Ok(())
     }
 
-    /// The destination of `count` pixels (NXC) from a channel on: columns `column`, `column +
-    /// step`, … of row `row`.
+    /// The destination of `count` pixels (NXC) from a channel on: columns `column`,
+    /// `column + step`, … of row `row`.
     ///
     /// `None` if all of them are outside the task's output.
     fn places(
