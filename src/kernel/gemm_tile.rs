@@ -165,8 +165,8 @@ pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
 ///
 /// Accumulators are passed by value: behind a reference, the compiler keeps them in memory from
 /// channel to channel.
-/// If `in_halves` and the registers suffice, the odd taps have accumulators of their own, which
-/// halves the length of the dependency chains.
+/// If `in_halves` and the registers suffice, every second tap uses other accumulators, which halves
+/// the length of the dependency chains.
 /// The vectors of positions are adjacent, except that the last one begins at position `last`.
 ///
 /// # Safety
