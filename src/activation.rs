@@ -1,17 +1,22 @@
-//! Element-wise functions of results: loops over slices without branches, which the compiler vectorises for each instruction set.
+//! Element-wise functions of results: branch-free loops over slices, which the compiler vectorises
+//! for each instruction set.
 //!
-//! Bounds are chosen by comparisons that keep NaN. The standard library's `max` and `min` would drop it.
+//! Bounds are applied by comparisons that keep NaN. The standard library's `max` and `min` would
+//! drop it.
 
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, Mul};
 
 /// An element-wise function that a strategy applies to each run of results.
 ///
-/// Each value lies within [`Activation::ULPS`] units in the last place of its type, or within [`Activation::ERROR`], of the function's value, whichever allows
-/// more. That holds for all finite arguments. f16 is computed in f32 and rounded once. [`Activation::Gate`] rounds its product and its sum as they are written.
+/// For all finite arguments, each value is within [`Activation::ULPS`] units in the last place of
+/// its type, or within [`Activation::ERROR`], of the exact value, whichever allows more. f16 is
+/// computed in f32 and rounded once. [`Activation::Gate`] rounds its product and its sum as they
+/// are written.
 ///
-/// NaN, the infinities and the sign of zero come out as of onnxruntime's operators: NaN stays NaN, sigmoid and hyperbolic tangent have their limits, and what
-/// multiplies `x` by a factor that vanishes makes NaN of minus infinity. Relu and Clip keep minus zero.
+/// NaN, the infinities and the sign of zero give the same results as onnxruntime's operators. NaN
+/// stays NaN. Sigmoid and the hyperbolic tangent have their limits. Functions that multiply `x` by
+/// a vanishing factor make NaN of minus infinity. Relu and Clip keep minus zero.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Activation {
@@ -19,7 +24,7 @@ pub enum Activation {
     Max(f32),
     /// `min(x, value)`: the upper half of Clip.
     Min(f32),
-    /// `x` where positive, `alpha·x` elsewhere.
+    /// `x` if it is positive, else `alpha·x`.
     LeakyRelu(f32),
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
@@ -27,11 +32,12 @@ pub enum Activation {
     Tanh,
     /// `x · clamp(x/6 + 1/2, 0, 1)`.
     HardSwish,
-    /// `x · clamp(scale·x + shift, low, high)`, with `low <= high`: HardSwish as exporters spell it out, and its kin.
+    /// `x · clamp(scale·x + shift, low, high)`, with `low <= high`: HardSwish as exporters
+    /// decompose it, and similar functions.
     Gate {
-        /// What `x` is multiplied by within.
+        /// The value by which `x` is multiplied inside the clamp.
         scale: f32,
-        /// What is added then.
+        /// The value added to that product.
         shift: f32,
         /// The least factor.
         low: f32,
@@ -47,12 +53,12 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Units in the last place that a value may be off, see [`Activation`].
+    /// The largest error of a value in units in the last place: see [`Activation`].
     pub const ULPS: f64 = 4.0;
-    /// Absolute error that a value may have where that is more, see [`Activation`].
+    /// The largest absolute error of a value, if that allows more: see [`Activation`].
     pub const ERROR: f64 = 1e-7;
 
-    /// What tells two of them apart: parameters count by their bits.
+    /// A key for comparison and hashing, in which parameters count by their bits.
     fn key(self) -> (std::mem::Discriminant<Activation>, [u32; 4]) {
         let parameters = match self {
             Activation::Max(v) | Activation::Min(v) | Activation::LeakyRelu(v) => [v, 0.0, 0.0, 0.0],
@@ -80,9 +86,10 @@ impl Hash for Activation {
 /// Values that are computed together: as many as the widest vector has lanes.
 const BLOCK: usize = 16;
 
-/// A type that activations are computed in.
+/// A type in which activations are computed.
 ///
-/// `FUSED` tells whether the instruction set has a fused multiply-add. Without one the standard library's is a slow call.
+/// `FUSED` tells whether the instruction set has a fused multiply-add. Without one, the standard
+/// library's `mul_add` is a slow call.
 pub(crate) trait Real: Copy + Default + PartialOrd + Add<Output = Self> + Mul<Output = Self> {
     /// One sixth.
     const SIXTH: Self;
@@ -103,13 +110,13 @@ pub(crate) trait Real: Copy + Default + PartialOrd + Add<Output = Self> + Mul<Ou
     fn gelu_tanh<const FUSED: bool>(self) -> Self;
 }
 
-/// `low` where `x` is less, `x` elsewhere.
+/// `low` if `x` is less, else `x`.
 #[inline(always)]
 fn at_least<T: PartialOrd>(x: T, low: T) -> T {
     if low > x { low } else { x }
 }
 
-/// `high` where `x` is more, `x` elsewhere.
+/// `high` if `x` is more, else `x`.
 #[inline(always)]
 fn at_most<T: PartialOrd>(x: T, high: T) -> T {
     if high < x { high } else { x }
@@ -120,14 +127,15 @@ fn at_most<T: PartialOrd>(x: T, high: T) -> T {
 pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: &mut [T]) {
     match activation {
         Activation::Max(bound) | Activation::Min(bound) => {
-            // of one comparison compilers make masked stores, which take twice as long; of two they make a maximum and a minimum
+            // Two comparisons, which compilers turn into a maximum and a minimum. A single one becomes
+            // a masked store, which is slower.
             let least = matches!(activation, Activation::Max(_));
             let [low, high] = if least { [bound, f32::INFINITY] } else { [f32::NEG_INFINITY, bound] }.map(T::of);
             run.iter_mut().for_each(|x| *x = at_most(at_least(*x, low), high));
         }
         Activation::LeakyRelu(alpha) => {
             let (alpha, zero, one) = (T::of(alpha), T::of(0.0), T::of(1.0));
-            // a choice of factors: of a choice of results compilers make masked stores
+            // A choice between factors: for a choice between results, compilers emit masked stores.
             run.iter_mut().for_each(|x| *x = *x * if *x < zero { alpha } else { one });
         }
         Activation::HardSwish => {
@@ -175,24 +183,28 @@ fn polynomial<const FUSED: bool, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     c.into_iter().rev().reduce(|sum, c| mul_add::<FUSED>(sum, x, c)).unwrap_or(0.0)
 }
 
-/// A sum with `1.5·2^23` is rounded to an integer, which its lowest bits are.
+/// Adding `1.5·2^23` rounds a number to an integer, which is then in the lowest bits of the sum.
 const ROUNDED: f32 = 12_582_912.0;
 
-/// `2^k` of such a sum with `k`: zero for -127, infinite for 128, and `k` must lie between.
+/// `2^k` for such a sum of `k`: zero for -127, infinite for 128. `k` must be in that range.
 #[inline(always)]
 fn power(shifted: f32) -> f32 {
     f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
-/// `2^k` and `exp(r) - 1`, where `y` is `k·ln 2 + r` with the integer `k` nearest to `y / ln 2`. `y` is within -88 to 88.9.
+/// `2^k` and `exp(r) - 1`, where `y = k·ln 2 + r` and `k` is the integer nearest to `y / ln 2`. `y`
+/// must be in -88 to 88.9.
 ///
-/// The power is 0 for `k = -127` and infinite for `k = 128`: that range of `y` covers all of the exponential's.
+/// The power is 0 for `k = -127` and infinite for `k = 128`. That range of `y` therefore covers the
+/// exponential's whole range.
 #[inline(always)]
 fn exp_parts<const FUSED: bool>(y: f32) -> (f32, f32) {
-    // ln 2 as a number of nine bits, whose product with k is exact, and the rest
+    // ln 2 as a number of nine bits, whose product with k is exact, and the remainder
     const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
-    // (exp(r) - 1 - r - r²/2) / r³ for |r| <= ln(2)/2: least largest error relative to exp(r) - 1, which is 1.5e-8. By least squares on
-    // 400 Chebyshev points whose weights were multiplied by the errors again and again (Lawson), then rounded to f32.
+    // (exp(r) - 1 - r - r²/2) / r³ for |r| <= ln(2)/2.
+    // The coefficients minimise the largest error relative to exp(r) - 1, which is 1.5e-8.
+    // They were fitted by least squares on 400 Chebyshev points, whose weights were repeatedly
+    // multiplied by the errors (Lawson's algorithm), then rounded to f32.
     const CUBIC: [f32; 4] = [0.166_665_5, 0.041_666_854, 0.008_366_041, 0.001_389_822_7];
     let shifted = mul_add::<FUSED>(y, std::f32::consts::LOG2_E, ROUNDED);
     let k = shifted - ROUNDED;
@@ -201,7 +213,7 @@ fn exp_parts<const FUSED: bool>(y: f32) -> (f32, f32) {
     (power(shifted), mul_add::<FUSED>(r * r, quadratic, r))
 }
 
-/// The exponential: zero from some -87.7 on, infinite from some 88.4 on.
+/// The exponential: zero from about -87.7 on, infinite from about 88.4 on.
 #[inline(always)]
 fn exp<const FUSED: bool>(y: f32) -> f32 {
     let (power, less_one) = exp_parts::<FUSED>(at_most(at_least(y, -88.0), 88.9));
@@ -211,7 +223,7 @@ fn exp<const FUSED: bool>(y: f32) -> f32 {
 /// `2^y` for `y` from -127.4 to 0: zero below -126.5.
 #[inline(always)]
 fn exp2<const FUSED: bool>(y: f32) -> f32 {
-    // (2^r - 1) / r for |r| <= 1/2, fitted as the coefficients of `exp_parts`
+    // (2^r - 1) / r for |r| <= 1/2, fitted like the coefficients of `exp_parts`
     const QUINTIC: [f32; 6] =
         [std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_5, 0.000_153_533_6];
     let shifted = y + ROUNDED;
@@ -235,7 +247,8 @@ impl Real for f32 {
 
     #[inline(always)]
     fn tanh<const FUSED: bool>(self) -> f32 {
-        // tanh |x| = -e / (2 + e) with e = exp(-2|x|) - 1, which is as exact for small x as for large ones
+        // tanh |x| = -e / (2 + e) with e = exp(-2|x|) - 1, which is as accurate for small x as for
+        // large ones
         let (power, less_one) = exp_parts::<FUSED>(at_least(-2.0 * self.abs(), -40.0));
         let e = mul_add::<FUSED>(power, less_one, power - 1.0);
         (-e / (2.0 + e)).copysign(self)
@@ -248,8 +261,9 @@ impl Real for f32 {
 
     #[inline(always)]
     fn gelu<const FUSED: bool>(self) -> f32 {
-        // log2 Φ(-a) for 0 <= a <= 13.0, fitted as the coefficients of `exp_parts`. What counts is the error of a·Φ(-a), which is 3e-8 at most, and the
-        // relative one near zero. Beyond 13.0 the power is zero.
+        // log2 Φ(-a) for 0 <= a <= 13.0, fitted like the coefficients of `exp_parts`. The fit minimises
+        // the error of a·Φ(-a), which is at most 3e-8, and the relative error near zero. Beyond 13.0
+        // the power is zero.
         const LOGARITHM: [f32; 10] = [
             -1.0,
             -1.151_118_2,
@@ -268,7 +282,7 @@ impl Real for f32 {
 
     #[inline(always)]
     fn gelu_tanh<const FUSED: bool>(self) -> f32 {
-        // (1 + tanh(y/2)) / 2 = 1 / (1 + exp(-y)), and √(8/π)·(x + 0.044715·x³) is y
+        // (1 + tanh(y/2)) / 2 = 1 / (1 + exp(-y)), with y = √(8/π)·(x + 0.044715·x³)
         const Y: [f32; 2] = [1.595_769, 0.071_354_814];
         self / (1.0 + exp::<FUSED>(-self * mul_add::<FUSED>(self * self, Y[1], Y[0])))
     }

@@ -1,16 +1,16 @@
-//! Types that sums are computed in.
+//! The types in which sums are computed.
 
 use crate::activation::{Activation, activate};
 
-/// What the bytes of floats are filled with: NaN, whatever their size.
+/// The byte with which floats are filled: all bytes `0xff` are NaN in any size.
 pub(crate) const NAN: u8 = 0xff;
 
-/// What those of integers are filled with.
+/// The byte with which integers are filled.
 pub(crate) const NOISE: u8 = 0xa5;
 
-/// Types that working memory is made of.
+/// The element types of working memory.
 pub(crate) trait Working: Copy + Default + 'static {
-    /// What no result is made of.
+    /// A value that stands out in results: NaN for floats, noise for integers.
     const NOTHING: Self;
 }
 
@@ -26,20 +26,20 @@ impl Working for i64 {
     const NOTHING: i64 = i64::from_ne_bytes([NOISE; 8]);
 }
 
-/// The upper halves of floats.
+/// bf16: the upper halves of floats.
 impl Working for u16 {
     const NOTHING: u16 = u16::from_ne_bytes([NAN; 2]);
 }
 
-/// A type that sums and products are computed in.
+/// A type in which sums and products are computed.
 pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The additive identity.
     const ZERO: Self;
 
-    /// The maximum of no values, as max pooling in onnxruntime has it.
+    /// The maximum of an empty window, as in onnxruntime's max pooling.
     const LEAST: Self;
 
-    /// One half, which integers do not have: what halves is not for them.
+    /// One half. It does not exist for integers, so kernels that use it must not run on them.
     const HALF: Self;
 
     /// `self + a·b`. Integers wrap modulo their width.
@@ -51,14 +51,17 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// `self - other`. Integers wrap modulo their width.
     fn minus(self, other: Self) -> Self;
 
-    /// The larger one; a number where the other is none.
+    /// The larger value. If one is NaN, the other.
     fn larger(self, other: Self) -> Self;
 
-    /// Applies an element-wise function to a run, compiled for the caller's instruction set, which has a fused multiply-add or not. Integers have none: what
-    /// uses one on them is not folded.
+    /// Applies an element-wise function to a run.
+    ///
+    /// It is compiled for the caller's instruction set. `FUSED` tells whether that has a fused
+    /// multiply-add.
+    /// Does nothing to integers: activations on integers are not folded.
     fn activate<const FUSED: bool>(activation: Activation, run: &mut [Self]);
 
-    /// `self` where it is not negative, `self·slope` elsewhere.
+    /// `self` if it is not negative, else `self·slope`.
     fn leak(self, slope: Self) -> Self;
 }
 
@@ -96,7 +99,8 @@ macro_rules! float_compute {
 
             #[inline(always)]
             fn leak(self, slope: Self) -> Self {
-                // a choice of factors: of one of results compilers make stores under a mask, which take twice as long
+                // A choice between factors: for a choice between results, compilers emit masked stores,
+                // which are slower.
                 self * if self < 0.0 { slope } else { 1.0 }
             }
         }

@@ -1,13 +1,15 @@
-//! How large an expression over symbols may be. tract's arithmetic on dimensions takes time that grows with a power of their size,
-//! and beyond any bound where sums are multiplied, so what a file says is measured before.
+//! Limits on the size of symbolic expressions.
+//!
+//! The time of tract's arithmetic on dimensions grows with a power of the expressions' size, and
+//! without bound if sums are multiplied. Expressions from files are therefore measured first.
 
 use tract_core::internal::*;
 
-/// Most symbols and numbers.
+/// The most symbols and numbers.
 const MOST_LEAVES: usize = 64;
-/// Most symbols that are multiplied with each other.
+/// The most symbols that are multiplied with each other.
 const MOST_FACTORS: usize = 4;
-/// Most divisions.
+/// The most divisions.
 const MOST_DIVISIONS: usize = 8;
 
 /// The size of an expression.
@@ -22,7 +24,7 @@ impl Extent {
     const NUMBER: Extent = Extent { leaves: 1, factors: 0, divisions: 0 };
     const SYMBOL: Extent = Extent { leaves: 1, factors: 1, divisions: 0 };
 
-    /// Of a sum, or a choice.
+    /// The size of a sum or of a choice.
     fn plus(self, other: Extent) -> Extent {
         Extent { factors: self.factors.max(other.factors), ..self.times(other) }
     }
@@ -39,7 +41,7 @@ impl Extent {
         Extent { leaves: self.leaves.saturating_add(1), divisions: self.divisions.saturating_add(1), ..self }
     }
 
-    /// Of a dimension.
+    /// The size of a dimension.
     pub fn of(dim: &TDim) -> Extent {
         let sum = |terms: &[TDim]| terms.iter().map(Extent::of).fold(Extent::default(), Extent::plus);
         match dim {
@@ -53,10 +55,12 @@ impl Extent {
         }
     }
 
-    /// Of an expression that has yet to be read. Its levels of parentheses and signs must be few: each is a call.
+    /// The size of an expression that has not been parsed yet.
+    ///
+    /// Its nesting of parentheses and signs must be shallow, as each level is a recursive call.
     ///
     /// # Errors
-    /// What is no expression.
+    /// The text is not an expression.
     #[cfg(any(feature = "nnef", test))]
     pub fn of_text(text: &str) -> TractResult<Extent> {
         let mut reader = Reader { rest: text.as_bytes() };
@@ -65,8 +69,10 @@ impl Extent {
         Ok(extent)
     }
 
+    /// Checks that tract's arithmetic can handle the expression in reasonable time.
+    ///
     /// # Errors
-    /// What is larger than tract's arithmetic takes in good time.
+    /// The expression is too large.
     pub fn check(self) -> TractResult<()> {
         for (what, found, most) in [
             ("terms", self.leaves, MOST_LEAVES),
@@ -79,7 +85,7 @@ impl Extent {
     }
 }
 
-/// Reads what tract's own parser reads, and a little more.
+/// A parser that accepts all that tract's own parser accepts, and a little more.
 #[cfg(any(feature = "nnef", test))]
 struct Reader<'a> {
     rest: &'a [u8],
@@ -101,7 +107,7 @@ impl Reader<'_> {
         self.rest = &self.rest[len..];
     }
 
-    /// Terms, or a function's arguments.
+    /// Parses the terms of a sum, or a function's arguments.
     fn sum(&mut self) -> TractResult<Extent> {
         let mut extent = self.product()?;
         while let Some(b'+' | b'-' | b'#' | b',') = self.peek() {
@@ -160,7 +166,7 @@ impl Reader<'_> {
         Ok(extent)
     }
 
-    /// Letters, digits, underscores and dots, and a slash before a letter.
+    /// Skips a name: letters, digits, underscores, dots, and slashes before a letter.
     fn name(&mut self) {
         loop {
             self.skip_while(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'.');

@@ -1,17 +1,18 @@
-//! Element types of tensors, and what each is computed in.
+//! The element types of tensors, and the type that each is computed in.
 
 use crate::kernel::Dispatch;
 use tract_core::internal::*;
 
-/// A type that tensors hold while a plan runs on them: see [`integers`](crate::integers) for those that are none.
+/// A type that tensors have while a plan runs on them. See [`integers`](crate::integers) for types
+/// that are converted first.
 pub(crate) trait Element: Datum + Copy + Default + Send + Sync {
-    /// The type that sums are computed in.
+    /// The type in which sums are computed.
     type Compute: Dispatch + Datum;
 
-    /// To the compute type, exactly.
+    /// Converts to the compute type, exactly.
     fn widen(self) -> Self::Compute;
 
-    /// From the compute type, rounded to nearest.
+    /// Converts from the compute type, rounded to nearest.
     fn narrow(value: Self::Compute) -> Self;
 
     /// Widens a slice into another of the same length.
@@ -28,12 +29,12 @@ pub(crate) trait Element: Datum + Copy + Default + Send + Sync {
         }
     }
 
-    /// The slice seen as compute elements, where the two types are one.
+    /// The slice as compute elements, if the two types are the same.
     fn as_compute(_slice: &[Self]) -> Option<&[Self::Compute]> {
         None
     }
 
-    /// The slice seen as compute elements, where the two types are one.
+    /// The slice as compute elements, if the two types are the same.
     fn as_compute_mut(_slice: &mut [Self]) -> Option<&mut [Self::Compute]> {
         None
     }
@@ -96,7 +97,7 @@ impl Element for f16 {
     }
 }
 
-/// Bytes of an element of the type that sums are made in.
+/// The size of an element of the compute type, in bytes.
 pub(crate) fn compute_bytes(datum_type: DatumType) -> usize {
     if matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
 }
@@ -116,7 +117,8 @@ pub(crate) const ELEMENT_TYPES: [DatumType; 11] = [
     DatumType::U64,
 ];
 
-/// Calls `$body` with `$E` bound to the [`Element`] type of a datum type that [`computed_as`](crate::integers::computed_as) gives; an error for any other.
+/// Calls `$body` with `$E` bound to the [`Element`] type of a datum type returned by
+/// [`computed_as`](crate::integers::computed_as). An error for any other datum type.
 macro_rules! dispatch_element {
     ($dt:expr, $E:ident => $body:expr) => {{
         use tract_core::internal::{DatumType, bail, f16};

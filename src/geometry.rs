@@ -1,12 +1,16 @@
 //! Phases: a transposed convolution as small dense convolutions over one shared grid.
 //!
-//! Write an output cell as `o = s·u + j`, with grid position `u` and phase `j` in `0..s`. A tap `k` reaches it from input `i` when
-//! `s·i + k·d - p = s·u + j`, that is for `k·d ≡ j + p (mod s)`, at `i = u + (j + p - k·d)/s`. So a phase is a dense convolution
-//! with the taps of one residue `(j + p) mod s` and constant shifts, and an output row is the interleaving of its phases.
-//! Which taps have a residue depends on kernel, stride and dilation alone: padding and sizes only choose which phase has
-//! which residue, and the shifts. That is what lets a filter be packed once for every input shape.
+//! Write an output position as `o = s·u + j`, with grid position `u` and phase `j` in `0..s`. A tap
+//! `k` contributes input `i` to it if `s·i + k·d - p = s·u + j`, that is if `k·d ≡ j + p (mod s)`,
+//! at `i = u + (j + p - k·d)/s`. So a phase is a dense convolution with constant shifts and with
+//! the taps of one residue `(j + p) mod s`. An output row is the interleaving of its phases.
 //!
-//! A forward convolution is the case of one phase, whose grid is the output and whose input index is `u·s + (k·d - p)`.
+//! The taps of a residue depend only on kernel, stride and dilation. Padding and sizes only
+//! determine the residue of each phase, and the shifts. A filter can therefore be packed once for
+//! all input shapes.
+//!
+//! A forward convolution is the case of one phase. Its grid is the output, and its input index is
+//! `u·s + (k·d - p)`.
 
 use crate::spec::{Axis, Direction, Problem};
 use std::ops::Deref;
@@ -21,39 +25,42 @@ pub struct Tap {
     pub shift: i64,
 }
 
-/// The output cells `out_step·u + j` of one axis, for all `u`.
+/// The output positions `out_step·u + j` of one axis, for all `u`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phase {
     /// The residue of its taps' positions `k·dilation` modulo the stride.
     pub residue: usize,
-    /// Its taps by ascending kernel index. An empty list means that only the bias lands there.
+    /// Its taps by ascending kernel index. Without taps, the outputs of the phase are the bias
+    /// alone.
     pub taps: Vec<Tap>,
 }
 
-/// The phases of all spatial axes, outermost first. There are rows and columns at least: a missing row axis is one cell.
+/// The phases of all spatial axes, outermost first.
+///
+/// There are always rows and columns: a missing row axis has size one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes(Arc<[AxisPhases]>);
 
 impl Axes {
-    /// Those of a problem.
+    /// Builds the phases of a problem's axes.
     pub fn new(problem: &Problem) -> Axes {
         let missing = 2usize.saturating_sub(problem.axes.len());
         let axes = problem.axes.iter().map(|axis| AxisPhases::new(axis, problem.direction));
         Axes(std::iter::repeat_with(AxisPhases::unit).take(missing).chain(axes).collect())
     }
 
-    /// Axes that a test makes up, two at least.
+    /// Axes that a test makes up, at least two.
     #[cfg(test)]
     pub(crate) fn of(axes: &[AxisPhases]) -> Axes {
         Axes(axes.into())
     }
 
-    /// The same axes, each changed by `change`, which gets its place too.
+    /// The same axes, each changed by `change`, which also gets the axis's index.
     pub(crate) fn map(&self, change: impl Fn(usize, &AxisPhases) -> AxisPhases) -> Axes {
         Axes(self.0.iter().enumerate().map(|(at, axis)| change(at, axis)).collect())
     }
 
-    /// All but rows and columns.
+    /// All axes but rows and columns.
     pub fn outer(&self) -> &[AxisPhases] {
         &self.0[..self.0.len() - 2]
     }
@@ -87,11 +94,11 @@ impl Deref for Axes {
 pub struct AxisPhases {
     /// Number of grid positions.
     pub grid: usize,
-    /// Input cells between neighbouring grid positions: one, or a forward convolution's stride.
+    /// Input positions between adjacent grid positions: one, or a forward convolution's stride.
     pub in_step: usize,
-    /// Output cells between neighbouring grid positions: the number of phases.
+    /// Output positions between adjacent grid positions: the number of phases.
     pub out_step: usize,
-    /// By output cell at grid position zero.
+    /// The phases, in order of their output positions at grid position zero.
     pub phases: Vec<Phase>,
     /// Input size.
     pub input: usize,
@@ -100,7 +107,8 @@ pub struct AxisPhases {
 }
 
 impl AxisPhases {
-    /// The phases of an axis. They are enumerated whole, so the stride should be moderate: see [`AxisPhases::is_compact`].
+    /// Builds the phases of an axis. All are enumerated, so the stride should be moderate: see
+    /// [`AxisPhases::is_compact`].
     pub fn new(axis: &Axis, direction: Direction) -> AxisPhases {
         let (s, d, p) = (axis.stride as i64, axis.dilation as i64, axis.pad_begin);
         let (input, output) = (axis.input, axis.output);
@@ -124,7 +132,7 @@ impl AxisPhases {
                 let phase = |j: i64| {
                     let residue = (j + p).rem_euclid(s) as usize;
                     let taps = &by_residue[residue];
-                    // exact: numerator and residue agree modulo the stride
+                    // Exact, as the numerator's terms have the same residue modulo the stride.
                     Phase {
                         residue,
                         taps: taps.iter().map(|k| Tap { k: *k, shift: (j + p - *k as i64 * d) / s }).collect(),
@@ -142,13 +150,14 @@ impl AxisPhases {
         }
     }
 
-    /// Whether the phases of an axis are few enough to be enumerated. It depends on the stride only, so that a filter packed by phases serves every
-    /// input shape.
+    /// Whether the phases of an axis are few enough to be enumerated.
+    ///
+    /// It depends on the stride only, so that a filter packed by phases serves every input shape.
     pub fn is_compact(axis: &Axis, direction: Direction) -> bool {
         direction == Direction::Forward || axis.stride <= 1024
     }
 
-    /// A stand-in for an axis that is not there: one cell in, one tap, one cell out.
+    /// A stand-in for a missing axis: one input position, one tap, one output position.
     pub fn unit() -> AxisPhases {
         let axis = Axis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0 };
         AxisPhases::new(&axis, Direction::Transposed)
@@ -162,18 +171,21 @@ impl AxisPhases {
         shifts
     }
 
-    /// The phases whose output cell exists at grid position `u`: all but for the last position.
+    /// The phases whose output position exists at grid position `u`: all, except at the last
+    /// position.
     pub fn phases_inside(&self, u: usize) -> std::ops::Range<usize> {
         0..self.out_step.min(self.output - self.out_step * u)
     }
 
-    /// The output cells of a range of grid positions.
+    /// The output positions of a range of grid positions.
     pub fn cells(&self, grid: &std::ops::Range<usize>) -> std::ops::Range<usize> {
         let at = |u: usize| (u * self.out_step).min(self.output);
         at(grid.start)..at(grid.end)
     }
 
-    /// The taps of phase `phase` that read input at some grid position of `grid`, as a range: shifts rise or fall with the kernel index.
+    /// The taps of a phase that read inside the input at some position of `grid`.
+    ///
+    /// They are a range, as shifts rise or fall with the kernel index.
     pub fn taps_inside(&self, phase: usize, grid: &std::ops::Range<usize>) -> std::ops::Range<usize> {
         let taps = &self.phases[phase].taps;
         let reads = |tap: &Tap| {
@@ -184,7 +196,8 @@ impl AxisPhases {
         begin..taps.iter().rposition(reads).map_or(begin, |last| last + 1)
     }
 
-    /// The grid in runs that have the same taps inside the input: the positions, and the taps of phase `phase` as a range.
+    /// Splits the grid into runs of positions with the same taps inside the input. Each run is
+    /// returned with those taps of phase `phase`, as a range.
     pub fn runs(&self, phase: usize) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
         let inside = self.phases[phase].taps.iter().map(|tap| self.inside(tap.shift));
         let mut bounds: Vec<usize> = inside.flat_map(|grid| [grid.start, grid.end]).chain([0, self.grid]).collect();
@@ -197,7 +210,8 @@ impl AxisPhases {
         bounds.windows(2).map(run).collect()
     }
 
-    /// The grid positions whose input under `shift` exists, as a range within `0..grid`.
+    /// The grid positions at which a tap with this shift reads inside the input, as a range within
+    /// `0..grid`.
     pub fn inside(&self, shift: i64) -> std::ops::Range<usize> {
         let step = self.in_step as i64;
         let begin = crate::spec::ceil_div(-shift, step).clamp(0, self.grid as i64);
@@ -205,14 +219,14 @@ impl AxisPhases {
         begin as usize..end as usize
     }
 
-    /// The share of all (grid position, tap) pairs that read input.
+    /// The fraction of all (grid position, tap) pairs that read inside the input.
     pub fn share_inside(&self) -> f64 {
         let taps: Vec<_> = self.phases.iter().flat_map(|p| &p.taps).collect();
         let inside: usize = taps.iter().map(|t| self.inside(t.shift).len()).sum();
         inside as f64 / (self.grid * taps.len()).max(1) as f64
     }
 
-    /// The grid positions, over all phases, at which some of the taps read outside the input.
+    /// The number of grid positions, over all phases, at which some tap reads outside the input.
     pub fn near_ends(&self) -> usize {
         let of_phase = |phase: &Phase| {
             let inside = phase.taps.iter().map(|tap| self.inside(tap.shift));

@@ -1,8 +1,12 @@
-//! Integers: all are computed as those of 64 bits with a sign.
+//! Integers: all widths are computed as signed 64-bit integers.
 //!
-//! Modulo 2⁶⁴, and stored modulo their own width: exact whenever the true result fits the type, two's complement wrap otherwise, never a saturation and never
-//! a detour through floating point. That they are converted before and after, and not as they are read and written, costs them a copy each, of up to eight times their bytes,
-//! which counts as a plan's working memory, and saves eight instances of every strategy.
+//! Arithmetic is modulo 2⁶⁴, and results are stored modulo their own width. This is exact whenever
+//! the true result fits the type, and wraps in two's complement otherwise. It never saturates and
+//! never uses floating point.
+//!
+//! Operands and results are converted as whole tensors, not as they are read and written. This
+//! costs a copy of each, of up to eight times its bytes, which counts as the plan's working memory.
+//! In return, no strategy is instantiated for the other integer types.
 
 use crate::element::ELEMENT_TYPES;
 use crate::memory::mapped_output;
@@ -10,7 +14,8 @@ use std::borrow::Cow;
 use tract_core::internal::tract_num_traits::AsPrimitive;
 use tract_core::internal::*;
 
-/// The type that operands of a type have while a plan runs on them, and that its output is made in.
+/// The type to which operands are converted while a plan runs on them. The output is computed in it
+/// too.
 pub(crate) fn computed_as(datum_type: DatumType) -> DatumType {
     match ELEMENT_TYPES.contains(&datum_type) && !datum_type.is_float() {
         true => DatumType::I64,
@@ -18,10 +23,11 @@ pub(crate) fn computed_as(datum_type: DatumType) -> DatumType {
     }
 }
 
-/// A tensor in another type: one of integers of 64 bits as any other integers, or the other way round. `what` begins the message of an error.
+/// Converts a tensor from a type of integers to 64-bit integers, or the reverse. `what` begins the
+/// message of an error.
 ///
 /// # Errors
-/// When the memory can't be had.
+/// The memory can't be allocated, or there is no conversion between the types.
 pub(crate) fn converted<'a>(what: &str, from: &'a Tensor, to: DatumType) -> TractResult<Cow<'a, Tensor>> {
     if from.datum_type() == to {
         return Ok(Cow::Borrowed(from));
@@ -40,7 +46,7 @@ pub(crate) fn converted<'a>(what: &str, from: &'a Tensor, to: DatumType) -> Trac
     Ok(Cow::Owned(copy!(i8 I8, u8 U8, i16 I16, u16 U16, i32 I32, u32 U32, u64 U64)))
 }
 
-/// As [`converted`], of a tensor that is not wanted any more.
+/// As [`converted`], but consumes the tensor.
 ///
 /// # Errors
 /// As [`converted`].

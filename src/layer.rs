@@ -1,4 +1,4 @@
-//! Layers: a plan, and what its runs read, built once.
+//! Layers: a plan, and the tables that its runs read.
 
 use crate::algorithm::{Operands, Tables};
 use crate::element::{Element, dispatch_element};
@@ -11,19 +11,19 @@ use crate::plan::Plan;
 use std::sync::OnceLock;
 use tract_core::internal::*;
 
-/// A plan that can be run. What its runs read besides their operands is built when the first one begins.
+/// A plan that can be run. Its tables are built by the first run.
 pub struct Layer {
     plan: Plan,
     tables: OnceLock<Tables>,
 }
 
 impl Layer {
-    /// A layer that runs a plan.
+    /// Creates a layer that runs a plan.
     pub fn new(plan: Plan) -> Layer {
         Layer { plan, tables: OnceLock::new() }
     }
 
-    /// What it runs.
+    /// Returns the plan that the layer runs.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -39,8 +39,10 @@ impl Layer {
         Ok(self.tables.get_or_init(|| tables))
     }
 
-    /// Runs the layer: `input` in the problem's shape, `filter` packed from the plan's spec in its layout, `bias` of one
-    /// value per output channel.
+    /// Runs the layer.
+    ///
+    /// `input` has the problem's shape. `filter` is packed from the plan's spec in the plan's
+    /// layout. `bias` has one value per output channel.
     ///
     /// # Errors
     /// Operands that don't fit the plan, or no memory for the output.
@@ -48,7 +50,7 @@ impl Layer {
         self.run_with_epilogue(input, filter, bias, &[], &[])
     }
 
-    /// Refuses operands that the plan was not made for.
+    /// Checks that the operands fit the plan.
     fn check_operands(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<()> {
         let plan = &self.plan;
         let dt = plan.datum_type();
@@ -64,11 +66,13 @@ impl Layer {
         filter.check(plan.spec(), &plan.filter_layout(), dt)
     }
 
-    /// As [`Layer::run`], with steps applied to each result in order; `residuals` are what [`Step::Add`] adds, one each.
-    /// Integers take none.
+    /// As [`Layer::run`], with an epilogue whose steps are applied to each result in order.
+    ///
+    /// `residuals` are the tensors that the [`Step::Add`] steps add, one per step. Integers accept
+    /// no steps.
     ///
     /// # Errors
-    /// As [`Layer::run`]; a step on integers, or operands that don't fit it.
+    /// As [`Layer::run`], or a step on integers, or operands that don't fit a step.
     pub fn run_with_epilogue(
         &self,
         input: &Tensor,
@@ -92,8 +96,11 @@ impl Layer {
             let shape = plan.problem().output_shape();
             let steps = epilogue::bind::<E>(epilogue, residuals, plan.problem().group * plan.problem().group_out, &shape)?;
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
-            // SAFETY: the type is a number's, as there is an `Element`. Each strategy writes each element, or fails, and nobody gets the tensor: those that cut the
-            // output into tasks count what they hand out (`run_tasks`), and a task writes all that it has; the others go over all cells of the output's shape.
+            // SAFETY: the type is a number type, as there is an `Element`.
+            // Each strategy writes each element or fails, and on failure the tensor is dropped.
+            // Strategies that partition the output into tasks check that the tasks cover it
+            // (`run_tasks`), and each task writes all of its part. The other strategies iterate over
+            // all elements of the output's shape.
             let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,

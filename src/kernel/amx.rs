@@ -1,12 +1,16 @@
-//! Products of matrices in tile registers (AMX), for f32.
+//! Matrix products of f32 in tile registers (AMX).
 //!
-//! The unit multiplies numbers of 8 significant bits (bf16) and adds in f32. An f32 has 24: it is, exactly, the sum of three of them, a high, a
-//! middle and a low part. Of the nine products of two numbers' parts, six are made. The other three are at most `2^-24` of the whole product together, as much
-//! as rounding it to f32 changes, and mostly far less. Small products are summed before the large ones, so sums are no worse than those of f32 (errors were a fifth of a chain
-//! of multiply-adds').
+//! The unit multiplies bf16, which has 8 significant bits, and adds in f32. An f32 has 24
+//! significant bits, so it is exactly the sum of three bf16 limbs: high, middle and low.
 //!
-//! What does not hold here is what f32 does at the ends of its range: the unit takes subnormal numbers for zero, and parts of infinity are not numbers. [`is_regular`] tells
-//! for which numbers that makes no difference; others are not to be multiplied here.
+//! Two numbers have nine products of limbs. Six of them are computed. The other three add up to at
+//! most `2^-24` of the whole product, which is no more than the rounding to f32, and usually far
+//! less. Small products are summed before the large ones. The errors of sums are therefore no
+//! larger than those of f32 multiply-adds.
+//!
+//! This does not hold at the ends of f32's range: the unit takes subnormals for zero, and the limbs
+//! of infinity include NaN. [`is_regular`] tells for which numbers this makes no difference. Others
+//! must not be multiplied here.
 
 use crate::compute::Compute;
 use crate::kernel::extent::{product, reach, rounded_up};
@@ -16,17 +20,20 @@ use crate::simd::tile_registers;
 /// Positions, and output channels, of a tile register.
 pub(crate) const SIDE: usize = 16;
 
-/// Input channels that are multiplied at once.
+/// Input channels that one step multiplies.
 pub(crate) const DEPTH: usize = 32;
 
-/// Parts of a number.
+/// Limbs of a number.
 pub(crate) const PARTS: usize = 3;
 
-/// Elements of a part of a step's weights for [`SIDE`] output channels: `[pair of input channels][output channel][channel of the pair]`.
+/// Elements of one limb of a step's weights for [`SIDE`] output channels:
+/// `[pair of input channels][output channel][channel of the pair]`.
 pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
 
-/// The parts of a [regular](is_regular) number, high to low, each the nearest to what is left; the last one is cut off. Their sum is the number, but for what is
-/// smaller than `2^-133`.
+/// The limbs of a [regular](is_regular) number, high to low.
+///
+/// Each limb is the remainder rounded to nearest, except that the last one is truncated. Their sum
+/// is the number, up to an error below `2^-133`.
 #[cfg(test)]
 fn parts_of(number: f32) -> [u16; PARTS] {
     let mut rest = number;
@@ -39,54 +46,59 @@ fn parts_of(number: f32) -> [u16; PARTS] {
     })
 }
 
-/// The number that a part stands for.
+/// The value of a limb.
 #[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
 fn from_part(part: u16) -> f32 {
     f32::from_bits((part as u32) << 16)
 }
 
-/// Whether products of numbers up to a magnitude are right to within f32's rounding of the largest: neither they nor their sums reach infinity, and what is lost as
-/// subnormal is less than `2^-40` of them. `bits` are those of the largest magnitude; zero is regular.
+/// Whether products of numbers up to a magnitude have at most f32's rounding error of the largest.
+/// `bits` are those of the largest magnitude. Zero is regular.
+///
+/// For regular magnitudes, neither the products nor their sums reach infinity, and the loss to
+/// subnormals is below `2^-40` of them.
 pub(crate) fn is_regular(bits: u32) -> bool {
     const LEAST: u32 = (127 - 40) << 23;
     const MOST: u32 = (127 + 50) << 23;
     bits == 0 || (LEAST..=MOST).contains(&bits)
 }
 
-/// One product: [`DEPTH`] channels under a tap.
+/// One step: [`DEPTH`] channels of a tap.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct MatrixStep {
-    /// What to add to a position's index in the source.
+    /// The offset added to a position's index in the source.
     pub offset: usize,
-    /// Where its weights are: `[part][side][WEIGHTS_OF_SIDE]`.
+    /// The index of its weights, which are `[limb][side][WEIGHTS_OF_SIDE]`.
     pub weights: usize,
 }
 
-/// The side that is read in place: parts of cells of [`DEPTH`] channels.
+/// The operand that is read in place: limbs of pixels of [`DEPTH`] channels.
 #[derive(Clone, Copy)]
 pub(crate) struct PartSource<'a> {
-    /// The parts of many cells: all high parts of some channels, all middle ones, all low ones.
+    /// The limbs of many pixels: first the high limbs of all, then the middle ones, then the low
+    /// ones.
     pub data: &'a [u16],
-    /// Index of the first position's high part under offset zero.
+    /// Index of the first position's high limb at offset zero.
     pub base: usize,
     /// Elements between positions.
     pub step: usize,
-    /// Elements between the parts of a cell.
+    /// Elements from a limb of a pixel to its next limb.
     pub part: usize,
-    /// What is summed.
+    /// The steps that are summed.
     pub steps: &'a [MatrixStep],
 }
 
 impl PartSource<'_> {
-    /// One past the largest index that so many positions reach.
+    /// One past the largest index that `positions` positions reach.
     fn reach(&self, positions: usize) -> usize {
         let furthest = self.steps.iter().map(|step| step.offset).max().unwrap_or(0);
         reach([(self.base, 1), (furthest, 1), (positions.max(1) - 1, self.step), (PARTS - 1, self.part), (DEPTH, 1)])
     }
 }
 
-/// The most positions that are multiplied at once: the source must have so many, from each of a run's positions on.
+/// The most positions that are multiplied together. The source must have a multiple of this many
+/// positions per run.
 pub(crate) const POSITIONS_AT_ONCE: usize = 2 * SIDE;
 
 type Split<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], part: usize) -> u32;
@@ -102,9 +114,9 @@ type Multiply<T> = unsafe fn(
     out_stride: usize,
 );
 
-/// The kernels that have tile registers.
+/// The kernels that use tile registers.
 ///
-/// Holding one is proof that the CPU has them and that this process may use them.
+/// A reference to one is proof that the CPU has tile registers and that this process may use them.
 pub(crate) struct MatrixKernels<T: 'static> {
     split: Split<T>,
     split_weights: SplitWeights<T>,
@@ -113,11 +125,14 @@ pub(crate) struct MatrixKernels<T: 'static> {
 }
 
 impl<T: Compute> MatrixKernels<T> {
-    /// The parts of `count` cells of up to [`DEPTH`] channels, `from_step` apart: `part` elements from the high ones to the middle ones and to the low ones, [`DEPTH`]
-    /// from cell to cell. Missing channels are zero. Returns the bits of the largest magnitude.
+    /// Splits `count` pixels of up to [`DEPTH`] channels, `from_step` apart, into limbs, and
+    /// returns the bits of the largest magnitude.
+    ///
+    /// Limbs are `part` elements apart and pixels are [`DEPTH`] elements apart. Missing channels
+    /// are zero.
     ///
     /// # Panics
-    /// When a slice is too short.
+    /// A slice is too short.
     pub fn split(
         &self,
         from: &[T],
@@ -129,35 +144,41 @@ impl<T: Compute> MatrixKernels<T> {
         let Some(last) = count.checked_sub(1) else { return 0 };
         assert!((1..=DEPTH).contains(&channels) && reach([(last, from_step), (channels, 1)]) <= from.len());
         assert!(product([count, DEPTH]) <= part && reach([(PARTS - 1, part), (count, DEPTH)]) <= to.len());
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.split)(from, from_step, (count, channels), to, part) }
     }
 
-    /// The parts of the weights of a step, `[input channel][output channel]` for up to [`DEPTH`] input channels, as `[part][side][WEIGHTS_OF_SIDE]`. Missing
-    /// channels are zero.
+    /// Splits the weights of a step, `[input channel][output channel]` for up to [`DEPTH`] input
+    /// channels, into limbs, `[limb][side][WEIGHTS_OF_SIDE]`. Missing channels are zero.
     ///
     /// # Panics
-    /// When a slice is too short, or there are more channels.
+    /// A slice is too short, or there are more channels.
     pub fn split_weights(&self, from: &[T], sides: usize, to: &mut [u16]) {
         assert!((1..=2).contains(&sides) && from.len().is_multiple_of(sides * SIDE));
         assert!(from.len() <= DEPTH * sides * SIDE && PARTS * sides * WEIGHTS_OF_SIDE <= to.len());
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.split_weights)(from, sides, to) }
     }
 
-    /// The weights of a tap, `[input channel][output channel]`, from their parts, `[block of input channels][part][side][WEIGHTS_OF_SIDE]`.
+    /// Joins the limbs of a tap's weights,
+    /// `[block of input channels][limb][side][WEIGHTS_OF_SIDE]`, to numbers,
+    /// `[input channel][output channel]`.
     ///
     /// # Panics
-    /// When there are fewer weights than elements in `to`.
+    /// There are fewer weights than elements in `to`.
     pub fn join(&self, weights: &[u16], sides: usize, to: &mut [T]) {
         (self.join)(weights, sides, to)
     }
 
-    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and `sides · SIDE` output channels, over steps `s` and their
-    /// channels `c`; there are one or two sides. The source has whole tiles of positions, [`POSITIONS_AT_ONCE`].
+    /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and
+    /// `sides · SIDE` output channels, over steps `s` and their channels `c`.
+    ///
+    /// There are one or two sides. The source has whole tiles of [`POSITIONS_AT_ONCE`] positions.
     ///
     /// # Panics
-    /// When a slice is shorter than what is read or written.
+    /// A slice is shorter than the range that is read or written.
     pub fn multiply(
         &self,
         (weights, sides): (&[u16], usize),
@@ -176,12 +197,13 @@ impl<T: Compute> MatrixKernels<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= sides * SIDE);
         }
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.multiply)(weights, sides, source, count, start, out, out_stride) }
     }
 }
 
-/// The kernels for f32, where there are any. Whoever wants them asks for tile registers.
+/// The kernels for f32, if there are any. This requests tile registers for the process.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
     static KERNELS: MatrixKernels<f32> = MatrixKernels {
@@ -200,7 +222,7 @@ fn join(weights: &[u16], sides: usize, to: &mut [f32]) {
         for (c, row) in to.chunks_mut(width).enumerate() {
             for (m, to) in row.iter_mut().enumerate() {
                 let at = m / SIDE * WEIGHTS_OF_SIDE + (c / 2 * SIDE + m % SIDE) * 2 + c % 2;
-                // the small ones first: the sum is exact
+                // Small limbs first, so that the sum is exact.
                 *to = (0..PARTS).rev().map(|p| from_part(block[p * part + at])).sum::<f32>();
             }
         }
@@ -231,7 +253,7 @@ mod instructions {
     }
 
     impl Shapes {
-        /// Tiles of sums and positions have so many rows.
+        /// Shapes in which the tiles of sums and of positions have `positions` rows.
         fn new(positions: usize) -> Shapes {
             let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
             row_bytes[..8].fill(64);
@@ -241,20 +263,23 @@ mod instructions {
         }
     }
 
-    /// Tile registers that have shapes, until it is dropped. Released ones make it cheap to switch threads.
+    /// Configured tile registers, which are released on drop. Released registers make thread
+    /// switches cheap.
     ///
-    /// It stays on its thread, whose registers they are.
+    /// It is not `Send`, as the registers belong to its thread.
     struct Configured(PhantomData<*const ()>);
 
     impl Configured {
-        /// Gives the tile registers their shapes, and zeros.
+        /// Configures the tile registers and sets them to zero.
         ///
         /// # Safety
-        /// The CPU has tile registers, and the process may use them. There is no other one on this thread.
+        /// The CPU has tile registers, and the process may use them. No other `Configured` exists on
+        /// this thread.
         #[inline(always)]
         unsafe fn new(shapes: &Shapes) -> Configured {
-            // SAFETY: legal shapes, which are read where they are. The compiler puts nothing in tile registers, and their shapes are no register that it knows of:
-            // both stay as they are between this and the release, whatever is compiled there.
+            // SAFETY: the shapes are legal, and are read in place. The compiler neither allocates tile
+            // registers nor knows their configuration, so whatever it compiles between this and the
+            // release leaves both unchanged.
             unsafe {
                 asm!(
                     "ldtilecfg [{}]", in(reg) shapes,
@@ -270,7 +295,8 @@ mod instructions {
     impl Drop for Configured {
         #[inline(always)]
         fn drop(&mut self) {
-            // SAFETY: the CPU has tile registers, as `new` was called; nobody wants what is in them any more.
+            // SAFETY: the CPU has tile registers, as `new` was called. Their contents are no longer
+            // needed.
             unsafe {
                 asm!(
                     "tilerelease",
@@ -282,11 +308,12 @@ mod instructions {
         }
     }
 
-    /// Elements from a cell that is split to one that is fetched, which may be past the last: about a page, where the CPU's own prefetching of cells that come from memory ends.
+    /// Elements from the pixel being split to the pixel being prefetched, which may be beyond the
+    /// last. This is about a page, as the CPU's own prefetching stops at page ends.
     const AHEAD: usize = 1024;
 
     /// # Safety
-    /// As [`MatrixKernels::split`] asserts; the CPU has AVX-512 with words.
+    /// The assertions of [`MatrixKernels::split`] hold. The CPU has AVX-512 with words.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn split(
         from: &[f32],
@@ -299,7 +326,7 @@ mod instructions {
         let masks = [some(channels), some(channels.saturating_sub(SIDE))];
         let magnitude = _mm512_set1_epi32(i32::MAX);
         let odd: [u16; DEPTH] = std::array::from_fn(|i| 2 * i as u16 + 1);
-        // SAFETY: a vector of numbers.
+        // SAFETY: the array is a whole vector.
         let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
         let mut most = _mm512_setzero_si512();
         let ahead = from_step.max(AHEAD / from_step.max(1) * from_step);
@@ -309,7 +336,8 @@ mod instructions {
             for side in [0, SIDE] {
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).wrapping_add(side).cast());
             }
-            // SAFETY: masks leave out what is not there of a cell; each part of each cell has its place in `to`.
+            // SAFETY: the masks exclude the channels that a pixel does not have. `to` has room for each
+            // limb of each pixel.
             unsafe {
                 let rest =
                     [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
@@ -317,7 +345,7 @@ mod instructions {
                     most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
                 }
                 for [low, high] in halves_of(rest) {
-                    // the upper half of every lane, of one vector and then of the other
+                    // The upper half of every lane, first of one vector, then of the other.
                     _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
                     to = to.wrapping_add(part);
                 }
@@ -327,13 +355,13 @@ mod instructions {
     }
 
     /// # Safety
-    /// As [`MatrixKernels::split_weights`] asserts; the CPU has AVX-512 with words.
+    /// The assertions of [`MatrixKernels::split_weights`] hold. The CPU has AVX-512 with words.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn split_weights(from: &[f32], sides: usize, to: &mut [u16]) {
         let (width, channels) = (sides * SIDE, from.len() / (sides * SIDE));
         let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
         let load = |c: usize, m: usize| match c < channels {
-            // SAFETY: a vector of a channel that is there.
+            // SAFETY: a vector of an existing channel.
             true => unsafe { _mm512_loadu_ps(from.as_ptr().add(c * width + m)) },
             false => _mm512_setzero_ps(),
         };
@@ -341,23 +369,24 @@ mod instructions {
             for side in 0..sides {
                 let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
                 for (part, [low, high]) in halves_of(rest).into_iter().enumerate() {
-                    // the lower half of what is left of a number below 2^-110 is not zero, and the place of the pair's other channel
+                    // Clear the lower half, as it belongs to the pair's other channel. It is not zero
+                    // in the last limb of numbers below 2^-110.
                     let high = _mm512_and_si512(high, upper);
                     let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
                     let at = (part * sides + side) * WEIGHTS_OF_SIDE + pair * 2 * SIDE;
-                    // SAFETY: a pair of channels of one part and side, which `to` holds.
+                    // SAFETY: a pair of channels of one limb and side, which `to` holds.
                     unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), both) };
                 }
             }
         }
     }
 
-    /// The parts of two vectors of numbers, in the upper half of each lane.
+    /// The limbs of two vectors of numbers, in the upper half of each lane.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn halves_of(numbers: [__m512; 2]) -> [[__m512i; 2]; PARTS] {
         let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32 as i32));
-        // no closures: not every compilation inlines those, and a layer took 1.12 times as long
+        // No closures, as the compiler does not always inline them.
         let mut parts = [[_mm512_setzero_si512(); 2]; PARTS];
         for (i, number) in numbers.into_iter().enumerate() {
             let mut rest = number;
@@ -365,18 +394,21 @@ mod instructions {
                 part[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
                 rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(part[i]));
             }
-            // no more bits than a part has, but for what is smaller than 2^-133
+            // The remainder has no more bits than a limb, up to an error below 2^-133.
             parts[PARTS - 1][i] = _mm512_castps_si512(rest);
         }
         parts
     }
 
-    /// Four tiles of sums: `[position side][channel side][position][channel]`. Of one side of channels there are two sums, to be added.
+    /// Four tiles of sums: `[position side][channel side][position][channel]`.
+    ///
+    /// With one side of channels, there are two sums per element, which must be added.
     #[repr(C, align(64))]
     struct Sums(MaybeUninit<[f32; 4 * SIDE * SIDE]>);
 
     /// # Safety
-    /// As [`MatrixKernels::multiply`] asserts; the CPU has tile registers, and the process may use them.
+    /// The assertions of [`MatrixKernels::multiply`] hold. The CPU has tile registers, and the
+    /// process may use them.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn multiply(
         weights: &[u16],
@@ -408,14 +440,15 @@ mod instructions {
         out: &mut [f32],
         out_stride: usize,
     ) {
-        // Tiles with as many positions as each other: the fewer rows they have, the less time they take.
+        // Tiles have equal numbers of positions, as tiles with fewer rows take less time.
         let rows = count.div_ceil(2 * count.div_ceil(POSITIONS_AT_ONCE));
         let shapes = Shapes::new(rows);
-        // Sums are finished while the next ones are made: vectors don't wait for tile registers then.
+        // Sums are finished while the next ones are computed, so that vector instructions do not wait
+        // for tile registers.
         let mut sums = [const { Sums(MaybeUninit::uninit()) }; 2];
         let mut made = None;
-        // SAFETY: shapes are legal; positions that are multiplied are in the source, those that are written in `out`, all by this function's contract. Sums
-        // are written before they are read.
+        // SAFETY: the shapes are legal. By this function's contract, the source holds the positions
+        // that are multiplied, and `out` those that are written. Sums are written before they are read.
         unsafe {
             let configured = Configured::new(&shapes);
             for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
@@ -437,10 +470,11 @@ mod instructions {
         }
     }
 
-    /// Adds sums to the bias or to what is there.
+    /// Adds sums to the bias or to the contents of the output.
     ///
     /// # Safety
-    /// `sums` are those of tiles of so many rows, all written; from `to` on, `positions` of them can be written, `stride` apart, `SIDES · SIDE` elements each.
+    /// `sums` are those of tiles of `rows` rows, all written. From `to` on, `positions` positions
+    /// can be written, `stride` apart, each with `SIDES · SIDE` elements.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn finish<const SIDES: usize>(
@@ -452,7 +486,7 @@ mod instructions {
         stride: usize,
     ) {
         let sums = sums.0.as_ptr().cast::<f32>();
-        // SAFETY: this function's contract; a bias has as many values.
+        // SAFETY: this function's contract. A bias has `SIDES · SIDE` values.
         unsafe {
             let mut values = [_mm512_setzero_ps(); SIDES];
             if let Start::Bias(bias) = start {
@@ -464,7 +498,7 @@ mod instructions {
                 let first = half * rows;
                 for p in first..positions.min(first + rows) {
                     for (side, value) in values.iter().enumerate() {
-                        // two sides have a tile each, one has two
+                        // Two sides have one tile each. A single side has two tiles.
                         let tile = half * 2 + if SIDES == 2 { side } else { 0 };
                         let mut sum = _mm512_load_ps(sums.add((tile * SIDE + p - first) * SIDE));
                         if SIDES == 1 {
@@ -479,7 +513,8 @@ mod instructions {
         }
     }
 
-    // Registers: sums are in tmm0 to tmm3, positions in tmm4 and tmm5, weights in tmm6 and tmm7. `{x}` and `{y}` point to the two sides of positions.
+    // Registers: sums are in tmm0 to tmm3, positions in tmm4 and tmm5, weights in tmm6 and tmm7.
+    // `{x}` and `{y}` point to the two sides of positions.
 
     macro_rules! load_positions {
         () => {
@@ -502,7 +537,8 @@ mod instructions {
         };
     }
 
-    /// Positions times weights. Two sums a product would wait for each other, so every other product has sums of its own.
+    /// Multiplies positions by weights. With one side of channels there are only two sums, which
+    /// would wait for each other, so alternating products have sums of their own.
     macro_rules! products {
         (2, $turn:tt) => {
             "tdpbf16ps tmm0, tmm4, tmm6\n tdpbf16ps tmm1, tmm4, tmm7\n tdpbf16ps tmm2, tmm5, tmm6\n tdpbf16ps tmm3, tmm5, tmm7\n"
@@ -515,8 +551,10 @@ mod instructions {
         };
     }
 
-    /// The sums of two tile registers of positions by two of channels, or one, over all steps of a source: first the small products, of parts that are
-    /// not both high, then the large ones.
+    /// Sums two tile registers of positions times one or two of channels, over all steps of a
+    /// source.
+    ///
+    /// The small products come first: all but those of two high limbs. The large ones follow.
     macro_rules! tiles {
         ($(#[$doc:meta])* $name:ident, $sides:tt) => {
             $(#[$doc])*
@@ -527,7 +565,8 @@ mod instructions {
                     return;
                 }
                 let steps = source.steps.as_ptr_range();
-                // SAFETY: this function's contract: tiles are loaded from the source's cells and the weights, and stored in `sums`.
+                // SAFETY: by this function's contract, the tiles are loaded from within the source and the
+                // weights. `sums` has room for all four tiles that are stored.
                 unsafe {
                     asm!(
                         "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
@@ -585,7 +624,8 @@ mod instructions {
 
     tiles! {
         /// # Safety
-        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows`; from `from` on, the source has twice so many positions; `weights` has two sides for each step.
+        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From `from`
+        /// on, the source has `2 · rows` positions. `weights` has two sides per step.
         four_tiles, 2
     }
     tiles! {
@@ -605,7 +645,7 @@ mod tests {
         let mut bits = 0x1234_5678u32;
         for _ in 0..100_000 {
             bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // magnitudes of which the low part is no smaller than a part can be
+            // Magnitudes whose low limb is a normal bf16.
             let number = f32::from_bits(bits & 0x807f_ffff | (((bits >> 9) & 0x7f) + 64) << 23);
             let parts = parts_of(number).map(from_part);
             assert_eq!(parts[2] + parts[1] + parts[0], number);
@@ -629,11 +669,11 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) as f32 / (1 << 23) as f32 - 1.0
         };
-        // tiny ones, of which parts can not hold every bit, among the others
+        // Some tiny numbers, whose limbs can't hold every bit.
         (0..len).map(|i| if i % 7 == 3 { next() * 2f32.powi(-100 - (i % 47) as i32) } else { next() }).collect()
     }
 
-    /// `[step][channel][output channel]` as the kernels read them.
+    /// Packs `[step][channel][output channel]` for the kernels.
     #[cfg(target_os = "linux")]
     fn packed(weights: &[f32], sides: usize) -> Vec<u16> {
         let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
@@ -648,7 +688,8 @@ mod tests {
         packed
     }
 
-    /// As far as a test can show it: nothing in this process may have asked where there are no tile registers, or where nobody wants them.
+    /// Checks, as far as a test can, that nothing in this process requests tile registers if there
+    /// are none or if no caller wants them.
     #[test]
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn nobody_asks_for_tile_registers_in_vain() {
@@ -661,7 +702,7 @@ mod tests {
             assert_eq!(Isa::of_plan(Some(vectors)).ok(), Some(vectors));
         }
         if isa != Isa::Amx {
-            // not even whoever does want them
+            // A caller that wants them gets none, and does not request them either.
             assert!(kernels().is_none() && Isa::of_plan(Some(Isa::Amx)).is_err());
             assert_eq!(Isa::of_plan(None).ok(), Some(isa));
             assert!(!tile_registers::has_asked());
@@ -670,8 +711,8 @@ mod tests {
         }
     }
 
-    /// Operands end, or begin, where memory may not be touched; results are compared with sums in f64, and their errors with those of a chain of
-    /// multiply-adds in f32.
+    /// Operands end or begin at inaccessible memory. Results are compared with sums in f64, and
+    /// their errors with those of a chain of f32 multiply-adds.
     #[test]
     #[ignore = "needs tile registers: .ci/run runs it where there are some"]
     #[cfg(target_os = "linux")]
@@ -684,7 +725,8 @@ mod tests {
             for (side, sides, steps) in
                 [Side::Before, Side::After].into_iter().flat_map(|s| [(s, 1, 0), (s, 1, 3), (s, 2, 1), (s, 2, 9)])
             {
-                // taps are a position apart; so many cells that the last tile's are all there
+                // Taps are one position apart. There are enough pixels for all positions of the last
+                // tile.
                 let cells = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
                 let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
                 let x = Guarded::new(side, &numbers(cells * channels, i as u32 + 1));
@@ -704,7 +746,7 @@ mod tests {
                 let expected = packed(&w, sides);
                 let mut weights = Guarded::new(side, &vec![0xffffu16; expected.len()]);
                 for (s, to) in weights.chunks_mut(PARTS * sides * WEIGHTS_OF_SIDE).enumerate() {
-                    // the source's missing channels have no products
+                    // The source's missing channels have no products.
                     let from = &w[s * DEPTH * width..(s * DEPTH + channels) * width];
                     kernels.split_weights(&Guarded::new(side, from), sides, to);
                     let whole: Vec<f32> =
@@ -737,7 +779,8 @@ mod tests {
                             all += (a as f64 * b as f64).abs();
                             chain = a.mul_add(b, chain);
                         }
-                        // of tiny numbers only, less than what a sum of others would round
+                        // If all numbers are tiny, allow for less than the rounding error of other
+                        // sums.
                         let all = all.max(1e-20);
                         let error = (*got as f64 - sum).abs() / all;
                         assert!(error < 1.5e-7, "{got} for {sum}, {count} positions, {sides} sides, {steps} steps");

@@ -1,21 +1,25 @@
-//! Rows that are sums of runs of elements.
+//! Col2im rows: output rows that are sums of shifted runs.
 
 use crate::simd::vector::Vector;
 use std::ops::Range;
 
-/// Neighbouring elements that are added to neighbouring ones of a row.
+/// A run of source elements that is added to a range of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Col2imRun {
-    /// The first of them, from a base on.
+    /// Index of the run's first element, relative to a base.
     pub from: usize,
     pub to: Range<usize>,
 }
 
-/// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over bases, and for each over the runs to whose range `i` belongs. A vector of the row is summed in
-/// a register: sums in memory, of runs that begin a few elements from each other, would wait for each other's stores.
+/// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over all bases and, for each, over
+/// the runs whose range contains `i`.
+///
+/// A vector of the row is summed in a register. Sums in memory would wait for each other's stores,
+/// as runs begin only a few elements apart.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; the elements of each run are in `from` for each base, and ranges end within `to`.
+/// The CPU has `V`'s instruction set. For each base, `from` holds the elements of each run. Ranges
+/// end within `to`.
 #[inline(always)]
 pub(crate) unsafe fn gather<V: Vector>(
     from: &[V::Lane],
@@ -26,7 +30,8 @@ pub(crate) unsafe fn gather<V: Vector>(
 ) {
     for at in (0..to.len()).step_by(V::LANES) {
         let lane = |position: usize| position.saturating_sub(at).min(V::LANES);
-        // SAFETY: of a run, the lanes that are read are those within its range; of a row's last vector, those are written that it has.
+        // SAFETY: only the lanes within a run's range are read, and `from` holds those. In the row's
+        // last vector, only the lanes within `to` are written.
         unsafe {
             let mut sum = V::splat(bias);
             for base in bases {

@@ -1,5 +1,6 @@
-//! Weighted sums of cells whose channels are side by side: the inner loop of depthwise deconvolutions, and of those of narrow groups, of channels-last
-//! data.
+//! Weighted sums of pixels: the inner loop of channels-last depthwise deconvolutions.
+//!
+//! The same loop serves deconvolutions of narrow groups. The channels of a pixel are adjacent.
 
 use crate::kernel::extent;
 use crate::simd::vector::{MOST_LANES, Vector};
@@ -7,29 +8,33 @@ use crate::simd::vector::{MOST_LANES, Vector};
 /// A tap of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PixelTap {
-    /// What to add to the index of a position's first channel.
+    /// The offset added to the index of a position's first channel.
     pub offset: usize,
-    /// Where the tap's weights begin among those of a vector of output channels: a vector for each input channel of a group.
+    /// The offset of the tap's weights within those of a vector of output channels. There is one
+    /// vector per input channel of a group.
     pub weights: usize,
 }
 
 /// The taps of a run of positions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PixelTaps {
-    /// By offset.
+    /// In order of offset.
     taps: Vec<PixelTap>,
     furthest: PixelTap,
-    /// How many taps are each as far from the one before as positions are from each other, in parts of at most [`MOST_BESIDE`], for positions `step` apart;
-    /// empty where all such numbers are one.
+    /// The taps grouped into runs whose offsets are `step` apart, for positions that are `step`
+    /// apart.
+    ///
+    /// Each entry is the number of taps of a run, at most [`MOST_BESIDE`]. Empty if all entries
+    /// would be one.
     beside: Vec<usize>,
     step: usize,
 }
 
-/// The most taps that share what they read.
+/// The most taps that share the elements they read.
 const MOST_BESIDE: usize = 3;
 
 impl PixelTaps {
-    /// Taps in any order, most often for positions that are `step` apart in the source.
+    /// Collects taps in any order, for positions that are usually `step` apart in the source.
     pub fn new(mut taps: Vec<PixelTap>, step: usize) -> PixelTaps {
         taps.sort_unstable_by_key(|tap| tap.offset);
         let runs = taps.chunk_by(|tap, next| next.offset - tap.offset == step);
@@ -45,12 +50,13 @@ impl PixelTaps {
         PixelTaps { taps, furthest, beside, step }
     }
 
-    /// Whether there are none.
+    /// Whether there are no taps.
     pub fn is_empty(&self) -> bool {
         self.taps.is_empty()
     }
 
-    /// Whether every tap, `reach` elements from its offset and `width` weights from where its weights begin, is within the slices.
+    /// Whether every tap is within the slices, if it reads `reach` elements from its offset on and
+    /// `width` weights from its first weight on.
     pub(crate) fn fit<T>(&self, source: &[T], reach: usize, weights: &[T], width: usize) -> bool {
         let PixelTap { offset, weights: first } = self.furthest;
         let ends = [(offset, reach, source.len()), (first, width, weights.len())];
@@ -58,34 +64,39 @@ impl PixelTaps {
     }
 }
 
-/// The most positions of a pass.
+/// The most positions per pass.
 const MOST_POSITIONS: usize = 8;
 
-/// What one vector of output channels reads of a cell for one input channel of its groups.
+/// The elements of a pixel that one vector of output channels reads for one input channel of its
+/// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Read {
     /// The first of a vector of input channels.
     first: usize,
-    /// Which of them each lane wants.
+    /// The index in that vector of each lane's input channel.
     lanes: [u32; MOST_LANES],
 }
 
-/// Where groups have several channels: which input channels the output channels are made of, a vector at a time.
+/// Lane gathers for groups of several channels: the input channels of the output channels, per
+/// vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Picks {
-    /// For each vector of output channels, one for each input channel of a group.
+    /// Per vector of output channels, one entry per input channel of a group.
     reads: Vec<Read>,
-    /// Input channels of a group.
+    /// Input channels per group.
     inputs: usize,
-    /// Lanes of a vector.
+    /// Lanes per vector.
     lanes: usize,
     reach: usize,
 }
 
 impl Picks {
-    /// For groups of `inputs` to `outputs` channels. `None` where the same input channel of the groups of a vector lies further apart than a vector reaches.
+    /// Builds the lane gathers for groups of `inputs` to `outputs` channels.
+    ///
+    /// `None` if, within a vector of output channels, the same input channel of all groups spans
+    /// more elements than a vector has.
     pub fn new(lanes: usize, groups: usize, inputs: usize, outputs: usize) -> Option<Picks> {
-        // vectors end where the cell does, if it has one
+        // Vectors end where the pixel does, if the pixel has at least a vector.
         let last = groups.checked_mul(inputs)?.saturating_sub(lanes);
         let channels = groups.checked_mul(outputs)?;
         let mut reads = vec![];
@@ -93,7 +104,8 @@ impl Picks {
             let group = |lane: usize| (begin + lane).min(channels - 1) / outputs;
             let (from, to) = (group(0), group(lanes - 1));
             for input in 0..inputs {
-                // from where a vector would begin anyway, if that reaches: such reads seldom cross cache lines
+                // Begin at a multiple of the lanes, if the vector then still reaches: such loads seldom
+                // cross cache lines.
                 let (nearest, furthest) = (from * inputs + input, to * inputs + input);
                 let even = nearest / lanes * lanes;
                 let first = if furthest - even < lanes { even } else { nearest }.min(last);
@@ -108,18 +120,18 @@ impl Picks {
         Some(Picks { reads, inputs, lanes, reach })
     }
 
-    /// Elements that are read from the first channel of a cell on.
+    /// Elements that are read from a pixel's first channel on.
     pub fn reach(&self) -> usize {
         self.reach
     }
 
-    /// Whether they are for vectors of so many lanes, and so many output channels.
+    /// Whether these are for vectors of `lanes` lanes and for `channels` output channels.
     pub(crate) fn fit(&self, lanes: usize, channels: usize) -> bool {
         self.lanes == lanes && self.reads.len() == extent::product([channels.div_ceil(lanes), self.inputs])
     }
 }
 
-/// What a run of positions is computed from.
+/// The operands of a run of positions.
 #[derive(Clone, Copy)]
 pub(crate) struct Cells<'a, T> {
     /// The elements.
@@ -128,20 +140,21 @@ pub(crate) struct Cells<'a, T> {
     pub step: usize,
     /// The taps.
     pub taps: &'a PixelTaps,
-    /// The weights of all taps, a vector of output channels after the other.
+    /// The weights of all taps, one vector of output channels after the other.
     pub weights: &'a [T],
-    /// How many of them an output channel has.
+    /// Weights per output channel.
     pub each: usize,
-    /// One value a channel, padded to whole vectors.
+    /// One value per channel, padded to whole vectors.
     pub bias: &'a [T],
     /// Output channels.
     pub channels: usize,
-    /// Where a group has not one channel in and out: what each output channel reads.
+    /// The lane gathers, if a group has more than one channel in or out.
     pub picks: Option<&'a Picks>,
 }
 
 impl<T> Cells<'_, T> {
-    /// How far the weights and the elements reach that the last vector of output channels reads for a tap, from where those of the tap begin.
+    /// The extents of the weights and of the elements that the last vector of output channels reads
+    /// for a tap, from the tap's own first ones on.
     pub(crate) fn reach(&self, lanes: usize) -> (usize, usize) {
         let width = extent::rounded_up(self.channels, lanes);
         let (inputs, reach) = self.picks.map_or((1, width), |picks| (picks.inputs, picks.reach));
@@ -149,13 +162,21 @@ impl<T> Cells<'_, T> {
     }
 }
 
-/// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]`, for `count` positions `p` and every channel `c`. If `PICKED`, a tap has weights for
-/// every input channel of a group, and `c` reads those of its group.
+/// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]`, for `count` positions
+/// `p` and every channel `c`.
+///
+/// If `PICKED`, a tap has weights for every input channel of a group, and `c` reads the input
+/// channels of its group.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. The weights hold, for every vector of channels and tap, one vector, or if `PICKED`, one for each input channel of a group;
-/// for every tap, the source holds the channels from each position, rounded up to whole vectors, or if `PICKED`, as much as is read; so much does the
-/// bias, and `to` the channels from each position. If `PICKED`, there are picks for vectors of `V` and so many channels.
+/// The CPU has `V`'s instruction set.
+/// For every vector of channels and every tap, the weights hold one vector or, if `PICKED`, one per
+/// input channel of a group.
+/// For every tap and position, the source holds the channels rounded up to whole vectors or, if
+/// `PICKED`, all elements that the lane gathers read.
+/// The bias holds the channels rounded up to whole vectors. `to` holds the channels of each
+/// position.
+/// If `PICKED`, there are lane gathers for vectors of `V` and for this many channels.
 #[inline(always)]
 pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
     cells: &Cells<V::Lane>,
@@ -165,7 +186,7 @@ pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
 ) {
     // SAFETY: this function's contract.
     unsafe {
-        // positions that one pass makes share the loads of weights
+        // The positions of one pass share the loads of weights.
         let passes = count.div_ceil(MOST_POSITIONS);
         for pass in 0..passes {
             let (p, end) = (count * pass / passes, count * (pass + 1) / passes);
@@ -194,7 +215,9 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
 ) {
     let source = cells.source.as_ptr().wrapping_add(first * cells.step);
     for c in (0..cells.channels).step_by(V::LANES) {
-        // SAFETY: the bias is padded to whole vectors; taps are one by one or as far apart as positions; of a vector, what is channels is stored.
+        // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if they
+        // are as far apart as positions are. Of the last vector, only lanes that are channels are
+        // stored.
         unsafe {
             let mut acc = [V::load(cells.bias.as_ptr().add(c)); P];
             let PixelTaps { taps, beside, step, .. } = cells.taps;
@@ -226,11 +249,15 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
     }
 }
 
-/// Sums of channels from `c` on at `P` positions, with those of `K` taps added, each of which is a position further than the one before: what is read, and
-/// picked, serves them all.
+/// Adds the products of `K` taps to the sums of channels from `c` on at `P` positions, and returns
+/// the sums.
+///
+/// Each tap reads one position further than the one before, so that each load (and lane gather)
+/// serves all of them.
 ///
 /// # Safety
-/// As [`sum_of_pixels`], for positions from `source` on; `c` is less than the channels, and a whole number of vectors.
+/// As [`sum_of_pixels`], for positions from `source` on. `c` is less than the number of channels
+/// and a multiple of the lanes.
 #[inline(always)]
 unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
     mut acc: [V; P],
@@ -243,8 +270,9 @@ unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
         Some(picks) if PICKED => (picks.inputs, &picks.reads),
         _ => (1, &[]),
     };
-    // SAFETY: loads are of whole vectors within source and weights by this function's contract: position `q` of a tap is position `q - k` of the one that is
-    // `k` further; there are reads for each vector of channels and each input.
+    // SAFETY: by this function's contract, the loads are whole vectors within source and weights.
+    // The taps are one position apart, so position `q` of the first tap is position `q - k` of tap
+    // `k`. There is an entry in `reads` for each vector of channels and each input.
     unsafe {
         let source = source.add(taps[0].offset);
         for input in 0..inputs {

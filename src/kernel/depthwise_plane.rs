@@ -1,28 +1,33 @@
-//! Sums of shifted planes whose rows are as wide as the results': the inner loop of depthwise convolutions of small pictures.
+//! Sums of shifted planes whose rows are as wide as those of the results: the inner loop of
+//! depthwise convolutions of small images.
 //!
-//! A result and what a tap reads for it are then the same distance apart for all of a plane, in which vectors run over row ends. Masks leave out the
-//! lanes whose row or column a tap's shift moves out of the plane.
+//! With equal widths, the distance between a result and the element that a tap reads for it is
+//! constant over the plane. Vectors can therefore run over row ends. Masks exclude the lanes whose
+//! row or column a tap's shift moves out of the plane.
 
 use crate::kernel::extent::product;
 use crate::simd::vector::Vector;
 
-/// What each tap reads of a plane.
+/// The taps of a plane, and the elements that they read.
 #[derive(Clone, Debug)]
 pub(crate) struct PlaneTaps {
     /// Elements of the source.
     elements: usize,
-    /// How many results there are.
+    /// Number of results.
     results: usize,
-    /// Elements of a vector.
+    /// Lanes per vector.
     lanes: usize,
-    /// What to add to the index of a result.
+    /// The offset of each tap, added to the index of a result.
     offsets: Vec<isize>,
-    /// For each vector of results, for each tap, the lanes for which there is something to read.
+    /// Per vector of results and per tap, the lanes whose element is inside the plane.
     masks: Vec<u16>,
 }
 
 impl PlaneTaps {
-    /// Taps, each by how many rows and columns behind a result it reads, of a plane of `rows` rows; results have `results` rows, and both `width` columns.
+    /// Builds the masks of a plane with `rows` rows of source, `results` rows of results, and
+    /// `width` columns of both.
+    ///
+    /// Each tap is the number of rows and columns that it reads after a result's own.
     pub fn new(lanes: usize, rows: usize, results: usize, width: usize, taps: &[(i64, i64)]) -> PlaneTaps {
         let (elements, len) = (product([rows, width]), product([results, width]));
         let vectors = len.div_ceil(lanes);
@@ -47,20 +52,21 @@ impl PlaneTaps {
             elements,
             results: len,
             lanes,
-            // may wrap where a shift is so far that all masks are empty
+            // May wrap if a shift is so large that all masks are empty.
             offsets: taps.iter().map(|(y, x)| y.wrapping_mul(width as i64).wrapping_add(*x) as isize).collect(),
             masks,
         }
     }
 
-    /// Whether slices are as long as these taps want them.
+    /// Whether the slices have the lengths that these taps were built for.
     pub(crate) fn fit<T>(&self, lanes: usize, source: &[T], weights: &[T], to: &[T]) -> bool {
         let Self { elements, results, .. } = *self;
         lanes == self.lanes && (source.len(), weights.len(), to.len()) == (elements, self.offsets.len(), results)
     }
 }
 
-/// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read something for it.
+/// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read
+/// inside the plane for it.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, and the taps fit: see [`PlaneTaps::fit`].
@@ -75,7 +81,7 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
     let vectors = to.len().div_ceil(V::LANES);
     let mut at = 0;
     while at < vectors {
-        // strips of the same number of vectors, as far as that goes
+        // Accumulator blocks of about the same number of vectors.
         let strip = (vectors - at).div_ceil((vectors - at).div_ceil(8));
         // SAFETY: this function's contract.
         unsafe {
@@ -94,10 +100,10 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
     }
 }
 
-/// Vectors `at..at + U`.
+/// Computes vectors `at..at + U`.
 ///
 /// # Safety
-/// As [`sum_of_plane`]; there are so many vectors.
+/// As [`sum_of_plane`]. There are `at + U` vectors.
 #[inline(always)]
 unsafe fn sums<V: Vector, const U: usize>(
     taps: &PlaneTaps,
@@ -108,8 +114,9 @@ unsafe fn sums<V: Vector, const U: usize>(
     to: &mut [V::Lane],
 ) {
     let count = taps.offsets.len();
-    // SAFETY: masks have their bits where a result's row and column, moved by the tap's shift, are in the plane, whose elements are the source by this
-    // function's contract. A whole vector is stored where the results have one left.
+    // SAFETY: a mask bit is set only if the result's row and column, moved by the tap's shift, are
+    // in the plane. The source is that plane by this function's contract. A whole vector is stored
+    // only if at least a vector of results is left.
     unsafe {
         let masks = taps.masks.as_ptr().add(at * count);
         let mut sums = [V::splat(bias); U];

@@ -5,18 +5,20 @@ use crate::simd::vector::{Vector, interleave, store_run};
 /// A tap of a phase: `weight` times the source at `offset`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WeightedTap<T> {
-    /// What to add to the index of a position.
+    /// The offset added to a position's index.
     pub offset: usize,
     /// The weight.
     pub weight: T,
 }
 
-/// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S`. `U` vectors of positions are
-/// made side by side: `S·U` sums that don't wait for each other.
+/// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in
+/// `0..to.len() / S`.
+///
+/// `U` vectors of positions are computed together: `S·U` sums that do not depend on each other.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to eight; for every tap,
-/// `offset + to.len()/S` rounded up to whole vectors is within `source`.
+/// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to eight. For every
+/// tap, `offset + to.len()/S` rounded up to whole vectors is within `source`.
 #[inline(always)]
 pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
@@ -25,8 +27,8 @@ pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     to: &mut [V::Lane],
 ) {
     let count = to.len() / S;
-    // SAFETY: this function's contract is that of the parts, and positions run to `count` rounded up to whole vectors; the last run is stored
-    // as far as `to` goes.
+    // SAFETY: this function's contract is that of the calls, whose positions stay below `count`
+    // rounded up to whole vectors. The last run is stored only as far as `to` goes.
     unsafe {
         let at = groups::<V, S, U>(source, phases, bias, 0, to);
         let at = groups::<V, S, 2>(source, phases, bias, at, to);
@@ -38,7 +40,7 @@ pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     }
 }
 
-/// From position `at` on, as many whole groups of `U` vectors as there are; the position behind them.
+/// Computes whole groups of `U` vectors from position `at` on, and returns the position after them.
 ///
 /// # Safety
 /// As [`sum_of_taps`].
@@ -52,7 +54,8 @@ unsafe fn groups<V: Vector, const S: usize, const U: usize>(
 ) -> usize {
     let count = to.len() / S;
     while at + U * V::LANES <= count {
-        // SAFETY: these positions are within `to` and, by this function's contract, what they read is within the source.
+        // SAFETY: these positions are within `to`. By this function's contract, the source holds all
+        // that they read.
         unsafe {
             let runs: [[V; S]; U] = sums::<V, S, U>(source, phases, bias, at);
             for (u, run) in runs.into_iter().enumerate() {

@@ -1,48 +1,54 @@
-//! Sums over a window that moves down the rows of a plane: the inner loop of depthwise convolutions.
+//! Sums over a window that moves down the rows of a plane: the inner loop of depthwise
+//! convolutions.
 
-// index loops over constant ranges are what unrolls into registers
+// The compiler unrolls index loops over constant ranges into registers.
 #![expect(clippy::needless_range_loop)]
 
 use crate::simd::vector::Vector;
 
-/// What the rows of results are summed from.
+/// The operands of the rows of results.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a, T> {
     /// The elements.
     pub source: &'a [T],
-    /// Elements between rows of the source. A row of taps reads the row behind that of the one before.
+    /// Elements between rows of the source. Each row of taps reads the next row of the source.
     pub pitch: usize,
-    /// Rows of the source from a row of results to the next, and elements of its rows from a result to the next: one or two. Several rows of
-    /// taps have both the same, a single one has one row.
+    /// Rows of the source from a row of results to the next, and elements within a row from a
+    /// result to the next: one or two.
+    ///
+    /// With several rows of taps, both are equal. With a single row of taps, the first is one.
     pub steps: (usize, usize),
-    /// The taps of a row: what to add to an index.
+    /// The taps of a row, as offsets added to an index.
     pub columns: &'a [usize],
     /// `[row of taps][column]`.
     pub weights: &'a [T],
-    /// What sums start from.
+    /// The initial value of sums.
     pub bias: T,
-    /// Where the source ends amid what taps read; none where it holds all of it.
+    /// The limits of the source, if taps also read outside of it. None if it holds all that they
+    /// read.
     pub edges: Option<Edges>,
 }
 
-/// What of a window's rows exists: the rest is read as zeros, without being there.
+/// The part of a window's rows that exists. All other elements are taken to be zero and are not
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edges {
-    /// Index in the source of offset zero of the first row of the window, which need not exist.
+    /// Index in the source of the window's first row at offset zero. This element need not exist.
     pub first: isize,
-    /// The first row that exists, and that behind the last.
+    /// The first row that exists, and one past the last.
     pub rows: (usize, usize),
-    /// Column that has offset zero; those that exist begin at zero.
+    /// The column at offset zero. The columns that exist begin at zero.
     pub column: isize,
-    /// How many columns exist.
+    /// The number of columns that exist.
     pub width: usize,
 }
 
-/// Columns of taps that a window with edges has, at most.
+/// The most tap columns of a window with edges.
 pub(crate) const MOST_COLUMNS: usize = 8;
 
 impl Edges {
-    /// For each column of taps, vector of a strip and half of what it reads, the lanes that exist.
+    /// The lanes that exist, per tap column, vector of an accumulator block, and half of the
+    /// elements read for that vector.
     #[inline(always)]
     fn lanes<V: Vector, const STEP: usize, const U: usize>(
         &self,
@@ -67,20 +73,25 @@ impl Edges {
 /// Rows of results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Results {
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// Results of one.
+    /// Results per row.
     pub width: usize,
-    /// Elements from the begin of one to that of the next.
+    /// Elements from the start of a row to that of the next.
     pub step: usize,
 }
 
-/// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]` for each row `r` and each `i` in `0..width`, `steps` being
-/// `(down, every)`. What is between rows stays. Each row of the source is read once for the `K` rows of taps; at most `U` vectors are made side by side.
+/// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]` for
+/// each row `r` and each `i` in `0..width`.
+///
+/// `steps` are `(down, every)`. Elements between rows keep their values.
+/// Each row of the source is read once for the `K` rows of taps. At most `U` vectors are computed
+/// together.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. There are `K` rows of weights; `source` holds, for each row and tap, `every` elements for each result and at least
-/// for each lane of a vector, or, where it has edges, all rows and columns that exist; `to` holds all rows.
+/// The CPU has `V`'s instruction set. There are `K` rows of weights. For each row and tap, `source`
+/// holds `every` elements per result, for at least as many results as a vector has lanes. With
+/// edges, `source` holds all rows and columns that exist instead. `to` holds all rows.
 #[inline(always)]
 pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -106,10 +117,10 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     }
 }
 
-/// The `U` vectors from vector `at` on, of all rows.
+/// Computes an accumulator block: the `U` vectors from vector `at` on, for all rows.
 ///
 /// # Safety
-/// As [`window`]; rows have `at + U` vectors.
+/// As [`window`]. Rows have `at + U` vectors.
 #[inline(always)]
 unsafe fn strip<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -124,7 +135,7 @@ unsafe fn strip<V: Vector, const K: usize, const U: usize>(
             (1, 1) => apart::<V, 1, U>(window, results, strip, to),
             (1, _) => apart::<V, 2, U>(window, results, strip, to),
             (_, 1) => either::<V, 1, K, K, U>(window, results, strip, to),
-            // half as many results are under way
+            // With step two, half as many rows of results are in progress.
             (3, _) => either::<V, 2, 3, 2, U>(window, results, strip, to),
             (5, _) => either::<V, 2, 5, 3, U>(window, results, strip, to),
             _ => either::<V, 2, 7, 4, U>(window, results, strip, to),
@@ -132,7 +143,7 @@ unsafe fn strip<V: Vector, const K: usize, const U: usize>(
     }
 }
 
-/// All rows of a strip, with edges or without.
+/// Computes all rows of an accumulator block, with edges or without.
 ///
 /// # Safety
 /// As [`moving`].
@@ -152,10 +163,10 @@ unsafe fn either<V: Vector, const STEP: usize, const K: usize, const J: usize, c
     }
 }
 
-/// All rows of a strip, of one row of taps.
+/// Computes all rows of an accumulator block for a single row of taps.
 ///
 /// # Safety
-/// As [`strip`]; `EVERY` is what the window says.
+/// As [`strip`]. `EVERY` is the window's.
 #[inline(always)]
 unsafe fn apart<V: Vector, const EVERY: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -165,7 +176,8 @@ unsafe fn apart<V: Vector, const EVERY: usize, const U: usize>(
 ) {
     // SAFETY: this function's contract.
     unsafe {
-        // one row of taps has few sums to wait for each other: rows are made side by side too
+        // A single row of taps has few independent sums, so several rows of results are computed
+        // together.
         let mut row = 0;
         while U < 4 && row + 4 <= results.rows {
             side_by_side::<V, EVERY, 4, U>(window, results, row, strip, to);
@@ -181,11 +193,14 @@ unsafe fn apart<V: Vector, const EVERY: usize, const U: usize>(
     }
 }
 
-/// Where the `U` vectors of a strip are in a row. The last one of a row ends where the row does, on results of the one before where it is not whole.
+/// The offsets of an accumulator block's `U` vectors within a row.
+///
+/// The last vector of a row ends where the row does. If the row is not whole vectors, it overlaps
+/// the one before.
 #[derive(Clone, Copy)]
 struct Strip<const U: usize> {
     first: usize,
-    /// The last vector, from the first one.
+    /// Offset of the last vector, relative to the first.
     last: usize,
 }
 
@@ -196,21 +211,22 @@ impl<const U: usize> Strip<U> {
         Strip { first, last: ((at + U - 1) * V::LANES).min(end) - first }
     }
 
-    /// Where vector `u` is.
+    /// The offset of vector `u`.
     #[inline(always)]
     fn at<V: Vector>(self, u: usize) -> usize {
         self.first + if u + 1 == U { self.last } else { u * V::LANES }
     }
 
     /// # Safety
-    /// The CPU has `V`'s instruction set; `to` holds all rows of results.
+    /// The CPU has `V`'s instruction set. `to` holds all rows of results.
     #[inline(always)]
     unsafe fn store<V: Vector>(self, sums: [V; U], results: &Results, row: usize, to: &mut [V::Lane]) {
         let Results { rows, width, step } = *results;
         for u in 0..U {
             let begin = row * step + self.at::<V>(u);
-            // SAFETY: rows of at least a vector are stored within themselves, shorter ones where the vector covers but rows still to be written, or
-            // in part.
+            // SAFETY: in rows of at least one vector, every store is within the row. In shorter rows, a
+            // whole vector is stored only if it is within contiguous rows of `to`, and it then covers
+            // only rows that are written later. Otherwise only `width` elements are stored.
             unsafe {
                 if width >= V::LANES || (step == width && begin + V::LANES <= rows * width) {
                     sums[u].store(to.as_mut_ptr().add(begin));
@@ -222,10 +238,14 @@ impl<const U: usize> Strip<U> {
     }
 }
 
-/// All rows of a strip, a row of the source at a time: those of `K` rows of taps, of whose results `J` are under way.
+/// Computes all rows of an accumulator block, one row of the source at a time.
+///
+/// Each row of the source serves the `K` rows of taps. `J` rows of results are in progress at any
+/// time.
 ///
 /// # Safety
-/// As [`strip`]; both steps are `STEP`, `J` is `K / STEP` rounded up, and `EDGES` is whether the window has some.
+/// As [`strip`]. Both steps are `STEP`. `J` is `K / STEP` rounded up. `EDGES` is whether the window
+/// has edges.
 #[inline(always)]
 unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize, const EDGES: bool>(
     window: &Window<V::Lane>,
@@ -237,10 +257,11 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
     let whole = Edges { first: 0, rows: (0, sources), column: 0, width: 0 };
     let edges = window.edges.unwrap_or(whole);
     let lanes = if EDGES { edges.lanes::<V, STEP, U>(window.columns, strip) } else { [[[0; 2]; U]; MOST_COLUMNS] };
-    // SAFETY: by this function's contract every load is within the source, whose rows are counted, or, with edges, of what exists of it; `to` holds the rows.
+    // SAFETY: by this function's contract, every load is within the rows of the source or, with
+    // edges, within its existing part. `to` holds the rows.
     unsafe {
         let bias = V::splat(window.bias);
-        // of results `row + 1 - J..=row`
+        // The sums of the rows of results `row + 1 - J..=row`.
         let mut sums = [[bias; U]; J];
         for row in 0..results.rows + J - 1 {
             for phase in 0..STEP {
@@ -255,7 +276,7 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
                 let mut columns = window.columns.iter().enumerate().peekable();
                 while let Some((c, column)) = columns.next() {
                     let between = if STEP == 2 { columns.next_if(|(_, next)| **next == column + 1) } else { None };
-                    // a loop: of a function of `u` the compiler made calls
+                    // A loop, as the compiler does not inline a closure over `u` here.
                     let mut x = [[bias; 2]; U];
                     for u in 0..U {
                         let from = source.wrapping_add(column + STEP * strip.at::<V>(u));
@@ -295,20 +316,20 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
     }
 }
 
-/// A vector, or some lanes of one.
+/// Loads a vector, or some lanes of one.
 ///
 /// # Safety
-/// As [`Vector`]'s methods; what is read exists.
+/// As [`Vector`]'s methods. The elements that are read exist.
 #[inline(always)]
 unsafe fn load<V: Vector, const SOME: bool>(from: *const V::Lane, lanes: u16) -> V {
     // SAFETY: this function's contract.
     unsafe { if SOME { V::load_some(from, lanes) } else { V::load(from) } }
 }
 
-/// `R` rows of a strip from `row` on, of one row of taps.
+/// Computes `R` rows of an accumulator block from `row` on, for a single row of taps.
 ///
 /// # Safety
-/// As [`apart`]; there are `row + R` rows.
+/// As [`apart`]. There are `row + R` rows.
 #[inline(always)]
 unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -323,7 +344,7 @@ unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: u
         let source = window.source.as_ptr().wrapping_add(row * window.pitch);
         let mut taps = window.columns.iter().zip(window.weights).peekable();
         while let Some((column, weight)) = taps.next() {
-            // of every second element, those between are what the next column reads
+            // With step two, the elements in between are those that the next tap column reads.
             let between = if EVERY == 2 { taps.next_if(|(next, _)| **next == column + 1) } else { None };
             let weight = V::splat(*weight);
             for r in 0..R {

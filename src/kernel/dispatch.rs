@@ -39,22 +39,23 @@ type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut 
 type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
 type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
 
-/// The numbers of rows of taps that there are kernels for which read a row of the source once.
+/// The numbers of tap rows with a window kernel, which reads each row of the source once.
 pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
 
-/// Every kernel of one instruction set for one compute type.
+/// All kernels of one instruction set for one compute type.
 ///
-/// Holding one is proof that the CPU has the instruction set.
+/// A reference to one is proof that the CPU has the instruction set.
 pub(crate) struct Kernels<T: 'static> {
-    /// Elements of a vector.
+    /// Lanes per vector.
     pub lanes: usize,
-    /// Whether windows with edges are as fast as those without: there are masks.
+    /// Whether windows with edges are as fast as those without. This needs masked loads.
     pub masks: bool,
-    /// Whether lanes are picked by instructions of their own.
+    /// Whether there are instructions for lane gathers.
     pub picks: bool,
-    /// By ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
+    /// By ascending `mr`, then `nv`. For each `mr`, every `nv` up to its largest is present.
     pub position_tiles: &'static [PositionTile<T>],
-    /// For one, two and four phases: by ascending `mr`, then `nv`; every `nv` up to a height's largest is there.
+    /// For one, two and four phases, each by ascending `mr`, then `nv`. For each `mr`, every `nv`
+    /// up to its largest is present.
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
@@ -71,7 +72,7 @@ pub(crate) struct Kernels<T: 'static> {
     split_rows: unsafe fn(from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize),
     /// For one, two, four and eight phases.
     sum_of_taps: [SumOfTaps<T>; 4],
-    /// For the numbers of rows of taps of [`WINDOW_ROWS`].
+    /// For the numbers of tap rows in [`WINDOW_ROWS`].
     sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     sum_of_plane: SumOfPlane<T>,
     sum_of_pixels: [SumOfCells<T>; 2],
@@ -89,7 +90,7 @@ impl<T: Compute> Kernels<T> {
         self.position_tiles.iter().find(|t| (t.mr(), t.nv()) == (mr, nv))
     }
 
-    /// The row tiles for a number of phases; none where phases are not interleaved in registers.
+    /// The row tiles for a number of phases. Empty if phases are not interleaved in registers.
     pub fn row_tiles(&self, phases: usize) -> &'static [RowTile<T>] {
         match phases {
             1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
@@ -97,28 +98,34 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// The transforms of tiles of so many taps along rows and columns, one to three each.
+    /// The transforms of tiles of `rows` × `columns` taps, one to three each.
     pub fn tile_transforms(&self, rows: usize, columns: usize) -> &TileTransforms<T> {
         &self.tile_transforms[rows - 1][columns - 1]
     }
 
-    /// `to[j][first + i] = from[starts[i] + j]` for at least as many starts as there are lanes, and at most as many rows. With `streamed`, they are written past
-    /// the caches as far as vectors are aligned.
+    /// `to[j][first + i] = from[starts[i] + j]`, for at least as many starts as lanes and at most
+    /// as many rows as lanes.
+    ///
+    /// With `streamed`, aligned vectors are stored past the caches.
     ///
     /// # Panics
-    /// When a slice is shorter than what is read or written.
+    /// A slice is shorter than the range that is read or written, or the number of starts or rows
+    /// is not allowed.
     pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.cells_to_rows)(from, starts, to, first, streamed) }
     }
 
-    /// `to[r·to_step + c] = from[c·from_step + r]`. Columns behind the last, up to a whole vector, get anything.
+    /// `to[r·to_step + c] = from[c·from_step + r]`. Columns after the last one, up to a whole
+    /// vector, are overwritten with unspecified values.
     ///
     /// # Panics
-    /// When `from` has less than a vector for a column, or a slice is shorter than what is read or written.
+    /// `from` has less than a vector for a column, or a slice is shorter than the range that is
+    /// read or written.
     pub fn rows_to_cells(
         &self,
         from: &[T],
@@ -132,15 +139,19 @@ impl<T: Compute> Kernels<T> {
         }
         assert!(reach([(columns - 1, from_step), (rows.max(self.lanes), 1)]) <= from.len());
         assert!(reach([(rows - 1, to_step), (rounded_up(columns, self.lanes), 1)]) <= to.len());
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
     }
 
-    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements, which do not overlap. What is between cells stays. With
-    /// `streamed`, they are written past the caches where they are aligned vectors.
+    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` pixels `i` of `size` elements, which
+    /// do not overlap.
+    ///
+    /// Elements between the pixels keep their values. With `streamed`, pixels of aligned whole
+    /// vectors are stored past the caches.
     ///
     /// # Panics
-    /// When a slice is too short, or a step shorter than a cell.
+    /// A slice is too short, or a step is smaller than a pixel.
     pub fn placed_cells(
         &self,
         from: &[T],
@@ -154,33 +165,40 @@ impl<T: Compute> Kernels<T> {
         assert!(size <= from_step && size <= to_step);
         let fits = |step: usize, len: usize| reach([(last, step), (size, 1)]) <= len;
         assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step, streamed) }
     }
 
-    /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts as there are lanes. What is between cells stays.
+    /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts
+    /// as lanes.
+    ///
+    /// Elements between the pixels keep their values.
     ///
     /// # Panics
-    /// When `from` has fewer than `count` elements, rounded up to whole vectors, behind a start, or `to` is too short.
+    /// After some start, `from` has fewer than `count` elements rounded up to whole vectors, or
+    /// `to` is too short.
     pub fn rows_to_placed_cells(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
         let (Some(last), Some(furthest)) = (count.checked_sub(1), starts.iter().max()) else { return };
         assert!(starts.len() <= self.lanes);
         assert!(reach([(*furthest, 1), (rounded_up(count, self.lanes), 1)]) <= from.len());
         assert!(reach([(last, step), (starts.len(), 1)]) <= to.len());
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.rows_to_placed_cells)(from, starts, count, to, step) }
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows.
     ///
     /// # Panics
-    /// When a row has fewer than `to.len() / S` elements, or `to` has no whole number of `S`.
+    /// A row has fewer than `to.len() / S` elements, or `S` does not divide the length of `to`.
     pub fn interleave(&self, from: &[&[T]], to: &mut [T]) {
         let step = from.len();
         assert!(to.len().is_multiple_of(step) && from.iter().all(|row| to.len() / step <= row.len()));
         match step {
             1 => to.copy_from_slice(&from[0][..to.len()]),
-            // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
+            // is the rest of the contract.
             2..=16 => unsafe { self.interleave[step.next_power_of_two().ilog2() as usize - 1](from, to) },
             _ => {
                 for (r, row) in from.iter().enumerate() {
@@ -195,32 +213,38 @@ impl<T: Compute> Kernels<T> {
     /// `to[i] = from[i·step]`.
     ///
     /// # Panics
-    /// When `from` is too short.
+    /// `from` is too short.
     pub fn strided(&self, from: &[T], step: usize, to: &mut [T]) {
         match step {
             1 => to.copy_from_slice(&from[..to.len()]),
-            // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+            // safe.
             2 => unsafe { (self.strided2)(from, to) },
             _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
         }
     }
 
-    /// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`, all else of `to`'s rows zero.
+    /// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`. All other elements of `to`'s
+    /// rows are zero.
     ///
     /// # Panics
-    /// When `from` is shorter than its rows, `to` is not as long as its own, or a row shorter than what is written to it.
+    /// `from` is shorter than its rows, `to` is not exactly as long as its rows, or a row is
+    /// shorter than the elements written to it.
     pub fn padded_rows(&self, from: &[T], rows: &Rows, to: &mut [T], pitch: usize) {
         let Some(last) = rows.count.checked_sub(1) else { return };
         assert!(reach([(last, rows.step), (rows.width, 1)]) <= from.len() && product([rows.count, pitch]) == to.len());
         assert!(reach([(rows.before, 1), (rows.width, 1)]) <= pitch);
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.padded_rows)(from, rows, to, pitch) }
     }
 
-    /// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` zero and one and each row `r`, all else of the rows of `to` zero.
+    /// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` in `0..2` and each row
+    /// `r`. All other elements of `to`'s rows are zero.
     ///
     /// # Panics
-    /// When `from` is shorter than its rows, one of `to` is not as long as its own, or a row shorter than what is written to it.
+    /// `from` is shorter than its rows, a slice of `to` is not exactly as long as its rows, or a
+    /// row is shorter than the elements written to it.
     pub fn split_rows(&self, from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize) {
         let Some(last) = rows.count.checked_sub(1) else { return };
         for (s, to) in to.iter().enumerate() {
@@ -228,20 +252,23 @@ impl<T: Compute> Kernels<T> {
             assert!(product([rows.count, pitch]) == to.len());
         }
         if rows.widths == [0, 0] {
-            // nothing is read, wherever it would be
+            // Nothing is read, so the source is not checked.
             return to.into_iter().for_each(|to| to.fill(T::ZERO));
         }
         for (s, width) in rows.widths.into_iter().enumerate() {
             assert!(width == 0 || reach([(last, rows.step), (width - 1, 2), (s, 1)]) < from.len());
         }
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { (self.split_rows)(from, rows, to, pitch) }
     }
 
-    /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in `0..to.len() / S` and any number `S` of phases.
+    /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i`
+    /// in `0..to.len() / S` and any number `S` of phases.
     ///
     /// # Panics
-    /// When an offset plus the number of positions, rounded up to whole vectors, is past the source's end.
+    /// An offset plus the number of positions, rounded up to whole vectors, is beyond the source's
+    /// end.
     pub fn sum_of_taps(&self, source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]) {
         let count = to.len() / phases.len();
         assert!(to.len().is_multiple_of(phases.len()));
@@ -250,16 +277,18 @@ impl<T: Compute> Kernels<T> {
             furthest.is_none_or(|offset| { reach([(offset, 1), (rounded_up(count, self.lanes), 1)]) <= source.len() })
         );
         match phases.len() {
-            // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+            // are the rest of the contract.
             s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
             s => {
-                // in pieces that fit the stack, a whole number of vectors each
+                // Chunks that fit the stack, each a whole number of vectors.
                 let mut row = [bias; 256];
                 for (piece, to) in to.chunks_mut(s * row.len()).enumerate() {
                     let row = &mut row[..to.len() / s];
                     for (j, taps) in phases.iter().enumerate() {
                         let source = source.get(piece * 256..).unwrap_or(&[]);
-                        // SAFETY: as above, with one phase; the source keeps what lies past a piece.
+                        // SAFETY: as above, with one phase. The source still has all elements after the
+                        // chunk.
                         unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };
                         to.iter_mut().skip(j).step_by(s).zip(&*row).for_each(|(to, from)| *to = *from);
                     }
@@ -268,13 +297,17 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]` for each row `r` of results and each `i` in `0..width`, the
-    /// window's steps being `(down, every)`. What is between rows stays.
+    /// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]`
+    /// for each row `r` of results and each `i` in `0..width`.
+    ///
+    /// The window's steps are `(down, every)`. Elements between rows keep their values.
     ///
     /// # Panics
-    /// When the number of rows of taps is not one of [`WINDOW_ROWS`], or the steps are not for it; when the source does not hold, for each row and tap,
-    /// `every` elements for each result and at least for each lane of a vector, or `to` not all rows. With [`Edges`], when there is one row of taps or more
-    /// than [`MOST_COLUMNS`] columns of them, or the source does not hold what exists.
+    /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
+    /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
+    /// - `to` does not hold all rows.
+    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or
+    ///   the source does not hold the existing elements.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
         let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
@@ -288,7 +321,7 @@ impl<T: Compute> Kernels<T> {
         let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
             assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
-            // places before the source are negative
+            // indices before the source are negative
             assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
             if begin < end {
                 let row =
@@ -300,25 +333,33 @@ impl<T: Compute> Kernels<T> {
         }
         let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
         let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { self.sum_of_window[kernel](window, results, to) }
     }
 
-    /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read something for it.
+    /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that
+    /// read inside the source for it.
     ///
     /// # Panics
-    /// When the taps were made for other lanes, or a slice is not as long as they say.
+    /// The taps were made for another number of lanes, or a slice does not have the length that
+    /// they were made for.
     pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
         assert!(taps.fit(self.lanes, source, weights, to));
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is
+        // the rest of the contract.
         unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
     }
 
-    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for `count` positions `p` and every channel `c`. With
-    /// [`Picks`](crate::kernel::Picks), over the input channels of the group of `c` too, for each of which a tap has a weight.
+    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for
+    /// `count` positions `p` and every channel `c`.
+    ///
+    /// With [`Picks`](crate::kernel::Picks), the sum is also over the input channels of the group
+    /// of `c`. A tap then has one weight for each of them.
     ///
     /// # Panics
-    /// When weights, bias or what a position reads are not whole vectors, or `to` is too short; when picks were made for other lanes or channels.
+    /// The weights, the bias or the elements read for a position are not whole vectors, `to` is too
+    /// short, or the lane gathers were made for another number of lanes or channels.
     pub fn sum_of_pixels(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
         if count == 0 || cells.channels == 0 {
             return;
@@ -329,59 +370,64 @@ impl<T: Compute> Kernels<T> {
         assert!(cells.bias.len() >= rounded_up(cells.channels, self.lanes));
         assert!(reach([(count - 1, to_step), (cells.channels, 1)]) <= to.len());
         assert!(cells.picks.is_none_or(|picks| picks.fit(self.lanes, cells.channels)));
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertions above are the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
+        // the rest of the contract.
         unsafe { self.sum_of_pixels[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
     pub fn add(&self, from: &[T], to: &mut [T]) {
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
         unsafe { (self.add)(from, to) }
     }
 
     /// `run[i] = factor·run[i] + term`.
     pub fn affine(&self, factor: T, term: T, run: &mut [T]) {
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
         unsafe { (self.affine)(factor, term, run) }
     }
 
-    /// `run[i]` where that is not negative, `slope·run[i]` elsewhere.
+    /// `run[i]` if it is not negative, else `slope·run[i]`.
     pub fn leak(&self, slope: T, run: &mut [T]) {
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
         unsafe { (self.leak)(slope, run) }
     }
 
-    /// The largest values of the windows of a plane; `rows` is room for what is left of the inner axes of a position, for each axis but the last.
+    /// Pools a plane: the largest value of each window. For each axis but the last, `rows` has room
+    /// for the inner axes of one position.
     ///
     /// # Panics
-    /// When a slice is too short.
+    /// A slice is too short.
     pub fn pool(&self, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
         unsafe { (self.pool)(axes, from, to, rows) }
     }
 
-    /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over bases, and for each over the runs to whose range `i` belongs.
+    /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over all bases and, for each,
+    /// over the runs whose range contains `i`.
     ///
     /// # Panics
-    /// When a run ends outside of a slice.
+    /// A run ends outside of a slice.
     pub fn gather(&self, from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]) {
         let furthest = bases.iter().max().unwrap_or(&0);
         let fits = |run: &Col2imRun| {
             reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
         };
         assert!(runs.iter().all(fits));
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the assertion above is the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is
+        // the rest of the contract.
         unsafe { (self.gather)(from, bases, runs, bias, to) }
     }
 
     /// Applies an element-wise function to a run.
     pub fn activate(&self, activation: Activation, run: &mut [T]) {
-        // SAFETY: the CPU has the instruction set, as the kernels exist; the code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
         unsafe { (self.activate)(activation, run) }
     }
 }
 
-/// A static [`Kernels`] of a vector type; `$feature` is what its functions are compiled for.
+/// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
+/// functions are compiled with.
 macro_rules! kernels {
     ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident) => {
         mod $name {
@@ -395,7 +441,7 @@ macro_rules! kernels {
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
-                // SAFETY: entered through a tile only, see `PositionTile::run`.
+                // SAFETY: only called through a tile: see `PositionTile::run`.
                 unsafe { position_tile::<$vector, MR, NV>(panel, source, start, out, out_stride) }
             }
 
@@ -407,7 +453,7 @@ macro_rules! kernels {
                 channels: &mut [&mut [$lane]],
                 runs: &StridedRuns,
             ) {
-                // SAFETY: entered through a tile only, see `RowTile::run`.
+                // SAFETY: only called through a tile: see `RowTile::run`.
                 unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs) }
             }
 
@@ -420,7 +466,7 @@ macro_rules! kernels {
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
-                // SAFETY: entered through a tile only, see `ChannelTile::run`.
+                // SAFETY: only called through a tile: see `ChannelTile::run`.
                 unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start, out, out_stride) }
             }
 
@@ -430,13 +476,13 @@ macro_rules! kernels {
                 to: &mut [$lane],
                 strides: PointStrides,
             ) {
-                // SAFETY: entered through `TileTransforms::data` only, which checks.
+                // SAFETY: only called by `TileTransforms::data`, which checks the contract.
                 unsafe { transform_data::<$vector, RY, RX>(data, to, strides) }
             }
 
             $(#[$feature])*
             unsafe fn filter<const RY: usize, const RX: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
-                // SAFETY: entered through `TileTransforms::filter` only, which checks.
+                // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
                 unsafe { transform_filter::<$vector, RY, RX>(taps, to, point) }
             }
 
@@ -449,7 +495,7 @@ macro_rules! kernels {
                 places: &[[usize; 4]],
                 to: &mut [$lane],
             ) -> bool {
-                // SAFETY: entered through `TileTransforms::products` only, which checks.
+                // SAFETY: only called by `TileTransforms::products`, which checks the contract.
                 unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, places, to) }
             }
 
@@ -461,7 +507,7 @@ macro_rules! kernels {
                 first: usize,
                 streamed: bool,
             ) {
-                // SAFETY: entered through `Kernels::cells_to_rows` only, which checks.
+                // SAFETY: only called by `Kernels::cells_to_rows`, which checks the contract.
                 unsafe { transpose::cells_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
             }
 
@@ -473,7 +519,7 @@ macro_rules! kernels {
                 to: &mut [$lane],
                 to_step: usize,
             ) {
-                // SAFETY: entered through `Kernels::rows_to_cells` only, which checks.
+                // SAFETY: only called by `Kernels::rows_to_cells`, which checks the contract.
                 unsafe { transpose::rows_to_cells::<$vector, LANES>(from, from_step, size, to, to_step) }
             }
 
@@ -486,7 +532,7 @@ macro_rules! kernels {
                 to_step: usize,
                 streamed: bool,
             ) {
-                // SAFETY: entered through `Kernels::placed_cells` only, which checks.
+                // SAFETY: only called by `Kernels::placed_cells`, which checks the contract.
                 unsafe { transpose::placed_cells::<$vector>(from, from_step, size, to, to_step, streamed) }
             }
 
@@ -498,13 +544,13 @@ macro_rules! kernels {
                 to: &mut [$lane],
                 step: usize,
             ) {
-                // SAFETY: entered through `Kernels::rows_to_placed_cells` only, which checks.
+                // SAFETY: only called by `Kernels::rows_to_placed_cells`, which checks the contract.
                 unsafe { transpose::rows_to_placed_cells::<$vector, LANES>(from, starts, count, to, step) }
             }
 
             $(#[$feature])*
             unsafe fn interleaved<const S: usize>(from: &[&[$lane]], to: &mut [$lane]) {
-                // SAFETY: entered through `Kernels::interleave` only, which checks.
+                // SAFETY: only called by `Kernels::interleave`, which checks the contract.
                 unsafe { transpose::interleaved::<$vector, S>(from, to) }
             }
 
@@ -515,13 +561,13 @@ macro_rules! kernels {
 
             $(#[$feature])*
             unsafe fn padded(from: &[$lane], rows: &Rows, to: &mut [$lane], pitch: usize) {
-                // SAFETY: entered through `Kernels::padded_rows` only, which checks.
+                // SAFETY: only called by `Kernels::padded_rows`, which checks the contract.
                 unsafe { padded_rows::<$vector>(from, rows, to, pitch) }
             }
 
             $(#[$feature])*
             unsafe fn split(from: &[$lane], rows: &SplitRows, to: [&mut [$lane]; 2], pitch: usize) {
-                // SAFETY: entered through `Kernels::split_rows` only, which checks.
+                // SAFETY: only called by `Kernels::split_rows`, which checks the contract.
                 unsafe { split_rows::<$vector>(from, rows, to, pitch) }
             }
 
@@ -532,7 +578,7 @@ macro_rules! kernels {
                 bias: $lane,
                 to: &mut [$lane],
             ) {
-                // SAFETY: entered through `Kernels::sum_of_taps` only, which checks.
+                // SAFETY: only called by `Kernels::sum_of_taps`, which checks the contract.
                 unsafe { sum_of_taps::<$vector, S, U>(source, phases, bias, to) }
             }
 
@@ -542,19 +588,19 @@ macro_rules! kernels {
                 results: &Results,
                 to: &mut [$lane],
             ) {
-                // SAFETY: entered through `Kernels::sum_of_window` only, which checks.
+                // SAFETY: only called by `Kernels::sum_of_window`, which checks the contract.
                 unsafe { window::<$vector, K, U>(of, results, to) }
             }
 
             $(#[$feature])*
             unsafe fn plane(taps: &PlaneTaps, source: &[$lane], weights: &[$lane], bias: $lane, to: &mut [$lane]) {
-                // SAFETY: entered through `Kernels::sum_of_plane` only, which checks.
+                // SAFETY: only called by `Kernels::sum_of_plane`, which checks the contract.
                 unsafe { sum_of_plane::<$vector>(taps, source, weights, bias, to) }
             }
 
             $(#[$feature])*
             unsafe fn cells<const PICKED: bool>(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
-                // SAFETY: entered through `Kernels::sum_of_pixels` only, which checks.
+                // SAFETY: only called by `Kernels::sum_of_pixels`, which checks the contract.
                 unsafe { sum_of_pixels::<$vector, PICKED>(cells, to, to_step, count) }
             }
 
@@ -580,7 +626,7 @@ macro_rules! kernels {
 
             $(#[$feature])*
             unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
-                // SAFETY: entered through `Kernels::gather` only, which checks.
+                // SAFETY: only called by `Kernels::gather`, which checks the contract.
                 unsafe { gather::<$vector>(from, bases, runs, bias, to) }
             }
 
@@ -593,7 +639,8 @@ macro_rules! kernels {
             const _: () = assert!(LANES.is_power_of_two() && LANES <= MOST_LANES);
 
             const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
-                // SAFETY: the entry is of this size, and the tile is found in `KERNELS` only, which there are where the CPU has the instruction set.
+                // SAFETY: the entry has this size. The tile is reachable only through `KERNELS`, which
+                // are only handed out if the CPU has the instruction set.
                 unsafe { PositionTile::new(MR, NV, NV * LANES, position::<MR, NV>) }
             }
 
@@ -659,7 +706,7 @@ macro_rules! table {
     ($of:ident, $(($a:literal, $b:literal))*) => { &[$($of::<$a, $b>()),*] };
 }
 
-/// With 32 registers: at most 24 accumulators, the rest for a row of the other side.
+/// With 32 registers: at most 24 accumulators. The other registers hold operands.
 macro_rules! tiles_of_32_registers {
     ($of:ident) => {
         table!(
@@ -762,7 +809,7 @@ kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles
 #[cfg(target_arch = "aarch64")]
 kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
 
-/// Scratch memory of one type, lent for the length of a task.
+/// Scratch memory of one type, lent for the duration of a task.
 macro_rules! scratch_of_type {
     ($t:ty, $pool:ident) => {
         fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<$t>) -> R) -> R {
@@ -771,15 +818,17 @@ macro_rules! scratch_of_type {
     };
 }
 
-/// Compute types that there are kernels for.
+/// Compute types that have kernels.
 pub(crate) trait Dispatch: Compute {
-    /// The kernels of an instruction set, if the CPU has it and they exist for this type; the portable ones always do.
+    /// The kernels of an instruction set, or the portable ones if the CPU lacks it or it has no
+    /// kernels for this type.
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
 
-    /// The sizes of the kernels that this build has for an instruction set, whether or not the CPU has it; else those of the portable ones.
+    /// The sizes of the kernels compiled for an instruction set, whether or not the CPU has it, or
+    /// those of the portable ones if there are none.
     fn sizes(isa: Isa) -> KernelSizes;
 
-    /// Those of its kernels that have tile registers, if the CPU has them and they exist for this type.
+    /// The kernels that use tile registers, if the CPU has them and they exist for this type.
     fn matrix_kernels(_isa: Isa) -> Option<&'static MatrixKernels<Self>> {
         None
     }
@@ -816,7 +865,10 @@ impl Dispatch for f64 {
     }
 }
 
-/// The kernels of an instruction set that the CPU may lack: to be looked at, not handed out, as to have them is proof that it has it.
+/// The kernels of an instruction set that the CPU may lack.
+///
+/// They may only be inspected here. They must not be handed out, because a reference to them is
+/// proof that the CPU has the instruction set.
 fn compiled_f32(isa: Isa) -> &'static Kernels<f32> {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -855,7 +907,7 @@ impl Dispatch for i64 {
 }
 
 impl KernelSizes {
-    /// Those of the type that sums of `datum_type` are made in.
+    /// The kernel sizes for the compute type of `datum_type`.
     pub fn new(datum_type: DatumType, isa: Isa) -> KernelSizes {
         match datum_type {
             DatumType::F32 | DatumType::F16 => f32::sizes(isa),

@@ -1,12 +1,14 @@
-//! Row kernels: plain loops over slices, safe code that the compiler vectorises. They are instantiated once per instruction set.
+//! Element-wise kernels: safe loops over slices that the compiler vectorises.
+//!
+//! They are instantiated once per instruction set.
 
 use crate::compute::Compute;
 
-/// `to[i] = from[i·STEP]`; `from` holds what that reads, and may end there.
+/// `to[i] = from[i·STEP]`. `from` may end right after the last element that is read.
 #[inline(always)]
 pub(crate) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {
     let Some((last, most)) = to.split_last_mut() else { return };
-    // the last element's cell may not be whole
+    // The chunk of the last element may be incomplete.
     *last = from[most.len() * STEP];
     let (cells, _) = from.as_chunks::<STEP>();
     for (to, cell) in most.iter_mut().zip(cells) {
@@ -20,16 +22,16 @@ pub(crate) fn affine<T: Compute>(factor: T, term: T, run: &mut [T]) {
     run.iter_mut().for_each(|x| *x = term.mul_add(*x, factor));
 }
 
-/// `run[i]` where that is not negative, `slope·run[i]` elsewhere.
+/// `run[i]` if it is not negative, else `slope·run[i]`.
 #[inline(always)]
 pub(crate) fn leak<T: Compute>(slope: T, run: &mut [T]) {
     run.iter_mut().for_each(|x| *x = x.leak(slope));
 }
 
-/// The larger of `to[i]` and `from[i·stride]`; what is not a number is not larger.
+/// Sets `to[i]` to the larger of `to[i]` and `from[i·stride]`. NaN in `from` is ignored.
 #[inline(always)]
 pub(crate) fn larger<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
-    // constants for the usual strides, so that each has vectors
+    // The usual strides are constants, so that the compiler vectorises their loops.
     match stride {
         1 => larger_by::<T, 1>(from, to),
         2 => larger_by::<T, 2>(from, to),
@@ -41,7 +43,8 @@ pub(crate) fn larger<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
 fn larger_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T]) {
     let Some((last, to)) = to.split_last_mut() else { return };
     let (from, from_last) = from.split_at(to.len() * STRIDE);
-    // whole groups, which the compiler knows the size of; not by a comparison, of which it makes stores under a mask
+    // Whole chunks, whose size the compiler knows. `larger` avoids a conditional store, which would
+    // become a masked store.
     to.iter_mut().zip(from.chunks_exact(STRIDE)).for_each(|(to, from)| *to = to.larger(from[0]));
     *last = last.larger(from_last[0]);
 }

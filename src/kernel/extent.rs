@@ -1,5 +1,7 @@
-//! Sizes that slices are checked against. One that does not fit is `usize::MAX`, which is longer than any slice: a check fails then, where a size that
-//! wraps around could pass.
+//! Sizes for bounds checks of slices.
+//!
+//! A size that overflows saturates to `usize::MAX`, which is longer than any slice, so the check
+//! fails. A size that wrapped around could pass.
 
 /// The product of some sizes.
 #[inline(always)]
@@ -7,7 +9,7 @@ pub(crate) fn product<const N: usize>(factors: [usize; N]) -> usize {
     factors.into_iter().fold(1, usize::saturating_mul)
 }
 
-/// `Σ count·step`: how far that many steps reach.
+/// `Σ count·step`: the distance covered by these steps.
 #[inline(always)]
 pub(crate) fn reach<const N: usize>(steps: [(usize, usize); N]) -> usize {
     steps.into_iter().fold(0, |sum, (count, step)| sum.saturating_add(count.saturating_mul(step)))
@@ -33,10 +35,11 @@ mod tests {
     use crate::simd::isa::Isa;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Two of these are none.
+    /// Twice this wraps around to zero.
     const HUGE: usize = 1 << (usize::BITS - 1);
 
-    /// Calls what must be stopped by a kernel's own assertion: neither by an overflow check, which released programs don't have, nor later.
+    /// Checks that `call` fails in a kernel's own assertion. An overflow check would not do, as
+    /// release builds have none.
     fn refused(what: &str, call: impl FnOnce()) {
         let panic = catch_unwind(AssertUnwindSafe(call)).expect_err(what);
         let message = panic

@@ -1,5 +1,6 @@
-//! Conversions between half and single precision by the widest instructions that the CPU has. Every way gives the same
-//! values.
+//! Conversions between half and single precision, with the widest instructions that the CPU has.
+//!
+//! All variants give the same values.
 
 use tract_core::internal::f16;
 use tract_core::tract_data::half::slice::HalfFloatSliceExt;
@@ -7,12 +8,12 @@ use tract_core::tract_data::half::slice::HalfFloatSliceExt;
 /// `to[i] = from[i]`.
 ///
 /// # Panics
-/// When the lengths differ.
+/// The lengths differ.
 pub(crate) fn widen(from: &[f16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
     if x86::has(from.len()) {
-        // SAFETY: the CPU has the instructions; the slices are of one length, a vector at least.
+        // SAFETY: the CPU has the instructions. The slices have equal lengths of at least one vector.
         return unsafe { x86::widen(from, to) };
     }
     from.convert_to_f32_slice(to)
@@ -21,7 +22,7 @@ pub(crate) fn widen(from: &[f16], to: &mut [f32]) {
 /// `to[i] = from[i]`, rounded to nearest, ties to even.
 ///
 /// # Panics
-/// When the lengths differ.
+/// The lengths differ.
 pub(crate) fn narrow(from: &[f32], to: &mut [f16]) {
     assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
@@ -41,17 +42,18 @@ mod x86 {
 
     const LANES: usize = 16;
 
-    /// Whether the CPU has the instructions, and so many elements are a vector at least.
+    /// Whether the CPU has the instructions and `len` is at least one vector.
     pub(crate) fn has(len: usize) -> bool {
         len >= LANES && is_x86_feature_detected!("avx512f")
     }
 
     /// # Safety
-    /// The CPU has AVX-512; the slices are of one length, a vector at least.
+    /// The CPU has AVX-512. The slices have equal lengths of at least one vector.
     #[target_feature(enable = "avx512f")]
     pub(crate) unsafe fn widen(from: &[f16], to: &mut [f32]) {
         for at in covering(from.len(), LANES) {
-            // SAFETY: a vector from `at` on is within both slices; a half is sixteen bits, and no alignment is needed.
+            // SAFETY: a vector at `at` is within both slices. A half has sixteen bits. The loads and
+            // stores need no alignment.
             unsafe {
                 let halves = _mm256_loadu_si256(from.as_ptr().add(at).cast());
                 _mm512_storeu_ps(to.as_mut_ptr().add(at), _mm512_cvtph_ps(halves));
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn singles_round_as_scalars_do() {
-        // between halves and on the middle of them, on either side, of every size
+        // Values between halves, halfway values, and values next to those, of all magnitudes.
         let singles: Vec<f32> =
             (0..1u32 << 20).map(|i| f32::from_bits((i << 12).wrapping_add(i % 3).wrapping_sub(1))).collect();
         let mut halves = vec![f16::ZERO; singles.len()];

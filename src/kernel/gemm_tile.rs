@@ -1,11 +1,14 @@
 //! Register tiles: the inner loops of every dense strategy.
 //!
-//! Both kinds compute `out[m][n] (+)= Σ_c Σ_t a(c, t, m) · b(c, t, n)` over channels `c` and taps `t`. One side is a packed panel read
-//! in order, the other is read in place through one offset per tap, which is how shifts cost nothing:
-//! - [`PositionTile`]: lanes are positions; the panel holds weights (scalars), the source is an activation plane.
-//! - [`ChannelTile`]: lanes are output channels; the panel holds weights (vectors), the source gives scalars.
+//! Both kinds compute `out[m][n] (+)= Σ_c Σ_t a(c, t, m) · b(c, t, n)` over channels `c` and taps
+//! `t`. One operand is a packed panel, which is read in order. The other is read in place through
+//! one offset per tap, so that shifts need no copy:
+//! - [`PositionTile`]: lanes are positions; the panel holds weights (scalars), the source is an
+//!   activation plane.
+//! - [`ChannelTile`]: lanes are output channels; the panel holds weights (vectors), the source
+//!   gives scalars.
 
-// index loops over constant ranges are what unrolls into registers
+// The compiler unrolls index loops over constant ranges into registers.
 #![expect(clippy::needless_range_loop)]
 
 use crate::compute::Compute;
@@ -13,35 +16,39 @@ use crate::kernel::extent::{product, reach, rounded_up};
 use crate::simd::vector::{Vector, interleave, prefetch, store_run};
 use std::ops::Range;
 
-/// What a tile starts from.
+/// The initial value of a tile's sums.
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a, T> {
     /// One value per output channel of the tile.
     Bias(&'a [T]),
-    /// What `out` holds: the tile's own sum is made apart and added once, so that long sums are split.
+    /// The contents of `out`. The tile's own sum is computed separately and added once, so that
+    /// long sums are split.
     Add,
 }
 
-/// One side that is read in place.
+/// The operand that is read in place.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a, T> {
     /// The elements.
     pub data: &'a [T],
-    /// Index of the tile's first position in the first channel under offset zero.
+    /// Index of the tile's first position in the first channel, at offset zero.
     pub base: usize,
     /// Elements between channels.
     pub channel_stride: usize,
     /// Number of channels.
     pub channels: usize,
-    /// For each tap, what to add to the index.
+    /// The index offset of each tap.
     pub taps: &'a [usize],
-    /// Whether tiles of some rows fetch the next one's positions into the caches while they make a sum of one tap: such short runs of many planes are not
-    /// fetched by the CPU itself.
+    /// Whether tiles with enough rows prefetch the next tile's positions while they sum a single
+    /// tap.
+    ///
+    /// Without this, the CPU's prefetcher does not load such short runs of many planes.
     pub ahead: bool,
 }
 
 impl<T> Source<'_, T> {
-    /// One past the largest index that `width` elements from each (channel, tap) reach; zero when nothing is read.
+    /// One past the largest index that is read if each (channel, tap) reads `width` elements. Zero
+    /// if nothing is read.
     fn reach(&self, width: usize) -> usize {
         match (self.taps.iter().max(), self.channels) {
             (Some(tap), 1..) => {
@@ -56,7 +63,7 @@ type PositionEntry<T> = unsafe fn(panel: &[T], source: &Source<T>, start: Start<
 
 /// A tile of `mr` output channels × `nv` vectors of positions.
 ///
-/// Holding one is proof that the CPU has its instruction set.
+/// A value of this type is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct PositionTile<T: 'static> {
     mr: usize,
@@ -67,7 +74,8 @@ pub(crate) struct PositionTile<T: 'static> {
 
 impl<T> PositionTile<T> {
     /// # Safety
-    /// `entry` is [`position_tile`] of `mr` × `nv` vectors, together `positions`, and is entered where the CPU has its instruction set only.
+    /// `entry` is [`position_tile`] of `mr` × `nv` vectors, which are `positions` positions. It is
+    /// only called if the CPU has its instruction set.
     pub(crate) const unsafe fn new(mr: usize, nv: usize, positions: usize, entry: PositionEntry<T>) -> Self {
         PositionTile { mr, nv, positions, entry }
     }
@@ -82,7 +90,7 @@ impl<T> PositionTile<T> {
         self.nv
     }
 
-    /// Positions in all: `nv` × lanes.
+    /// All positions: `nv` × lanes.
     #[cfg(test)]
     pub fn positions(&self) -> usize {
         self.positions
@@ -90,10 +98,11 @@ impl<T> PositionTile<T> {
 }
 
 impl<T: Compute> PositionTile<T> {
-    /// `panel` is `[channel][tap][mr]`; `out` gets `mr` rows of `positions`, `out_stride` apart.
+    /// Computes a tile. `panel` is `[channel][tap][mr]`. `out` receives `mr` rows of `positions`
+    /// elements, `out_stride` apart.
     ///
     /// # Panics
-    /// When a slice is shorter than what the tile reads or writes.
+    /// A slice is shorter than the range that the tile reads or writes.
     #[inline]
     pub fn run(&self, panel: &[T], source: &Source<T>, start: Start<T>, out: &mut [T], out_stride: usize) {
         assert!(panel.len() >= product([source.channels, source.taps.len(), self.mr]));
@@ -102,14 +111,16 @@ impl<T: Compute> PositionTile<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.mr);
         }
-        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
+        // the entry's contract.
         unsafe { (self.entry)(panel, source, start, out, out_stride) }
     }
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·MR` elements, `source` all it reaches with `NV·LANES`
-/// elements a tap, `out` `MR` rows of `NV·LANES`, a bias `MR` values.
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·MR` elements. `source` holds all
+/// that it reaches with `NV·LANES` elements per tap. `out` holds `MR` rows of `NV·LANES` elements.
+/// A bias holds `MR` values.
 #[inline(always)]
 pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
     panel: &[V::Lane],
@@ -118,8 +129,9 @@ pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
     out: &mut [V::Lane],
     out_stride: usize,
 ) {
-    // SAFETY: `a` walks `channels·taps·MR` elements of the panel; `b` stays within the source's reach; rows of `out` are
-    // within it: all by this function's contract.
+    // SAFETY: by this function's contract, the panel holds the `channels·taps·MR` elements that are
+    // read in order, all reads of the source are within its reach, and the rows of `out` are within
+    // `out`.
     unsafe {
         let mut acc = match start {
             Start::Bias(bias) => {
@@ -148,13 +160,18 @@ pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
     }
 }
 
-/// The accumulators with all (channel, tap) products of a source, under the given taps, added. They come and go by value: behind a reference they were
-/// kept in memory from channel to channel, which took as long as the products did. If `in_halves`, every other tap has accumulators of its own, as far as there
-/// are registers for them: chains are half as long. Vectors of positions follow each other, but for the last one, which begins at position `last`.
+/// Adds all (channel, tap) products of a source, with the given taps, to the accumulators and
+/// returns them.
+///
+/// Accumulators are passed by value: behind a reference, the compiler keeps them in memory from
+/// channel to channel.
+/// If `in_halves` and the registers suffice, every second tap uses other accumulators, which halves
+/// the length of the dependency chains.
+/// The vectors of positions are adjacent, except that the last one begins at position `last`.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `a` has `channels·taps·MR` readable elements, the source all it reaches with `NV·LANES` elements a tap;
-/// `last` is at most `(NV - 1)·LANES`.
+/// The CPU has `V`'s instruction set. `a` has `channels·taps·MR` readable elements. The source
+/// holds all that it reaches with `NV·LANES` elements per tap. `last` is at most `(NV - 1)·LANES`.
 #[inline(always)]
 unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     mut acc: [[V; NV]; MR],
@@ -170,7 +187,8 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
             channel = channel.wrapping_add(*tap);
             if MR >= FEWEST_TO_FETCH && source.ahead {
                 for _ in 0..source.channels {
-                    // a vector that straddles two cache lines has the first already
+                    // A vector may straddle two cache lines. Its first line has been fetched already,
+                    // so fetch that of its last lane.
                     for v in NV..2 * NV {
                         prefetch(channel.wrapping_add((v + 1) * V::LANES - 1));
                     }
@@ -218,10 +236,10 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     acc
 }
 
-/// Rows of a tile from which on there is time to fetch a vector of the next one (32 to 1 channels on 256×256 positions took 1.14 times as long, Zen 4).
+/// The fewest rows of a tile that leave time to prefetch the next tile's vectors.
 const FEWEST_TO_FETCH: usize = 6;
 
-/// Whether registers hold twice so many accumulators, and four operands.
+/// Whether the registers hold twice this many accumulators and four operands.
 pub(crate) const fn room_for_halves<V: Vector>(mr: usize, nv: usize) -> bool {
     2 * mr * nv + 4 <= V::REGISTERS
 }
@@ -229,7 +247,8 @@ pub(crate) const fn room_for_halves<V: Vector>(mr: usize, nv: usize) -> bool {
 /// One (channel, tap): `NV` vectors of positions times `MR` scalars.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `a` has `MR` readable elements, `b` `NV·LANES`; `last` is at most `(NV - 1)·LANES`.
+/// The CPU has `V`'s instruction set. `a` has `MR` readable elements and `b` has `NV·LANES`. `last`
+/// is at most `(NV - 1)·LANES`.
 #[inline(always)]
 unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
     acc: &mut [[V; NV]; MR],
@@ -254,24 +273,25 @@ unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
 pub(crate) struct PhaseOperand<'a, T> {
     /// `[channel][tap][mr]`.
     pub panel: &'a [T],
-    /// What to add to the source's index for each tap.
+    /// The offset of each tap from the source's index.
     pub taps: &'a [usize],
-    /// Input channels whose products are one chain of the sum, at most; longer sums are made in parts.
+    /// The most input channels whose products form one chain. Longer sums are computed in parts.
     pub chain: usize,
-    /// Whether the sum is made in two chains, every other tap in each, if it is not made in parts. Only tiles with [`RowTile::halves`] do so.
+    /// Whether a sum that is not computed in parts uses two chains for alternating taps. Only tiles
+    /// with [`RowTile::halves`] do so.
     pub in_halves: bool,
 }
 
-/// The cells that row tiles write of each output channel: runs of as many.
+/// The output elements that row tiles write per output channel: runs of equal length.
 #[derive(Clone, Debug)]
 pub(crate) struct StridedRuns {
-    /// The first one's, in the channel's slice.
+    /// The range of the first run in the channel's slice.
     pub cells: Range<usize>,
-    /// How many there are.
+    /// Number of runs.
     pub count: usize,
-    /// Cells from one run's first to the next one's.
+    /// Output elements from the start of a run to that of the next.
     pub step: usize,
-    /// Positions between them in the source.
+    /// Positions from a run to the next in the source.
     pub pitch: usize,
 }
 
@@ -283,10 +303,11 @@ type RowEntry<T> = unsafe fn(
     runs: &StridedRuns,
 );
 
-/// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases, interleaved in registers and written straight to
-/// output rows.
+/// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases.
 ///
-/// Holding one is proof that the CPU has its instruction set.
+/// The phases are interleaved in registers and stored directly to output rows.
+///
+/// A value of this type is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct RowTile<T: 'static> {
     phases: usize,
@@ -299,7 +320,8 @@ pub(crate) struct RowTile<T: 'static> {
 
 impl<T> RowTile<T> {
     /// # Safety
-    /// `entry` is [`row_tile`] of so many `phases` and `mr` × `nv` vectors, together `positions`, and is entered where the CPU has its instruction set only.
+    /// `entry` is [`row_tile`] of `phases` phases and `mr` × `nv` vectors, which are `positions`
+    /// positions. It is only called if the CPU has its instruction set.
     pub(crate) const unsafe fn new(
         phases: usize,
         (mr, nv): (usize, usize),
@@ -326,23 +348,28 @@ impl<T> RowTile<T> {
         self.nv
     }
 
-    /// Positions in all: `nv` × lanes.
+    /// All positions: `nv` × lanes.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Whether it can make sums in two chains; if so, tiles of fewer vectors can.
+    /// Whether it can compute sums in two chains. If so, tiles with fewer vectors can too.
     pub fn halves(&self) -> bool {
         self.halves
     }
 }
 
 impl<T: Compute> RowTile<T> {
-    /// Writes some cells of `channels`, at most `mr` slices of equal length: of each run whole tiles, and one for those that are left, whose cells beyond are computed
-    /// and dropped. The source's base is the position of the first cell, and its own taps are not used.
+    /// Computes runs of output elements of `channels`, which are at most `mr` slices.
+    ///
+    /// Each run is computed in whole tiles, then in one tile for the remainder, which computes and
+    /// drops the elements beyond the run.
+    /// The source's base is the position of the first output element. The source's own taps are
+    /// ignored.
     ///
     /// # Panics
-    /// When a slice is shorter than what the tiles read, or cells don't fit.
+    /// A slice is shorter than the range that the tiles read, or the runs are not within the
+    /// channels.
     #[inline]
     pub fn run(
         &self,
@@ -365,12 +392,14 @@ impl<T: Compute> RowTile<T> {
         }
         let end = reach([(runs.count - 1, runs.step), (runs.cells.end, 1)]);
         assert!(channels.iter().all(|channel| end <= channel.len()));
-        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
+        // the entry's contract.
         unsafe { (self.entry)(phases, source, bias, channels, runs) }
     }
 }
 
-/// The accumulators with the sum of a phase added, in as many chains as it asks for.
+/// Adds the sum of a phase to the accumulators, in as many chains as the phase asks for, and
+/// returns them.
 ///
 /// # Safety
 /// That of [`accumulate`], for the phase's panel and taps.
@@ -382,7 +411,8 @@ unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
     last: usize,
 ) -> [[V; NV]; MR] {
     let panel = phase.panel.as_ptr();
-    // SAFETY: this function's contract, and parts of the source's channels have as many of the panel's weights.
+    // SAFETY: this function's contract. Each part of the source's channels uses the weights of the
+    // same channels of the panel.
     unsafe {
         if source.channels <= phase.chain {
             return accumulate(acc, panel, source, (phase.taps, phase.in_halves), last);
@@ -403,9 +433,11 @@ unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to four, whose panels hold `channels·taps·MR` elements; `source` holds all it reaches with
-/// as many positions a tap of any phase as whole tiles of `NV·LANES` have that cover each run; a bias `MR` values; there are at most `MR` channels, which have the
-/// cells of all runs.
+/// The CPU has `V`'s instruction set. There are `S` phases, and `S` is a power of two up to four.
+/// The phases' panels hold `channels·taps·MR` elements.
+/// For each tap of each phase, `source` holds all positions of the whole tiles of `NV·LANES` that
+/// cover each run.
+/// A bias holds `MR` values. There are at most `MR` channels, and each holds all runs.
 #[inline(always)]
 pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
     phases: &[PhaseOperand<V::Lane>],
@@ -420,10 +452,12 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
         let mut source = Source { base: source.base + i * runs.pitch, ..*source };
         let mut at = cells.start;
         while at < cells.end {
-            // The last vector ends where the cells do, on positions of the one before it where they are not whole vectors.
+            // The last vector ends where the run does. If the remainder is not whole vectors, the last
+            // vector overlaps the one before.
             let left = cells.end - at;
             let last = left.div_ceil(S).saturating_sub(V::LANES).min((NV - 1) * V::LANES);
-            // SAFETY: panels, source and bias by this function's contract; what is stored goes as far as the cells do.
+            // SAFETY: panels, source and bias by this function's contract. All stores end at or before
+            // the end of the run.
             unsafe {
                 let mut acc = [[[V::splat(V::Lane::ZERO); NV]; MR]; S];
                 for s in 0..S {
@@ -450,7 +484,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                         }
                     }
                 } else {
-                    // in memory, from which channels are picked as they come
+                    // A copy in memory, as it is indexed by a variable channel.
                     let rest = acc;
                     for (m, channel) in channels.iter_mut().enumerate().take(MR) {
                         let to = &mut channel[at..cells.end];
@@ -480,7 +514,7 @@ type ChannelEntry<T> = unsafe fn(
 
 /// A tile of `positions` × `nv` vectors of output channels.
 ///
-/// Holding one is proof that the CPU has its instruction set.
+/// A value of this type is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct ChannelTile<T: 'static> {
     positions: usize,
@@ -491,7 +525,8 @@ pub(crate) struct ChannelTile<T: 'static> {
 
 impl<T> ChannelTile<T> {
     /// # Safety
-    /// `entry` is [`channel_tile`] of so many `positions` and `nv` vectors, together `channels`, and is entered where the CPU has its instruction set only.
+    /// `entry` is [`channel_tile`] of `positions` positions and `nv` vectors, which are `channels`
+    /// channels. It is only called if the CPU has its instruction set.
     pub(crate) const unsafe fn new(positions: usize, nv: usize, channels: usize, entry: ChannelEntry<T>) -> Self {
         ChannelTile { positions, nv, channels, entry }
     }
@@ -506,18 +541,20 @@ impl<T> ChannelTile<T> {
         self.nv
     }
 
-    /// Output channels in all: `nv` × lanes.
+    /// All output channels: `nv` × lanes.
     pub fn channels(&self) -> usize {
         self.channels
     }
 }
 
 impl<T: Compute> ChannelTile<T> {
-    /// `panel` is `[tap][channel][nv·lanes]`; position `p` of the tile is read `p · position_stride` elements from the source's
-    /// base; `out` gets `positions` rows of `channels`, `out_stride` apart.
+    /// Computes a tile. `panel` is `[tap][channel][nv·lanes]`.
+    ///
+    /// Position `p` of the tile is read `p · position_stride` elements after the source's base.
+    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart.
     ///
     /// # Panics
-    /// When a slice is shorter than what the tile reads or writes.
+    /// A slice is shorter than the range that the tile reads or writes.
     #[inline]
     pub fn run(
         &self,
@@ -534,14 +571,16 @@ impl<T: Compute> ChannelTile<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.channels);
         }
-        // SAFETY: the CPU has the instruction set, as the tile exists; the assertions above are the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
+        // the entry's contract.
         unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
     }
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements, `source` all it reaches with up to `P - 1`
-/// position strides added, `out` `P` rows of `NV·LANES`, a bias `NV·LANES` values.
+/// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements. `source`
+/// holds all that it reaches with up to `P - 1` position strides added. `out` holds `P` rows of
+/// `NV·LANES` elements. A bias holds `NV·LANES` values.
 #[inline(always)]
 pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
@@ -551,8 +590,9 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     out: &mut [V::Lane],
     out_stride: usize,
 ) {
-    // SAFETY: `b` walks `channels·taps·NV·LANES` elements of the panel; every scalar read is within the source's reach; rows
-    // of `out` are within it: all by this function's contract.
+    // SAFETY: by this function's contract, the panel holds the `channels·taps·NV·LANES` elements
+    // that are read in order, every scalar read is within the source's reach, and the rows of `out`
+    // are within `out`.
     unsafe {
         let mut acc = match start {
             Start::Bias(bias) => {
@@ -564,14 +604,15 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
         let mut b = panel.as_ptr();
         let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * position_stride));
         if source.channels == 1 {
-            // one loop over the taps: each has nothing of its own to set up
+            // A single loop over the taps: with one channel, a loop nest would need setup per tap.
             let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base));
             for tap in source.taps {
                 acc = channel_step(acc, b, &rows, *tap);
                 b = b.wrapping_add(NV * V::LANES);
             }
         } else {
-            // taps outside: one index serves all positions in the inner loop, which leaves registers for their pointers
+            // Taps are the outer loop: one index then serves all positions of the inner loop, which
+            // leaves registers for the pointers.
             for tap in source.taps {
                 let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base + tap));
                 let mut at = 0;
@@ -595,10 +636,11 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     }
 }
 
-/// One (channel, tap): `NV` vectors of weights times a scalar of each of `P` positions.
+/// One (channel, tap): `NV` vectors of weights times one scalar per position.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `b` has `NV` readable vectors, each row an element at `at`.
+/// The CPU has `V`'s instruction set. `b` has `NV` readable vectors. Each row has an element at
+/// `at`.
 #[inline(always)]
 unsafe fn channel_step<V: Vector, const P: usize, const NV: usize>(
     mut acc: [[V; NV]; P],

@@ -1,4 +1,5 @@
-//! Copies of rows with zeros around them: what a call of `memcpy` for each short row costs more than the row does.
+//! Copies of rows with zeros around them. For short rows, a call to `memcpy` per row would cost
+//! more than the copy.
 
 use crate::compute::Compute;
 use crate::simd::vector::{Vector, covering};
@@ -6,39 +7,44 @@ use crate::simd::vector::{Vector, covering};
 /// Rows to copy, and the zeros around each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
-    /// How many.
+    /// Number of rows.
     pub count: usize,
-    /// Elements of one.
+    /// Elements per row.
     pub width: usize,
-    /// Elements from the begin of one to that of the next.
+    /// Elements from the start of a row to that of the next.
     pub step: usize,
-    /// Zeros before each; those behind it fill the row that is written.
+    /// Zeros before each row. The rest of the written row is filled with zeros too.
     pub before: usize,
 }
 
-/// Rows to split, their even elements from the odd ones.
+/// Rows whose even and odd elements are split.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SplitRows {
-    /// How many.
+    /// Number of rows.
     pub count: usize,
-    /// Elements from the begin of one to that of the next.
+    /// Elements from the start of a row to that of the next.
     pub step: usize,
-    /// Even and odd elements of one.
+    /// Even and odd elements per row.
     pub widths: [usize; 2],
-    /// Zeros before them; those behind them fill the row that is written.
+    /// Zeros before the even and the odd elements. The rest of the written row is filled with zeros
+    /// too.
     pub before: [usize; 2],
 }
 
-/// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`, all else of `to`'s rows zero.
+/// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`. All other elements of `to`'s
+/// rows are zero.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. `from` holds all rows, `to` is as many of `pitch` elements; `before + width` is at most `pitch`.
+/// The CPU has `V`'s instruction set. `from` holds all rows. `to` is `count` rows of `pitch`
+/// elements. `before + width` is at most `pitch`.
 #[inline(always)]
 pub(crate) unsafe fn padded_rows<V: Vector>(from: &[V::Lane], rows: &Rows, to: &mut [V::Lane], pitch: usize) {
     let Rows { count, width, step, before } = *rows;
     for r in 0..count {
-        // SAFETY: by this function's contract both rows are within their slices. Vectors are read where all of them is in the slice, and written
-        // within the row, or, where rows are shorter than one, where all of it is within `to`: what that overwrites is still to be written.
+        // SAFETY: by this function's contract both rows are within their slices.
+        // A row of at least one vector is read and written in vectors within the row.
+        // A shorter row is copied as one vector only if that vector is within both slices. It may
+        // overwrite later elements of `to`, all of which are written afterwards.
         unsafe {
             let source = from.as_ptr().add(r * step);
             let row = to.as_mut_ptr().add(r * pitch);
@@ -60,10 +66,12 @@ pub(crate) unsafe fn padded_rows<V: Vector>(from: &[V::Lane], rows: &Rows, to: &
     }
 }
 
-/// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` zero and one and each row `r`, all else of the rows of `to` zero.
+/// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` in `0..2` and each row `r`.
+/// All other elements of `to`'s rows are zero.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. `from` holds all that is read, each of `to` is as many rows of `pitch` elements; what is written to a row fits it.
+/// The CPU has `V`'s instruction set. `from` holds all elements that are read. Each slice of `to`
+/// is `count` rows of `pitch` elements. `before[s] + widths[s]` is at most `pitch`.
 #[inline(always)]
 pub(crate) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, to: [&mut [V::Lane]; 2], pitch: usize) {
     let SplitRows { count, step, widths, before } = *rows;
@@ -71,9 +79,12 @@ pub(crate) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, t
     let to = to.map(|to| to.as_mut_ptr());
     let both = widths[0].min(widths[1]);
     for r in 0..count {
-        // SAFETY: by this function's contract all rows are within their slices. Vectors are made of two whole ones: that the row holds, as many even as odd
-        // elements, or, where rows are shorter than one, that the slice holds. Those are written where all of them is within `to`: what that overwrites is
-        // still to be written.
+        // SAFETY: by this function's contract all rows are within their slices.
+        // Two whole vectors are read at a time: within the row if it has a vector of both even and odd
+        // elements, else only if they are within `from`.
+        // In the first case they are stored within the rows. In the second case they are stored only if
+        // each is within `to`. It may overwrite later elements of `to`, all of which are written
+        // afterwards.
         unsafe {
             let source = from.as_ptr().add(r * step);
             let targets = [0, 1].map(|s| to[s].add(r * pitch + before[s]));
@@ -116,7 +127,7 @@ unsafe fn zero<T: Compute>(to: *mut T, count: usize) {
             0 => {}
             1 => to.write(T::ZERO),
             2 => to.cast::<[T; 2]>().write([T::ZERO; 2]),
-            // a call of `memset`, which for fewer costs more than they do
+            // This becomes a call to `memset`, which costs more than the stores above.
             _ => (0..count).for_each(|i| to.add(i).write(T::ZERO)),
         }
     }

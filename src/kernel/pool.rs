@@ -1,9 +1,9 @@
-//! The largest values of windows.
+//! Max pooling: the largest value of each window.
 
 use crate::compute::Compute;
 use crate::kernel::elementwise::larger;
 
-/// Windows along an axis.
+/// The windows along an axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolAxis {
     /// Sizes of the input and of the output.
@@ -13,12 +13,13 @@ pub(crate) struct PoolAxis {
     /// At least one.
     pub stride: usize,
     pub dilation: usize,
-    /// Positions before the input that windows begin at.
+    /// Positions before the input at which the first window begins.
     pub pad: usize,
 }
 
 impl PoolAxis {
-    /// The output positions whose windows' tap `k` meets the input, and the input position that the first of them meets.
+    /// The output positions whose tap `k` is inside the input, and the input position that tap `k`
+    /// of the first of them reads.
     fn met(&self, k: usize) -> (std::ops::Range<usize>, usize) {
         let tap = k * self.dilation;
         // 0 <= o·stride + tap - pad < input
@@ -28,8 +29,10 @@ impl PoolAxis {
     }
 }
 
-/// The windows of a plane, whose axes are given outermost first. `rows` has room for what is left of the inner axes of an input position, for each axis but the last. What is
-/// not a number is no value, and a window of none has the least number.
+/// Pools a plane, whose axes are given outermost first.
+///
+/// For each axis but the last, `rows` has room for the inner axes of one input position.
+/// NaN is ignored. A window without any value gives the least number.
 #[inline(always)]
 pub(crate) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
     match (axes, rows) {
@@ -56,7 +59,7 @@ pub(crate) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows
     }
 }
 
-/// More axes than are inlined.
+/// Pools more axes than are inlined.
 fn pool_of<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
     pool(axes, from, to, rows)
 }

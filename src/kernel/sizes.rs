@@ -1,23 +1,25 @@
-//! What planning looks at of a set of kernels.
+//! The properties of a set of kernels that planning uses.
 
-/// The sizes of the kernels for one element type, on one instruction set, which the CPU need not have.
+/// The kernel sizes for one element type and one instruction set. The CPU need not have the
+/// instruction set.
 pub(crate) struct KernelSizes {
-    /// Elements of a vector.
+    /// Lanes per vector.
     pub lanes: usize,
-    /// Whether loads can leave out lanes at no cost.
+    /// Whether masked loads are as fast as full ones.
     pub masks: bool,
-    /// Whether lanes are picked by instructions of their own.
+    /// Whether there are instructions for lane gathers.
     pub picks: bool,
     /// `(mr, nv)` of every position tile.
     pub position_tiles: Vec<(usize, usize)>,
-    /// `(mr, nv)` of every tile that interleaves one, two or four phases.
+    /// `(mr, nv)` of every row tile that interleaves one, two or four phases.
     pub(crate) row_tiles: [Vec<(usize, usize)>; 3],
     /// `(positions, nv)` of every channel tile.
     pub channel_tiles: Vec<(usize, usize)>,
 }
 
 impl KernelSizes {
-    /// `(mr, nv)` of every tile that interleaves that many phases; none where phases are not interleaved in registers.
+    /// `(mr, nv)` of every row tile that interleaves `phases` phases. Empty if phases are not
+    /// interleaved in registers.
     pub fn row_tiles(&self, phases: usize) -> &[(usize, usize)] {
         match phases {
             1 | 2 | 4 => &self.row_tiles[phases.ilog2() as usize],

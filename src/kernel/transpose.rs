@@ -1,13 +1,18 @@
-//! Transposition by squares of as many vectors as a vector has lanes, and the placing of cells.
+//! Register transposes, and copies of strided pixels.
+//!
+//! A register transpose transposes as many vectors as a vector has lanes.
 
 use crate::simd::vector::{MOST_LANES, Vector, covering, interleave};
 
-/// `to[j][first + i] = from[starts[i] + j]`: a run of cells, `LANES` elements each, becomes rows. Rows that are not there are dropped. With `streamed`, rows whose
-/// vectors are aligned alike are written past the caches.
+/// `to[j][first + i] = from[starts[i] + j]`: a run of pixels of `LANES` elements each becomes rows.
+///
+/// If there are fewer rows than lanes, the excess is dropped. With `streamed`, rows whose vectors
+/// all have the same alignment are stored past the caches.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; there are at least `LANES` starts, from each of which `from` holds `LANES` elements; each of the rows, at
-/// most `LANES`, holds `first` elements and one more for each start.
+/// The CPU has `V`'s instruction set. There are at least `LANES` starts, and `from` holds `LANES`
+/// elements from each of them on. There are at most `LANES` rows. Each holds `first` elements plus
+/// one per start.
 #[inline(always)]
 pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     from: &[V::Lane],
@@ -19,14 +24,16 @@ pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     let ahead = to.first().map_or(0, |row| before_aligned::<V>(&row[first..]));
     let streamed = streamed && V::STREAMS && to.iter().all(|row| before_aligned::<V>(&row[first..]) == ahead);
     let last = starts.len() - LANES;
-    // SAFETY: squares end where the starts do; streamed are those that begin whole vectors behind the first aligned element, and what else is stored
-    // over their memory is stored before them. The rest is this function's contract.
+    // SAFETY: no transpose exceeds the starts. Streamed transposes begin a whole number of vectors
+    // after the first aligned element. All ordinary stores that overlap a streamed one come before
+    // it. The rest is this function's contract.
     unsafe {
         if !streamed {
             covering(starts.len(), LANES).for_each(|at| square::<V, LANES, false>(from, starts, at, to, first));
             return;
         }
-        // the ends, where they are not among the aligned squares, and before those: what is streamed may not be touched before the fence
+        // The unaligned ends come before the aligned transposes, as streamed memory may not be accessed
+        // before the fence.
         for at in [0, last] {
             if at < ahead || !(at - ahead).is_multiple_of(LANES) {
                 square::<V, LANES, false>(from, starts, at, to, first);
@@ -37,10 +44,11 @@ pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     }
 }
 
-/// The square of `LANES` cells from cell `at` on.
+/// Transposes the `LANES` pixels from pixel `at` on.
 ///
 /// # Safety
-/// As [`cells_to_rows`]; there are `LANES` starts from `at` on; if `STREAMED`, all rows are aligned there.
+/// As [`cells_to_rows`]. There are `LANES` starts from `at` on. If `STREAMED`, all rows are aligned
+/// there.
 #[inline(always)]
 unsafe fn square<V: Vector, const LANES: usize, const STREAMED: bool>(
     from: &[V::Lane],
@@ -51,23 +59,23 @@ unsafe fn square<V: Vector, const LANES: usize, const STREAMED: bool>(
 ) {
     // SAFETY: this function's contract.
     unsafe {
-        // the interleaving of as many runs as a run is long is their transpose
+        // Interleaving as many vectors as there are lanes is a transpose.
         let columns: [V; LANES] =
             interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
         store_square::<V, LANES, STREAMED>(columns, to, first + at);
     }
 }
 
-/// Elements before the first one that is at a multiple of a vector's size.
+/// The number of elements before the first one whose address is a multiple of a vector's size.
 #[inline(always)]
 fn before_aligned<V: Vector>(row: &[V::Lane]) -> usize {
     (row.as_ptr().addr() / size_of::<V::Lane>()).wrapping_neg() % V::LANES
 }
 
-/// Writes a vector to each of the rows that are there, from element `at` on.
+/// Writes one vector to each existing row, at element `at`.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; each row holds a vector from there on, and those that are streamed are aligned.
+/// The CPU has `V`'s instruction set. Each row holds a vector there. If `STREAMED`, it is aligned.
 #[inline(always)]
 unsafe fn store_square<V: Vector, const LANES: usize, const STREAMED: bool>(
     columns: [V; LANES],
@@ -82,17 +90,19 @@ unsafe fn store_square<V: Vector, const LANES: usize, const STREAMED: bool>(
         }
     };
     match <&mut [&mut [V::Lane]; LANES]>::try_from(&mut *to) {
-        // a number that the compiler knows: the columns stay in registers
+        // The compiler knows this number of rows, so the columns stay in registers.
         Ok(to) => to.iter_mut().zip(columns).for_each(store),
         Err(_) => to.iter_mut().zip(columns).for_each(store),
     }
 }
 
-/// `to[r·to_step + c] = from[c·from_step + r]` for `rows` × `columns`. Columns behind the last, up to a whole vector, get what the last one has.
+/// `to[r·to_step + c] = from[c·from_step + r]` for `rows` × `columns`. Columns after the last one,
+/// up to a whole vector, receive copies of the last one.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; there are a row and a column; `from` holds what is read, at least a vector for each column; `to` holds whole
-/// vectors of columns for each row.
+/// The CPU has `V`'s instruction set. There are at least one row and one column. `from` holds all
+/// elements that are read, at least a vector per column. `to` holds whole vectors of columns for
+/// each row.
 #[inline(always)]
 pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
     from: &[V::Lane],
@@ -103,7 +113,9 @@ pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
 ) {
     for c in (0..columns).step_by(LANES) {
         for at in covering(rows.max(LANES), LANES) {
-            // SAFETY: squares end where the rows do, or hold more than them, and columns are clamped to the last; the rest is this function's contract.
+            // SAFETY: a transpose ends where the rows do, or there are fewer rows than lanes and `from`
+            // holds a vector per column. Column indices are clamped to the last column. The rest is
+            // this function's contract.
             unsafe {
                 let from = from.as_ptr().add(c * from_step + at);
                 let square: [V; LANES] = if c + LANES <= columns {
@@ -113,11 +125,12 @@ pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
                 };
                 let to = to.as_mut_ptr().add(at * to_step + c);
                 if (1..=LANES / 4).contains(&(at % LANES)) {
-                    // a last square of few rows that no other has: what only the others need is not computed
+                    // The last transpose has few rows that no other one has. Storing only those lets
+                    // the compiler skip the others.
                     let few = square.into_iter().enumerate().skip(LANES - LANES / 4);
                     few.for_each(|(j, cell)| cell.store(to.add(j * to_step)));
                 } else if rows >= LANES {
-                    // a number that the compiler knows: the square stays in registers
+                    // The compiler knows this number of rows, so the transpose stays in registers.
                     square.into_iter().enumerate().for_each(|(j, cell)| cell.store(to.add(j * to_step)));
                 } else {
                     square.into_iter().enumerate().take(rows).for_each(|(j, cell)| cell.store(to.add(j * to_step)));
@@ -130,8 +143,9 @@ pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
 /// `to[i·n + r] = from[r][i]` for the `n` rows of `from`.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `S` is a power of two up to sixteen; there are up to `S` rows and more than half as many, of at least `to.len() / n`
-/// elements, and `to` holds a whole number of runs of `n`.
+/// The CPU has `V`'s instruction set. `S` is a power of two up to sixteen. `n` is more than `S / 2`
+/// and at most `S`. Each row holds at least `to.len() / n` elements. `n` divides the length of
+/// `to`.
 #[inline(always)]
 pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]], to: &mut [V::Lane]) {
     let rows = from.len();
@@ -142,15 +156,16 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
         }
         return;
     }
-    // a vector of `S` interleaved rows, without the places of those that are not there
+    // The lanes of a vector of `S` interleaved rows, without those of the missing rows.
     let present = V::LANES / S * rows;
     const { assert!(V::LANES <= MOST_LANES) }
     let lanes: [u32; MOST_LANES] =
         std::array::from_fn(|i| if i < present { (i / rows * S + i % rows) as u32 } else { 0 });
     let end = to.len();
     for at in covering(count, V::LANES) {
-        // SAFETY: by this function's contract, as vectors end where the rows do. What a vector writes behind its own elements, the next one overwrites, and
-        // nothing is written behind the end.
+        // SAFETY: by this function's contract, as vectors end where the rows do. A store may write
+        // beyond the lanes of present rows. The next store overwrites that excess, and no store goes
+        // beyond the end of `to`.
         unsafe {
             let runs: [V; S] =
                 interleave(std::array::from_fn(|r| V::load(from.get_unchecked(r.min(rows - 1)).as_ptr().add(at))));
@@ -171,11 +186,13 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
     }
 }
 
-/// `to[i·to_step + j] = from[i·from_step + j]` for `count` cells `i` of `size` elements. What is between cells stays. With `streamed`, cells of whole aligned
-/// vectors are written past the caches.
+/// `to[i·to_step + j] = from[i·from_step + j]` for `count` pixels `i` of `size` elements.
+///
+/// Elements between the pixels keep their values. With `streamed`, pixels of whole aligned vectors
+/// are stored past the caches.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; `from` and `to` hold the cells.
+/// The CPU has `V`'s instruction set. `from` and `to` hold the pixels.
 #[inline(always)]
 pub(crate) unsafe fn placed_cells<V: Vector>(
     from: &[V::Lane],
@@ -187,7 +204,8 @@ pub(crate) unsafe fn placed_cells<V: Vector>(
 ) {
     let whole = [before_aligned::<V>(to), to_step % V::LANES, size % V::LANES] == [0; 3];
     if streamed && V::STREAMS && whole {
-        // SAFETY: whole vectors of cells, by this function's contract, aligned by the condition.
+        // SAFETY: pixels are whole vectors. They are within the slices by this function's contract, and
+        // aligned by the condition above.
         unsafe {
             for i in 0..count {
                 let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
@@ -204,7 +222,8 @@ pub(crate) unsafe fn placed_cells<V: Vector>(
         return;
     }
     for i in 0..count {
-        // SAFETY: of a cell, no more than its elements are read and written, by this function's contract.
+        // SAFETY: only a pixel's own elements are read and written, and the slices hold them by this
+        // function's contract.
         unsafe {
             let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
             if size < V::LANES {
@@ -216,11 +235,15 @@ pub(crate) unsafe fn placed_cells<V: Vector>(
     }
 }
 
-/// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i`: rows become cells, `step` elements apart. What is between cells stays.
+/// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i`: rows become pixels, `step`
+/// elements apart.
+///
+/// Elements between the pixels keep their values.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set; there are one to `LANES` starts, from each of which `from` holds `count` elements rounded up to whole vectors;
-/// `to` holds as many elements as there are starts from each cell on.
+/// The CPU has `V`'s instruction set. There are one to `LANES` starts. From each of them on, `from`
+/// holds `count` elements rounded up to whole vectors. From each pixel on, `to` holds as many
+/// elements as there are starts.
 #[inline(always)]
 pub(crate) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
     from: &[V::Lane],
@@ -230,7 +253,8 @@ pub(crate) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
     step: usize,
 ) {
     for p in (0..count).step_by(LANES) {
-        // SAFETY: whole vectors are read by this function's contract; of a cell, as many elements are written as there are starts.
+        // SAFETY: whole vectors may be read by this function's contract. Per pixel, as many elements
+        // are written as there are starts.
         unsafe {
             let cells: [V; LANES] = interleave(std::array::from_fn(|j| {
                 V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p))
@@ -252,11 +276,11 @@ mod tests {
     const LANES: usize = 4;
 
     thread_local! {
-        /// Addresses of what was streamed and not fenced yet.
+        /// Addresses of elements that were streamed and not fenced yet.
         static STREAMED: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
     }
 
-    /// A portable vector that fails where memory is touched between a store past the caches and the fence.
+    /// A portable vector that panics on an access to streamed memory before the fence.
     #[derive(Clone, Copy)]
     struct Watched(Lanes<f32, LANES>);
 
@@ -266,7 +290,7 @@ mod tests {
         assert!(!streamed, "what is streamed is touched before the fence");
     }
 
-    // SAFETY: each method is that of `Lanes`, with checks before it.
+    // SAFETY: each method is that of `Lanes`, after some checks.
     unsafe impl Vector for Watched {
         type Lane = f32;
         const LANES: usize = LANES;
@@ -338,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Elements that begin at a vector's multiple and `ahead` elements before one.
+    /// The part of `room` that begins `ahead` elements before a multiple of a vector's size.
     fn from_alignment(room: &mut [f32], ahead: usize) -> &mut [f32] {
         let skip = before_aligned::<Watched>(room) + (LANES - ahead) % LANES;
         &mut room[skip..]
@@ -357,7 +381,8 @@ mod tests {
             let mut rooms = vec![vec![-1.0; count + 2 * LANES]; LANES];
             let mut rows: Vec<&mut [f32]> =
                 rooms.iter_mut().map(|room| &mut from_alignment(room, ahead)[..count]).collect();
-            // SAFETY: the portable vector needs no instruction set; `from` holds a vector from each start, and rows an element for each.
+            // SAFETY: the portable vector needs no instruction set. `from` holds a vector from each
+            // start on, and rows have one element per start.
             unsafe { cells_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
             assert!(is_fenced(), "{count} cells");
             for (j, row) in rows.iter().enumerate() {
@@ -378,7 +403,7 @@ mod tests {
             let from: Vec<f32> = (0..count * from_step).map(|i| i as f32).collect();
             let mut room = vec![-1.0; count * to_step + 2 * LANES];
             let to = from_alignment(&mut room, 0);
-            // SAFETY: the portable vector needs no instruction set, and both slices hold the cells.
+            // SAFETY: the portable vector needs no instruction set. Both slices hold the pixels.
             unsafe { placed_cells::<Watched>(&from, from_step, (count, size), to, to_step, true) };
             assert!(is_fenced());
             for (i, j) in (0..count).flat_map(|i| (0..size).map(move |j| (i, j))) {
@@ -387,13 +412,13 @@ mod tests {
         }
     }
 
-    /// Without this, the others would prove nothing.
+    /// Checks that the checks of the other tests work.
     #[test]
     #[should_panic(expected = "what is streamed is touched before the fence")]
     fn a_touch_before_the_fence_is_seen() {
         let mut room = [0f32; 4 * LANES];
         let to = from_alignment(&mut room, 0).as_mut_ptr();
-        // SAFETY: two vectors that overlap, both within the array.
+        // SAFETY: two overlapping vectors, both within the array.
         unsafe {
             Watched::splat(1.0).stream(to);
             Watched::splat(2.0).store(to.add(LANES - 1));

@@ -1,17 +1,25 @@
-//! Winograd's minimal filtering: two neighbouring results of two taps take three products instead of four, those of three taps four instead of six.
+//! Winograd's minimal filtering.
 //!
-//! For data `d`, taps `g` and products `m`, by multiplication of polynomials at the points 0, 1 and infinity (two taps), and -1 as well (three):
+//! Two adjacent results of two taps take three products instead of four. Two adjacent results of
+//! three taps take four instead of six.
+//!
+//! For data `d`, taps `g` and products `m`, the transforms follow from polynomial multiplication at
+//! the points 0, 1 and infinity (two taps), and also -1 (three taps):
 //!
 //! | taps | data | filter | results |
 //! |---|---|---|---|
 //! | 2 | `d0-d1, d1, d2-d1` | `g0, g0+g1, g1` | `m0+m1, m1+m2` |
-//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3` |
+//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3`
+//! |
 //!
-//! Each result is made of what its own taps read and of nothing else: errors scale with that, and what is not finite stays where it belongs. Larger tiles
-//! would take fewer products still, but have neither property. A tile of rows and columns is transformed along both; along an axis of one tap it has one
-//! result, of one product.
+//! Each result depends only on the data that its own taps read. Its error scales with those data,
+//! and non-finite values do not spread to other results. Larger tiles would take still fewer
+//! products, but have neither property.
+//!
+//! A tile of rows and columns is transformed along both axes. Along an axis of one tap, it has one
+//! result of one product.
 
-// index loops over constant ranges are what unrolls into registers
+// The compiler unrolls index loops over constant ranges into registers.
 #![expect(clippy::needless_range_loop)]
 
 use super::extent::reach;
@@ -19,38 +27,38 @@ use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
 use crate::simd::vector::{MOST_LANES, Vector};
 
-/// Taps of a tile along an axis, at most.
+/// The most taps of a tile along an axis.
 pub(crate) const MOST_TAPS: usize = 3;
 
-/// Results of a tile along an axis, at most.
+/// The most results of a tile along an axis.
 pub(crate) const MOST_RESULTS: usize = 2;
 
-/// Points of a tile along an axis, at most.
+/// The most points of a tile along an axis.
 const MOST_POINTS: usize = MOST_TAPS + MOST_RESULTS - 1;
 
-/// Results of a tile of so many taps along an axis.
+/// Results along an axis of a tile with `taps` taps.
 pub(crate) const fn results_of(taps: usize) -> usize {
     if taps < MOST_RESULTS { taps } else { MOST_RESULTS }
 }
 
-/// Products of such a tile, and inputs that it reads.
+/// Products along an axis of such a tile. Also the number of inputs that it reads.
 pub(crate) const fn points_of(taps: usize) -> usize {
     taps + results_of(taps) - 1
 }
 
-/// The data that tiles read: cells of channels.
+/// The data that tiles read: pixels of channels.
 #[derive(Clone, Copy)]
 pub(crate) struct TileData<'a, T> {
     pub cells: &'a [T],
-    /// For each tile, where its first cell begins.
+    /// Per tile, the index of its first pixel's first channel.
     pub starts: &'a [usize],
-    /// Elements to the next cell that a tile reads, along rows and columns of it.
+    /// Elements from a pixel to the next along the rows and the columns of a tile.
     pub steps: (usize, usize),
-    /// Channels, whole vectors.
+    /// Channels, a multiple of the lanes.
     pub channels: usize,
 }
 
-/// How transformed data, and products, lie: `[point][tile][channel]`.
+/// The layout of transformed data and of products: `[point][tile][channel]`.
 #[derive(Clone, Copy)]
 pub(crate) struct PointStrides {
     /// Elements between points.
@@ -72,7 +80,7 @@ pub(crate) type TransformProducts<T> = unsafe fn(
 
 /// The transforms of tiles of `rows` × `columns` taps.
 ///
-/// Holding one is proof that the CPU has its instruction set.
+/// A value of this type is proof that the CPU has its instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct TileTransforms<T: 'static> {
     pub(crate) rows: usize,
@@ -84,12 +92,12 @@ pub(crate) struct TileTransforms<T: 'static> {
 }
 
 impl<T: Compute> TileTransforms<T> {
-    /// Products of a tile.
+    /// Products per tile.
     fn points(&self) -> usize {
         points_of(self.rows) * points_of(self.columns)
     }
 
-    /// One past the last element of transformed data, or of products, whose last tile is `last`.
+    /// One past the last element of transformed data or products whose last tile is `last`.
     fn written(&self, last: usize, strides: PointStrides, channels: usize) -> usize {
         reach([(self.points() - 1, strides.point), (last, strides.tile), (channels, 1)])
     }
@@ -97,35 +105,44 @@ impl<T: Compute> TileTransforms<T> {
     /// Transforms the data of some tiles.
     ///
     /// # Panics
-    /// When channels are not whole vectors, or a slice is shorter than what is read or written.
+    /// The channels are not whole vectors, or a slice is shorter than the range that is read or
+    /// written.
     pub fn data(&self, data: &TileData<T>, to: &mut [T], strides: PointStrides) {
         let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
         let (down, along) = (points_of(self.rows) - 1, points_of(self.columns) - 1);
         let read = reach([(*furthest, 1), (down, data.steps.0), (along, data.steps.1), (data.channels, 1)]);
         assert!(data.channels.is_multiple_of(self.lanes) && read <= data.cells.len());
         assert!(self.written(last, strides, data.channels) <= to.len());
-        // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.data)(data, to, strides) }
     }
 
-    /// Transforms weights, element by element: `taps` are those of the rows and columns of a tile, equally many of each. `to` gets `point` elements for each
-    /// point, or fewer for the last.
+    /// Transforms weights element by element.
+    ///
+    /// `taps` are those of the rows and columns of a tile, with equally many weights each. `to`
+    /// receives `point` elements per point; the last point may have fewer.
     ///
     /// # Panics
-    /// When the number of taps is another than the tile's, or weights are not whole vectors, or `to` is too short.
+    /// The number of taps is not that of the tile, the weights are not whole vectors, or `to` is
+    /// too short.
     pub fn filter(&self, taps: &[&[T]], to: &mut [T], point: usize) {
         let len = taps.first().map_or(0, |tap| tap.len());
         assert!(taps.len() == self.rows * self.columns && taps.iter().all(|tap| tap.len() == len));
         assert!(len.is_multiple_of(self.lanes) && reach([(self.points() - 1, point), (len, 1)]) <= to.len());
-        // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.filter)(taps, to, point) }
     }
 
-    /// Makes results of products: those of a tile go to its four places, row by row, of which a tile with fewer results along an axis uses the first ones.
-    /// Returns whether all of them are finite.
+    /// Computes results from products and returns whether all of them are finite.
+    ///
+    /// The results of a tile are written to its four offsets in `places`, row by row. A tile with
+    /// fewer results along an axis uses the first ones.
     ///
     /// # Panics
-    /// When channels are not whole vectors, or a slice is shorter than what is read or written.
+    /// The channels are not whole vectors, or a slice is shorter than the range that is read or
+    /// written.
     pub fn products(
         &self,
         products: &[T],
@@ -143,13 +160,14 @@ impl<T: Compute> TileTransforms<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= channels);
         }
-        // SAFETY: the CPU has the instruction set, as the transforms exist; the assertions above are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.products)(products, strides, start, channels, places, to) }
     }
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The method has made sure of what it says.
+/// The CPU has `V`'s instruction set. The assertions of `TileTransforms::data` hold.
 #[inline(always)]
 pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>(
     data: &TileData<V::Lane>,
@@ -182,7 +200,7 @@ pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The method has made sure of what it says.
+/// The CPU has `V`'s instruction set. The assertions of `TileTransforms::filter` hold.
 #[inline(always)]
 pub(crate) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usize>(
     taps: &[&[V::Lane]],
@@ -213,7 +231,7 @@ pub(crate) unsafe fn transform_filter<V: Vector, const RY: usize, const RX: usiz
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The method has made sure of what it says.
+/// The CPU has `V`'s instruction set. The assertions of `TileTransforms::products` hold.
 #[inline(always)]
 pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: usize>(
     products: &[V::Lane],
@@ -233,7 +251,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
                 Start::Bias(bias) => V::load(bias.as_ptr().wrapping_add(c)),
                 Start::Add => zero,
             };
-            // a result times zero is zero, or else not a number
+            // A finite result times zero is zero. Any other is NaN.
             let mut zeros = zero;
             for (tile, places) in places.iter().enumerate() {
                 let from = products.as_ptr().wrapping_add(tile * strides.tile + c);

@@ -1,4 +1,4 @@
-//! Filters as strategies read them.
+//! Filter layouts: the order in which each strategy reads a filter's elements.
 
 use crate::element::{Element, dispatch_element};
 use crate::integers;
@@ -11,67 +11,90 @@ use std::borrow::Cow;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// The order that a strategy wants a filter's elements in. It depends on the spec and on the strategy, never on the
-/// input's shape, so one packed filter serves every shape that a plan with this layout is made for.
+/// The order of a packed filter's elements.
+///
+/// It depends on the spec and on the strategy, not on the input's shape.
+/// One packed filter therefore serves all plans with this layout, whatever their input shapes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FilterLayout {
-    /// As the spec's filter format has it.
+    /// The order of the spec's filter format.
     Plain,
-    /// `[group][panel of output channels][phase][input channel][tap of the phase][channel of the panel]`, channels missing in the last panel zero.
+    /// `[group][panel of output channels][phase][input channel][tap of the phase]`
+    /// `[channel of the panel]`
+    ///
+    /// Missing channels in the last panel are zero.
     Phases {
-        /// Output channels of a panel.
+        /// Output channels per panel.
         mr: usize,
-        /// Output channels of the last panel where `mr` does not divide them.
+        /// Output channels of the last panel if `mr` does not divide the output channels.
         tail_mr: usize,
     },
-    /// `[group][panel of output channels][phase][chunk of input channels][tap of the phase][input channel of the chunk][channel of the panel]`,
-    /// channels missing in the last panel zero.
+    /// `[group][panel of output channels][phase][chunk of input channels][tap of the phase]`
+    /// `[input channel of the chunk][channel of the panel]`
+    ///
+    /// Missing channels in the last panel are zero.
     Chunks {
-        /// Output channels of a panel.
+        /// Output channels per panel.
         width: usize,
         /// Output channels of the last panel.
         tail_width: usize,
-        /// Input channels of a chunk; the last one has what is left.
+        /// Input channels per chunk; the last chunk has the remainder.
         chunk: usize,
     },
-    /// `[group][panel of products][input channel][product of the panel]`, a product being an (output channel, kernel position) pair.
+    /// `[group][panel of products][input channel][product of the panel]`
+    ///
+    /// A product is an (output channel, kernel position) pair.
     Columns {
-        /// Products of a panel.
+        /// Products per panel.
         mr: usize,
-        /// Products of the last panel where `mr` does not divide them.
+        /// Products of the last panel if `mr` does not divide the products.
         tail_mr: usize,
     },
-    /// `[vector of output channels][phase][tap of the phase][input channel of a group][output channel of the vector]`, the output channels being those of all
-    /// groups, those missing in the last vector zero.
+    /// `[vector of output channels][phase][tap of the phase][input channel of a group]`
+    /// `[output channel of the vector]`
+    ///
+    /// The output channels are those of all groups, side by side.
+    /// Missing channels in the last vector are zero.
     Cells {
-        /// Output channels of a vector.
+        /// Output channels per vector.
         width: usize,
     },
-    /// For tile registers, `[group][panel of output channels][tap, phase by phase][block of input channels][part of a number][side of output channels][pair of input
-    /// channels][output channel][input channel of the pair]`, channels missing in the last panel or block zero. A filter with numbers that have no parts to multiply,
-    /// and any where the CPU has no tile registers, is left `[group][panel of output channels][phase][tap of the phase][input channel][channel of the panel]`.
+    /// For tile registers:
+    /// `[group][panel of output channels][tap, phase by phase][block of input channels][limb]`
+    /// `[side of output channels][pair of input channels][output channel]`
+    /// `[input channel of the pair]`
+    ///
+    /// Missing channels in the last panel or block are zero.
+    ///
+    /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
+    /// split.
+    /// Its order is then
+    /// `[group][panel of output channels][phase][tap of the phase][input channel]`
+    /// `[channel of the panel]`.
     Parts {
-        /// Output channels of a panel.
+        /// Output channels per panel.
         width: usize,
         /// Output channels of the last panel.
         tail_width: usize,
     },
-    /// `[group][panel of products][input channel][product of the panel]` with panels of whole vectors.
+    /// `[group][panel of products][input channel][product of the panel]`, with panels of whole
+    /// vectors.
     Vectors {
-        /// Products of a panel.
+        /// Products per panel.
         width: usize,
     },
 }
 
-/// Most channels or products of a panel: many times what any kernel has.
+/// The largest number of channels or products per panel. It is far above that of any kernel.
 const MOST_IN_PANEL: usize = 1 << 16;
 
 impl FilterLayout {
-    /// Refuses a layout with which a filter could not be packed whole.
+    /// Checks that a filter can be packed completely in this layout.
     ///
     /// # Errors
-    /// An empty or an oversized panel or chunk; for tile registers, a panel that is not made of whole sides.
+    /// An empty or oversized panel or chunk, or, for tile registers, a panel that is not made of
+    /// whole sides.
     pub(crate) fn check(&self, spec: &DeconvSpec) -> TractResult<()> {
         let (panels, chunk, unit) = match *self {
             FilterLayout::Plain => return Ok(()),
@@ -91,24 +114,28 @@ impl FilterLayout {
     }
 }
 
-/// A filter in some layout, in the element type that sums are computed in (but for floats in [`FilterLayout::Plain`]).
+/// A filter in some layout.
+///
+/// Its elements have the compute type, except that floats in [`FilterLayout::Plain`] keep their
+/// type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PackedFilter {
     layout: FilterLayout,
-    /// What it was packed for; its padding and formats of data don't matter.
+    /// The spec it was packed for. Its padding and data formats have no effect on the packing.
     spec: DeconvSpec,
-    /// Of the filter before it was packed.
+    /// The filter's type before packing.
     datum_type: DatumType,
     data: Arc<Tensor>,
-    /// Whether tile registers can multiply it: looked at for the layouts that they read, where the CPU has any.
+    /// Whether tile registers can multiply it. Only examined for the layouts that tile registers
+    /// read, on CPUs that have them.
     regular: bool,
 }
 
 impl PackedFilter {
-    /// Packs a filter whose shape is the spec's.
+    /// Packs a filter that has the spec's filter shape.
     ///
     /// # Errors
-    /// A spec that is not valid, a filter of another shape, or a layout that no strategy asks for.
+    /// An invalid spec, a filter of another shape, or a layout that no strategy uses.
     pub fn pack(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {
         spec.validate()?;
         layout.check(spec)?;
@@ -160,10 +187,10 @@ impl PackedFilter {
         Ok((data, regular))
     }
 
-    /// Refuses to be read as the filter of another spec, layout or element type.
+    /// Checks that this filter was packed for the given layout, element type and filter geometry.
     ///
     /// # Errors
-    /// One of them differs from what the filter was packed for.
+    /// One of them differs.
     pub(crate) fn check(&self, spec: &DeconvSpec, layout: &FilterLayout, datum_type: DatumType) -> TractResult<()> {
         let found = self.datum_type;
         ensure!(found == datum_type, "filter: datum_type={found:?}, the plan is for {datum_type:?}");
@@ -174,32 +201,34 @@ impl PackedFilter {
         bail!("filter: packed for \"{}\", the plan is for \"{spec}\"", self.spec)
     }
 
-    /// Whether it was packed in a layout for a spec that has the same filter.
+    /// Whether it was packed in this layout, for a spec that packs filters in the same way.
     pub(crate) fn is_for(&self, spec: &DeconvSpec, layout: &FilterLayout) -> bool {
         self.layout == *layout && self.spec.packs_like(spec)
     }
 
-    /// A spec that it was packed for.
+    /// The spec it was packed for.
     pub(crate) fn spec(&self) -> &DeconvSpec {
         &self.spec
     }
 
-    /// The layout it is packed in.
+    /// The layout of the packed filter.
     pub fn layout(&self) -> &FilterLayout {
         &self.layout
     }
 
-    /// Bytes that it takes.
+    /// The size in bytes.
     pub fn bytes(&self) -> usize {
         self.data.len() * self.data.datum_type().size_of()
     }
 
-    /// The parts of the elements of a filter for tile registers, if they have any: see [`FilterLayout::Parts`].
+    /// The limbs of a filter for tile registers, if it was split into limbs: see
+    /// [`FilterLayout::Parts`].
     pub(crate) fn parts(&self) -> Option<&[u16]> {
         self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
     }
 
-    /// Whether tile registers can multiply it, in the layouts that they read.
+    /// Whether tile registers can multiply it. Only meaningful for the layouts that tile registers
+    /// read.
     pub(crate) fn is_regular(&self) -> bool {
         self.regular
     }
@@ -210,8 +239,10 @@ impl PackedFilter {
     }
 }
 
-/// Zero in the place of f32 below `2^-126`, as dead channels of trained models have: a product with one takes a CPU as long as a hundred others, and so does each
-/// activation of their sums.
+/// Replaces f32 subnormals (magnitudes below `2^-126`) by zero.
+///
+/// Trained models have them in dead channels. Arithmetic on subnormals is very slow on most CPUs,
+/// and sums that stay subnormal slow the activation down too.
 pub(crate) fn without_subnormals(constant: &Arc<Tensor>) -> TractResult<Arc<Tensor>> {
     let ram = constant.try_as_plain_ram()?;
     if !ram.as_slice::<f32>().is_ok_and(|values| values.iter().any(|value| value.is_subnormal())) {
@@ -221,12 +252,13 @@ pub(crate) fn without_subnormals(constant: &Arc<Tensor>) -> TractResult<Arc<Tens
     Ok(memory::mapped_tensor("filter", constant, flushed)?.into_arc_tensor())
 }
 
-/// `(first channel, height)` of the panels of one group.
+/// `(first channel, height)` of each panel of one group.
 pub(crate) fn panel_heights(channels: usize, mr: usize, tail_mr: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..channels).step_by(mr).map(move |first| (first, if first + mr <= channels { mr } else { tail_mr }))
 }
 
-/// For each phase (residues of all axes, outermost first), the offsets of its taps in a plain filter.
+/// The offsets of each phase's taps in a plain filter. Phases are ordered by residue, outermost
+/// axis first.
 pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
     let strides = spec.filter_strides();
     let per_axis = (0..spec.rank()).map(|ax| {
@@ -236,7 +268,7 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
         };
         let mut offsets = vec![vec![]; residues];
         for k in 0..spec.kernel[ax] {
-            // as u64: products of two 31-bit values
+            // u64: a product of two 31-bit values
             let residue = (k as u64 * spec.dilations[ax] as u64 % residues as u64) as usize;
             offsets[residue].push(k * strides.kernel[ax]);
         }
@@ -248,7 +280,7 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Input channels come in chunks, and each tap of a phase once a chunk.
+/// Packs [`FilterLayout::Phases`] (chunks of one channel) and [`FilterLayout::Chunks`].
 fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let phases = taps_of_phases(spec);
@@ -279,15 +311,16 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize
     Ok(tensor)
 }
 
-/// Whether tile registers can multiply a filter, where the CPU has any.
+/// Whether tile registers can multiply a filter. False if the CPU has none.
 fn is_regular(filter: &Tensor) -> TractResult<bool> {
     let ram = filter.try_as_plain_ram()?;
-    // without asking for them: this filter may be for vectors
+    // Do not request tile registers from the OS here: this filter may be meant for vector kernels.
     Ok(Isa::Amx.is_available()
         && ram.as_slice::<f32>().is_ok_and(|f| kernel::is_regular(f.iter().fold(0, |m, w| m.max(w.abs().to_bits())))))
 }
 
-/// The parts of a regular filter for tile registers; `whole` is the filter with all input channels in one chunk.
+/// The limbs of a regular filter. `whole` is the filter packed with all input channels in one
+/// chunk.
 fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) -> TractResult<Tensor> {
     let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
@@ -311,7 +344,7 @@ fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) 
     Ok(tensor)
 }
 
-/// The output channels of all groups side by side, in vectors.
+/// Packs [`FilterLayout::Cells`].
 fn cells<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let taps: Vec<usize> = taps_of_phases(spec).concat();

@@ -1,4 +1,4 @@
-//! How operands are laid out for kernels: packed filters, packed input tiles, tables of taps.
+//! The memory layouts that kernels read: packed filters, input tiles, tap tables.
 
 pub mod filter;
 pub(crate) mod input_tile;
@@ -13,15 +13,15 @@ use crate::spec::Problem;
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// `0..len` in blocks of `size`, the last one ragged.
+/// Splits `0..len` into blocks of `size`; the last block may be shorter.
 pub(crate) fn blocks_of(len: usize, size: usize) -> Vec<Range<usize>> {
     (0..len).step_by(size.max(1)).map(|begin| begin..(begin + size).min(len)).collect()
 }
 
-/// `0..len` in so many blocks whose sizes differ by at most one.
+/// Splits `0..len` into `count` blocks whose sizes differ by at most one.
 pub(crate) fn even_blocks(len: usize, count: usize) -> Vec<Range<usize>> {
     let count = count.clamp(1, len.max(1));
-    // as u128: a length times a count may not fit
+    // u128: the product of a length and a count may overflow usize
     let at = |i: usize| (len as u128 * i as u128 / count as u128) as usize;
     (0..count).map(|i| at(i)..at(i + 1)).collect()
 }
@@ -35,7 +35,8 @@ pub(crate) fn strides_of(shape: &[usize]) -> TVec<usize> {
     strides
 }
 
-/// Strides of the input: image, channel, and `rank` spatial axes; those that the problem does not have come first and have none.
+/// The input's strides: image, channel, and `rank` spatial axes.
+/// If the problem has fewer spatial axes, the missing ones come first, with stride zero.
 pub(crate) fn input_strides(problem: &Problem, rank: usize) -> (usize, usize, Vec<usize>) {
     let strides = strides_of(&problem.input_shape());
     let (c_axis, x_axis) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
@@ -44,7 +45,7 @@ pub(crate) fn input_strides(problem: &Problem, rank: usize) -> (usize, usize, Ve
     (strides[0], strides[c_axis], spatial)
 }
 
-/// The bias of each group, padded with zeros to `padded` values, in the type of sums.
+/// The bias per group, padded with zeros to `padded` values, in the compute type.
 pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, padded: usize) -> Vec<E::Compute> {
     let mut to = vec![E::Compute::ZERO; problem.group * padded];
     if let Some(values) = bias {
@@ -55,7 +56,8 @@ pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, pad
     to
 }
 
-/// `to[r·stride + c] = from[c·step + r]` for `rows` of `columns`. Rows of `to` have room for whole vectors.
+/// `to[r·stride + c] = from[c·step + r]` for `rows` × `columns` elements.
+/// The kernel writes whole vectors, so each row of `to` must have room for them.
 pub(crate) fn transposed<T: Compute>(
     kernels: &Kernels<T>,
     from: &[T],
@@ -64,7 +66,10 @@ pub(crate) fn transposed<T: Compute>(
     to: &mut [T],
     stride: usize,
 ) {
-    // of columns with fewer elements than a vector, the last ones may end where `from` does
+    // The kernel reads at least one vector per column.
+    // If a column is shorter than a vector, the read of one of the last columns could run past the
+    // end of `from`.
+    // Those columns are copied element by element.
     let read = rows.max(kernels.lanes);
     let whole = if read <= from.len() { columns.min((from.len() - read) / step.max(1) + 1) } else { 0 };
     kernels.rows_to_cells(from, step, (rows, whole), to, stride);

@@ -1,4 +1,6 @@
-//! The panels of a filter that is packed in chunks: output channels that are lanes together, their weights, bias and register tiles.
+//! The panels of a filter packed in chunks: their weights, bias and register tiles.
+//!
+//! The output channels of a panel are the lanes of its kernel.
 
 use crate::element::Element;
 use crate::kernel::{ChannelTile, Kernels};
@@ -7,51 +9,51 @@ use crate::spec::Problem;
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// The output channels of a group that are lanes together.
+/// A panel: the output channels of a group that the kernel's lanes hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PanelPlace {
-    /// Its place among the panels.
+    /// Its index in the group's list of panels.
     pub index: usize,
-    /// Its first output channel of the group.
+    /// Its first output channel within the group.
     pub first_channel: usize,
-    /// Output channels, those that are missing included.
+    /// Output channels, including the missing ones of the last panel.
     pub width: usize,
 }
 
-/// How channels and positions are parted.
+/// How output channels and output positions are split into register tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct PanelShape {
-    /// Output channels of a panel, and of the last one.
+    /// Output channels per panel, and output channels of the last panel.
     pub widths: (usize, usize),
-    /// Positions of a register tile, at most.
+    /// The most positions per register tile.
     pub positions: usize,
-    /// Weights of an output channel: all phases, taps and input channels.
+    /// Weights per output channel: all phases, taps and input channels.
     pub weights: usize,
 }
 
 struct Panel<T: 'static> {
     place: PanelPlace,
-    /// Where its weights begin among the group's.
+    /// The index of its first weight within the group's weights.
     weights: usize,
     tiles: Vec<&'static ChannelTile<T>>,
 }
 
-/// Those of all groups.
+/// The panels of all groups.
 pub(crate) struct Panels<'a, E: Element> {
-    /// Of one group.
+    /// The panels of one group; all groups have the same.
     list: Vec<Panel<E::Compute>>,
     weights: &'a [E::Compute],
-    /// Weights of a group.
+    /// Weights per group.
     group_weights: usize,
-    /// Padded to panel widths, per group.
+    /// Padded to whole panels, per group.
     bias: Vec<E::Compute>,
-    /// Output channels of a group, padded so.
+    /// Output channels per group, padded to whole panels.
     padded: usize,
 }
 
 impl<'a, E: Element> Panels<'a, E> {
     /// # Errors
-    /// When there is no register tile of a panel's width, or the filter has another type.
+    /// No register tile has a panel's width, or the filter has another element type.
     pub fn new(
         problem: &Problem,
         kernels: &'static Kernels<E::Compute>,
@@ -76,22 +78,25 @@ impl<'a, E: Element> Panels<'a, E> {
         Ok(Panels { list, weights, group_weights: padded * shape.weights, bias, padded })
     }
 
-    /// Those that begin within some output channels of a group.
+    /// The panels whose first output channel is in `channels`.
     pub fn within(&self, channels: Range<usize>) -> impl Iterator<Item = PanelPlace> {
         self.list.iter().map(|panel| panel.place).filter(move |place| channels.contains(&place.first_channel))
     }
 
-    /// The weights of a panel of a group, without the `before` first of each output channel.
+    /// The weights of a panel of group `g`, skipping the first `before` weights of each output
+    /// channel.
     pub fn weights(&self, g: usize, panel: PanelPlace, before: usize) -> &[E::Compute] {
         &self.weights[g * self.group_weights + self.list[panel.index].weights + before * panel.width..]
     }
 
-    /// The bias of a panel of a group.
+    /// The bias of a panel of group `g`.
     pub fn bias(&self, g: usize, panel: PanelPlace) -> &[E::Compute] {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
-    /// The register tiles of a panel: that of most positions, then smaller ones for those that are left, at last of one.
+    /// The register tiles of a panel, from the one with the most positions down to one position.
+    ///
+    /// The smaller ones compute the remainder of a run of positions.
     pub fn tiles(&self, panel: PanelPlace) -> &[&'static ChannelTile<E::Compute>] {
         &self.list[panel.index].tiles
     }

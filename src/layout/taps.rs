@@ -1,4 +1,4 @@
-//! The taps of each phase: how many there are, and where they are in a block's input and in the filter.
+//! The taps of each phase: their number, and their offsets in a block's input and in the filter.
 
 use crate::geometry::{self, Axes, AxisPhases};
 use crate::layout::input_tile::InputTiles;
@@ -7,15 +7,20 @@ use crate::spec::Problem;
 use tract_core::internal::TractResult;
 use tract_core::internal::tract_itertools::Itertools;
 
-/// Above this many phases, or for strides that leave most of them empty, the tables outgrow their use.
+/// The most phases for which tables are built.
+///
+/// Beyond this, or if the strides leave most phases empty, the tables cost more than they save.
 const MOST_PHASES: usize = 4096;
 
-/// Above this many taps, the same: a kernel may be no more than a shape in a model file when it is planned for, and planning
-/// looks at each tap some hundred times.
+/// The most taps for which tables are built.
+///
+/// A model file can declare any kernel shape, and planning visits each tap about a hundred times.
 const MOST_TAPS: usize = 1 << 16;
 
-/// How many taps come before those of each phase, in the order that filters are packed in (residues of all axes, outermost first);
-/// one more entry has their total.
+/// The number of taps before each phase, in the order of packed filters (residues of all axes,
+/// outermost first).
+///
+/// One more entry holds the total.
 pub(crate) fn taps_before(axes: &Axes) -> Vec<usize> {
     let taps = |(axis, residue): (&AxisPhases, usize)| {
         axis.phases.iter().find(|p| p.residue == residue).map_or(0, |p| p.taps.len())
@@ -33,7 +38,7 @@ pub(crate) fn taps_before(axes: &Axes) -> Vec<usize> {
         .collect()
 }
 
-/// Why a problem's phases and their taps can't be enumerated, if they can't.
+/// The reason why a problem's phases and taps can't be enumerated, if they can't.
 pub(crate) fn too_many_phases(problem: &Problem) -> Option<String> {
     let taps = problem.axes.iter().fold(1usize, |n, a| n.saturating_mul(a.kernel));
     if taps > MOST_TAPS {
@@ -44,31 +49,35 @@ pub(crate) fn too_many_phases(problem: &Problem) -> Option<String> {
     (!compact || phases > MOST_PHASES).then(|| format!("{phases} phases are too many to enumerate"))
 }
 
-/// One phase of a row of outputs: which taps, and where its weights are.
+/// One phase of an output row: its taps and the offset of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
     /// Offsets of the taps in a channel's input tiles.
     pub taps: Vec<usize>,
-    /// Where its weights begin in a panel, in units of the panel's height.
+    /// The offset of its weights in a panel, in units of the panel's height.
     pub weights: usize,
 }
 
 /// The taps of all phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TapTable {
-    /// How a block's input is laid out.
+    /// The layout of a block's input.
     pub input_tiles: InputTiles,
-    /// Over all axes, outermost first.
+    /// The phases over all axes, outermost first.
     pub phases: Vec<Phase>,
     /// Weights of all phases, in units of a panel's height.
     pub weights: usize,
 }
 
 impl TapTable {
-    /// For blocks that input tiles lay out, whose cells have `cell` elements, or that are read in place. Each tap has `channels` weights.
+    /// Builds the table for blocks that are read from input tiles, or directly from the input if
+    /// `in_place`.
+    ///
+    /// `cell` is the number of elements per input tile pixel. `channels` is the number of weights
+    /// per tap.
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// Failure to allocate memory.
     pub fn new(
         axes: &Axes,
         input_tiles: InputTiles,

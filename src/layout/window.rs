@@ -1,4 +1,5 @@
-//! The taps of a phase as a window that moves down the rows of an input tile, see [`Kernels::sum_of_window`].
+//! The taps of a phase as a window that moves down the rows of an input tile: see
+//! [`Kernels::sum_of_window`].
 
 use crate::compute::Compute;
 use crate::geometry::{AxisPhases, Phase};
@@ -6,27 +7,34 @@ use crate::kernel::{Edges, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 
-/// The taps of a phase, in rows that a window moves over.
+/// The taps of a phase, grouped in rows so that a window can move over them.
 pub(crate) struct WindowTaps {
-    /// The offsets of one row's taps.
+    /// The offsets of the taps of one row.
     columns: Vec<usize>,
-    /// For each row of taps, where the weights of its columns are among a channel's.
+    /// Indices of the weights within a channel's weights, row by row.
     weights: Vec<usize>,
-    /// Whether they follow each other.
+    /// Whether the weights are contiguous.
     in_order: bool,
-    /// Elements from what a row of taps reads to what the next one does.
+    /// The offset in the source from one row of taps to the next.
     of_taps: usize,
-    /// Elements from what a row of results reads to what the next one does.
+    /// The offset in the source from one row of results to the next.
     of_results: usize,
-    /// How far apart results are that read the same rows of the source.
+    /// The number of interleaved windows.
+    ///
+    /// Window `i` computes the rows of results `i`, `i + interleaved`, and so on. These read the
+    /// same rows of the source.
     interleaved: usize,
-    /// Rows of the source from one of those to the next, and columns of it from a result to the next.
+    /// Steps in the source within one window: rows from a row of results to the next, and columns
+    /// from a result to the next.
     steps: (usize, usize),
-    /// Where the input itself is read, what of it exists: for each of the interleaved windows.
+    /// The part of each window that lies inside the input, if windows read the input itself. One
+    /// entry per interleaved window.
     edges: Vec<Edges>,
 }
 
-/// Whether windows can read the input itself: several rows of taps as far apart, and few columns.
+/// Whether windows can read the input itself.
+///
+/// This needs several equally spaced rows of taps and few columns.
 pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases) -> bool {
     let step = y.in_step;
     let moves = |phase: &Phase| {
@@ -39,7 +47,9 @@ pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases) -> bool {
         && x.phases.iter().all(|phase| phase.taps.len() <= MOST_COLUMNS)
 }
 
-/// How far apart the rows that a phase's taps read are, where that is the same for all and a window can move over them.
+/// The distance between the rows that a phase's taps read.
+///
+/// None if the rows are not equally spaced, or if a window can't move by such a distance.
 fn spread(of_rows: &Phase, steps: (usize, usize)) -> Option<i64> {
     let shifts = of_rows.taps.iter().map(|tap| tap.shift).sorted();
     let spread = shifts.tuple_windows().map(|(a, b)| b - a).dedup().exactly_one().ok()?;
@@ -47,8 +57,12 @@ fn spread(of_rows: &Phase, steps: (usize, usize)) -> Option<i64> {
 }
 
 impl WindowTaps {
-    /// `taps` are the `(offset in the input_tiles, index in a channel's weights)` of a phase, by its taps on the outer axes, then on the row axis (those of
-    /// `of_rows`), then on the column axis (`columns`). `pitch` is that of the input tiles, `steps` their rows and columns from a grid position to the next.
+    /// Builds the window of a phase's taps in input tiles.
+    ///
+    /// `taps` holds `(offset in the input tiles, index in a channel's weights)`. Its order is outer
+    /// axes, then the row axis (the taps of `of_rows`), then the column axis (`columns` taps).
+    /// `pitch` is the pitch of the input tiles. `steps` are the rows and columns from a grid
+    /// position to the next.
     pub fn new(
         taps: &[(usize, usize)],
         of_rows: &Phase,
@@ -62,7 +76,8 @@ impl WindowTaps {
             let of_outer = taps.chunks(rows.len() * columns);
             of_outer.flat_map(move |taps| &taps[of * columns..(of + 1) * columns])
         };
-        // one input tile has what all rows of taps read, as far apart as they are
+        // A window can move only if one input tile holds the source of all rows of taps, at equal
+        // distances.
         let moves = |spread: &i64| {
             let first = || row(rows[0]).map(|tap| tap.0);
             let far = |k: usize| k * *spread as usize * pitch;
@@ -88,8 +103,10 @@ impl WindowTaps {
         }
     }
 
-    /// As [`WindowTaps::new`], for the taps of one phase of each axis that read the input, where [`reads_in_place`] says that they can. The first has the
-    /// weight of index `first`; there are `results` rows of results.
+    /// Builds the window of one phase per axis whose taps read the input itself, where
+    /// [`reads_in_place`] allows it.
+    ///
+    /// `first` is the weight index of the first tap. `results` is the number of rows of results.
     pub fn in_place(
         (y, of_rows): (&AxisPhases, &Phase),
         (x, of_columns): (&AxisPhases, &Phase),
@@ -97,7 +114,7 @@ impl WindowTaps {
         results: usize,
     ) -> WindowTaps {
         let least = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).min().unwrap_or(0);
-        // row and column that the first row and column of results read by the lowest taps: negative in the padding
+        // Row and column that the lowest taps read for the first result. Negative in the padding.
         let lowest = (least(of_rows), least(of_columns));
         let taps = of_rows.taps.iter().cartesian_product(&of_columns.taps).enumerate().map(|(i, (row, column))| {
             let offset = (row.shift - lowest.0) * x.input as i64 + column.shift - lowest.1;
@@ -111,7 +128,8 @@ impl WindowTaps {
         window
     }
 
-    /// What of a plane exists amid what window `first` of the interleaved ones reads for all of so many rows of results.
+    /// The part of a plane that one of the interleaved windows, `first`, reads for its share of
+    /// `results` rows.
     fn edges(&self, height: usize, width: usize, lowest: (i64, i64), first: usize, results: usize) -> Edges {
         let spread = (self.of_taps / width) as i64;
         let row = lowest.0 + (first * self.of_results / width) as i64;
@@ -127,7 +145,7 @@ impl WindowTaps {
         }
     }
 
-    /// The sums of all rows of results; `weights` are all of a channel's.
+    /// Computes the sums of all rows of results. `weights` are all weights of a channel.
     pub fn sum<T: Compute>(
         &self,
         kernels: &Kernels<T>,

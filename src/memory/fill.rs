@@ -1,14 +1,17 @@
-//! New memory that holds what shows in results, where a test asks for that: an element that nobody writes is no number then, and not the right
-//! answer that an earlier run left in the same block.
+//! A test mode in which new memory is filled with values that show up in results.
+//!
+//! An element that no task writes is then NaN or noise. Without this it could be the right result
+//! that an earlier run left in the same block.
 
 use crate::compute::{NAN, NOISE, Working};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tract_core::internal::*;
 
-/// Unit tests have it always.
+/// Always on in unit tests.
 static FILLED: AtomicBool = AtomicBool::new(cfg!(test));
 
-/// For tests: whether outputs, and working memory that a task gets, are filled before: floats with NaN, integers with bytes of `0xA5`.
+/// For tests: sets whether outputs, and the working memory of tasks, are filled before use. Floats
+/// are filled with NaN, integers with bytes of `0xA5`.
 pub fn fill_new_memory(on: bool) {
     FILLED.store(on, Ordering::Relaxed);
 }
@@ -17,19 +20,19 @@ fn is_filled() -> bool {
     FILLED.load(Ordering::Relaxed)
 }
 
-/// Fills the bytes of a new tensor, if a test asks for it.
+/// Fills the bytes of a new tensor in test mode.
 pub(super) fn fill(dt: DatumType, bytes: &mut [u8]) {
     if is_filled() {
         bytes.fill(if dt.is_float() { NAN } else { NOISE });
     }
 }
 
-/// What new elements of working memory are.
+/// The value of new elements of working memory.
 pub(super) fn new_element<T: Working>() -> T {
     if is_filled() { T::NOTHING } else { T::default() }
 }
 
-/// Fills working memory that a task gets, if a test asks for it.
+/// Fills a task's working memory in test mode.
 pub(super) fn forget<T: Working>(memory: &mut [T]) {
     if is_filled() {
         memory.fill(T::NOTHING);

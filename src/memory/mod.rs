@@ -1,7 +1,8 @@
-//! Memory whose size a model decides: where it can't be had, there is an error and no abort.
+//! Memory whose size depends on the model: a failed allocation is an error, not an abort.
 //!
-//! Outputs of layers are made in blocks that are kept for the next output of the same size: see [`release`] and
-//! [`set_pool_bytes`]. Working memory is kept as well. Nothing else in the process is changed.
+//! Layer outputs are allocated in blocks that are kept for later outputs of the same size: see
+//! [`release`] and [`set_pool_bytes`]. Working memory is kept as well. Other allocations of the
+//! process are not affected.
 
 pub(crate) mod fill;
 mod pool;
@@ -17,20 +18,24 @@ use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tract_core::internal::*;
 
-/// Blocks from this size on ask for huge pages: first touching their pages can cost more than the arithmetic. glibc maps
-/// such a block by itself, so that what is asked ends when the block is freed.
+/// Blocks from this size on request huge pages, because first touching small pages can cost more
+/// than the arithmetic.
+///
+/// glibc maps each such block separately, so the request ends when the block is freed.
 const LARGE_FROM: usize = 32 << 20;
 
-/// Blocks from this size on begin on a page: they share no page with others, for a 32nd of their size at most.
+/// Blocks from this size on are aligned to pages, so that they share no page with other blocks.
+/// This wastes at most a 32nd of their size.
 const PAGES_FROM: usize = 128 << 10;
 const PAGE: usize = 4096;
 
-/// The alignment of smaller ones, without which vectors would lie across cache lines.
+/// The alignment of smaller blocks. With less, vectors would straddle cache lines.
 const LINE: usize = 64;
 
-/// Frees the blocks that wait for outputs to come, and the working memory that no layer uses at the moment.
+/// Frees the idle output blocks, and the working memory that no layer is using.
 ///
-/// The next run takes them anew. It happens by itself when the last model is dropped that has run a layer.
+/// The next run allocates them again. This happens automatically when the last model that has run a
+/// layer is dropped.
 pub fn release() {
     POOL.release();
     scratch::release();
@@ -49,31 +54,34 @@ pub fn trim_heap() {
     }
 }
 
-/// Sets how many bytes of blocks wait for outputs to come, for the whole process: [`DEFAULT_POOL_BYTES`] if neither this
-/// nor the knob `TRACT_DECONV_POOL_BYTES` says otherwise. What is above that is freed, those first that have waited longest.
+/// Sets the most bytes of idle output blocks, for the whole process.
+///
+/// The default is that of the knob `TRACT_DECONV_POOL_BYTES`, or else [`DEFAULT_POOL_BYTES`].
+/// Idle blocks beyond the limit are freed, those that were returned first before others.
 /// With 0, each output is allocated and freed.
 pub fn set_pool_bytes(bytes: usize) {
     POOL.set_limit(bytes);
 }
 
-/// How many bytes of blocks wait for outputs to come.
+/// Returns the bytes of idle output blocks.
 pub fn idle_bytes() -> usize {
     POOL.idle_bytes()
 }
 
-/// A plan was made for a shape that had none.
+/// Tells the pool that a plan was made for a new shape.
 pub(crate) fn planned() {
     POOL.planned();
 }
 
-/// An output: a tensor of whatever the memory holds, in a block of the pool where the size is worth it. `what` begins the
-/// message of an error.
+/// An output tensor with unspecified contents, in a block of the pool if it is large enough. `what`
+/// begins the message of an error.
 ///
 /// # Safety
-/// The type is a number's, and each element is written before it is read, or the tensor given to anybody.
+/// The type is a number type. Each element is written before it is read and before the tensor is
+/// given to other code.
 ///
 /// # Errors
-/// When the size overflows or the memory can't be had.
+/// The size overflows, or the memory can't be allocated.
 pub(crate) unsafe fn output_tensor(what: &str, dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
     let bytes = bytes_of(what, dt, shape)?;
     ensure!(dt.is_copy(), "{what}: datum_type={dt:?}, a number is needed");
@@ -82,7 +90,7 @@ pub(crate) unsafe fn output_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     let block = match POOL.place(layout) {
         Place::Kept(block) => block,
         Place::New => {
-            // SAFETY: this function's contract; any bit pattern is a number.
+            // SAFETY: this function's contract. Any bit pattern is a number.
             let mut block = allocated(what, shape, bytes, || Ok(unsafe { Blob::for_layout(layout) }))?;
             advise_huge_pages(&mut block);
             block
@@ -95,7 +103,7 @@ pub(crate) unsafe fn output_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     Ok(tensor)
 }
 
-/// As [`output_tensor`], of an ordinary block: for what lives as long as the model.
+/// As [`output_tensor`], but in an ordinary block: for tensors that live as long as the model.
 ///
 /// # Safety
 /// As [`output_tensor`].
@@ -104,7 +112,7 @@ pub(crate) unsafe fn output_tensor(what: &str, dt: DatumType, shape: &[usize]) -
 /// As [`output_tensor`].
 pub(crate) unsafe fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[usize]) -> TractResult<Tensor> {
     let bytes = bytes_of(what, dt, shape)?;
-    // SAFETY: this function's contract; any bit pattern is a number.
+    // SAFETY: this function's contract. Any bit pattern is a number.
     let make = || unsafe { Tensor::uninitialized_aligned_dt(dt, shape, alignment_of(bytes)) };
     if bytes < SMALLEST {
         let mut tensor = make()?;
@@ -123,7 +131,7 @@ pub(crate) unsafe fn uninitialized_tensor(what: &str, dt: DatumType, shape: &[us
 /// # Errors
 /// As [`uninitialized_tensor`].
 pub(crate) fn zero_tensor<T: Datum + Copy + Default>(what: &str, shape: &[usize]) -> TractResult<Tensor> {
-    // SAFETY: all elements, which are numbers, are written here.
+    // SAFETY: all elements are numbers and are written here.
     unsafe {
         let mut tensor = uninitialized_tensor(what, T::datum_type(), shape)?;
         tensor.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.fill(T::default());
@@ -134,7 +142,7 @@ pub(crate) fn zero_tensor<T: Datum + Copy + Default>(what: &str, shape: &[usize]
 /// Applies `each` to the elements of a tensor that lives as long as the model. `what` begins the message of an error.
 ///
 /// # Errors
-/// As [`uninitialized_tensor`], or when the elements of `from` are of another type.
+/// As [`uninitialized_tensor`], or the elements of `from` have another type.
 pub(crate) fn mapped_tensor<A: Datum + Copy, B: Datum + Copy>(
     what: &str,
     from: &Tensor,
@@ -188,10 +196,10 @@ fn no_memory(what: &str, shape: &[usize], bytes: usize) -> String {
     format!("{what}: shape={shape:?}, {bytes} bytes can not be allocated")
 }
 
-/// A new block, where it can be had: if need be, in place of those that are kept.
+/// Makes a new block, after freeing the kept blocks if necessary.
 ///
-/// tract can't be asked for a block in a way that may fail, so the allocator is asked for one first. That another thread
-/// takes the memory in between is the case that is caught.
+/// tract has no fallible allocation, so this first asks the allocator for a block of that size.
+/// Another thread may take the memory in between: that panic is caught.
 fn allocated<T>(what: &str, shape: &[usize], bytes: usize, make: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
     let whole = bytes.saturating_add(alignment_of(bytes));
     if !can_be_had(whole) {
@@ -201,19 +209,20 @@ fn allocated<T>(what: &str, shape: &[usize], bytes: usize, make: impl FnOnce() -
     catch_unwind(AssertUnwindSafe(make)).ok().with_context(|| no_memory(what, shape, bytes))?
 }
 
-/// Takes a block and gives it back. It is never touched, so that no page of it is ever made.
+/// Whether a block can be allocated. The block is freed again and never touched, so no page of it
+/// is mapped.
 fn can_be_had(bytes: usize) -> bool {
     let mut trial: Vec<u8> = vec![];
     let had = trial.try_reserve_exact(bytes).is_ok();
-    // or else the compiler may drop the allocation
+    // Otherwise the compiler may remove the allocation.
     std::hint::black_box(trial.as_mut_ptr());
     had
 }
 
-/// An empty vector with room for `len` elements. `what` begins the message of an error.
+/// An empty vector with capacity for `len` elements. `what` begins the message of an error.
 ///
 /// # Errors
-/// When the memory can't be had.
+/// The memory can't be allocated.
 pub(crate) fn reserved<T>(what: &str, len: usize) -> TractResult<Vec<T>> {
     let mut vec = vec![];
     reserve(what, &mut vec, len)?;
@@ -223,17 +232,17 @@ pub(crate) fn reserved<T>(what: &str, len: usize) -> TractResult<Vec<T>> {
 /// `len` zeros. `what` begins the message of an error.
 ///
 /// # Errors
-/// When the memory can't be had.
+/// The memory can't be allocated.
 pub(crate) fn zeros<T: Compute>(what: &str, len: usize) -> TractResult<Vec<T>> {
     let mut vec = reserved(what, len)?;
     vec.resize(len, T::ZERO);
     Ok(vec)
 }
 
-/// Empties a vector and fills it with `len` copies of a value.
+/// Replaces a vector's contents by `len` copies of a value.
 ///
 /// # Errors
-/// When the memory can't be had.
+/// The memory can't be allocated.
 pub(crate) fn refill<T: Compute>(what: &str, vec: &mut Vec<T>, len: usize, value: T) -> TractResult<()> {
     vec.clear();
     reserve(what, vec, len)?;
@@ -241,20 +250,21 @@ pub(crate) fn refill<T: Compute>(what: &str, vec: &mut Vec<T>, len: usize, value
     Ok(())
 }
 
-/// What an iterator gives. `what` begins the message of an error.
+/// The items of an iterator. `what` begins the message of an error.
 ///
 /// # Errors
-/// When the memory can't be had.
+/// The memory can't be allocated.
 pub(crate) fn collected<T>(what: &str, values: impl ExactSizeIterator<Item = T>) -> TractResult<Vec<T>> {
     let mut vec = reserved(what, values.len())?;
     vec.extend(values);
     Ok(vec)
 }
 
-/// A tensor of as many values as `shape` has elements. `what` begins the message of an error.
+/// A tensor of the given values, as many as `shape` has elements. `what` begins the message of an
+/// error.
 ///
 /// # Errors
-/// More or fewer values; when the memory can't be had.
+/// The number of values differs, or the memory can't be allocated.
 pub(crate) fn tensor_of<T: Datum + Copy + Default>(
     what: &str,
     shape: &[usize],
@@ -268,10 +278,10 @@ pub(crate) fn tensor_of<T: Datum + Copy + Default>(
     Ok(tensor)
 }
 
-/// Room for `len` elements in all. `what` begins the message of an error.
+/// Reserves capacity for `len` elements in total. `what` begins the message of an error.
 ///
 /// # Errors
-/// When the memory can't be had.
+/// The memory can't be allocated.
 pub(crate) fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResult<()> {
     ensure!(
         vec.try_reserve_exact(len.saturating_sub(vec.len())).is_ok(),
@@ -281,15 +291,16 @@ pub(crate) fn reserve<T>(what: &str, vec: &mut Vec<T>, len: usize) -> TractResul
     Ok(())
 }
 
-/// Asks the kernel for huge pages in the whole 2 MiB units of a block from [`LARGE_FROM`] on. Only a hint: a refusal changes
-/// nothing.
+/// Requests huge pages for the whole 2 MiB units of a block of at least [`LARGE_FROM`]. A refusal
+/// has no effect.
 #[cfg(target_os = "linux")]
 fn advise_huge_pages(block: &mut [u8]) {
     const UNIT: usize = 2 << 20;
     let skip = block.as_ptr().align_offset(UNIT);
     let len = block.len().saturating_sub(skip) / UNIT * UNIT;
     if block.len() >= LARGE_FROM && len > 0 {
-        // SAFETY: the range is page-aligned and inside a block that we borrow exclusively; MADV_HUGEPAGE does not change contents.
+        // SAFETY: the range is page-aligned and inside a block that is borrowed exclusively here.
+        // MADV_HUGEPAGE does not change contents.
         unsafe { libc::madvise(block[skip..].as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
     }
 }
@@ -323,7 +334,7 @@ mod tests {
     fn no_memory_is_an_error() {
         let shown = |result: TractResult<()>| format!("{:#}", result.expect_err("more than an address space"));
         let len = 1 << 50;
-        // SAFETY: there is none.
+        // SAFETY: the allocation fails, so there are no elements.
         let tensor = unsafe { uninitialized_tensor("output size", f32::datum_type(), &[len]).map(|_| ()) };
         assert_eq!(shown(tensor), "output size: shape=[1125899906842624], 4503599627370496 bytes can not be allocated");
         let zeros = zeros::<f64>("sums", len).map(|_| ());

@@ -1,10 +1,11 @@
-//! The blocks that outputs are made in, kept for the next output of the same size.
+//! The blocks of outputs, kept for later outputs of the same size.
 //!
-//! An output of a layer is a tensor whose storage gives its block back when the tensor is dropped, on whatever thread. To
-//! tract it is a plain tensor in RAM. The next output takes the block with its pages.
+//! An output's storage returns its block when the tensor is dropped, on any thread. To tract it is
+//! a plain tensor in RAM. The next output reuses the block and its mapped pages.
 //!
-//! A block has exactly the size of its output, and so is found by size alone. It cannot be larger: the length of tract's
-//! `Blob` is what a copy of the tensor copies, and the size that the allocator is told when the block is freed.
+//! A block has exactly the size of its output, so blocks are found by size alone. It cannot be
+//! larger: the length of tract's `Blob` is both the number of bytes that a copy of the tensor
+//! copies and the size that the allocator is told when the block is freed.
 
 use super::{alignment_of, scratch};
 use crate::knobs::TRACT_DECONV_POOL_BYTES;
@@ -15,41 +16,45 @@ use std::hash::Hasher;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tract_core::internal::*;
 
-/// How many bytes the pool holds for outputs to come, unless told otherwise.
+/// The default limit of idle bytes in the pool.
 pub const DEFAULT_POOL_BYTES: usize = 256 << 20;
 
-/// The smallest output that takes a block of the pool. A smaller one lies in a page that holds other things too, and the
-/// allocator gives and takes it as fast as the pool would.
+/// The smallest output that uses the pool.
+///
+/// A smaller one shares its page with other data, and the allocator is as fast as the pool.
 pub(super) const SMALLEST: usize = 4 << 10;
 
-/// How many blocks lie idle at most, so that a search among them stays short.
+/// The most idle blocks. The limit keeps searches short.
 const MOST_IDLE: usize = 512;
 
-/// A block is freed once more plans were made since it came back than this part of those that there are. A layer keeps the
-/// plans of 16 shapes, so that where shapes change, blocks of the last two wait. Where they do not, no plans are made.
+/// The age limit of idle blocks, as a divisor of the number of plans: a block is freed once more
+/// than that fraction of all plans were made anew since it was returned.
+///
+/// A layer keeps the plans of 16 shapes. If shapes change, the blocks of the last two shapes
+/// therefore stay idle. If they do not, no plans are made.
 const PART_OF_PLANS: u64 = 8;
 
 /// The pool that all models share.
 pub(super) static POOL: Pool = Pool::new();
 
-/// Blocks that nothing uses, those that came back first in front.
+/// The idle blocks, those returned first in front.
 pub(super) struct Pool(Mutex<State>);
 
 struct State {
     idle: VecDeque<Idle>,
     /// The bytes of all idle blocks.
     bytes: usize,
-    /// How many bytes may be idle, where a program has said so.
+    /// The most idle bytes, if the program has set a limit.
     limit: Option<usize>,
-    /// How many plans there are. Without one, nothing is kept.
+    /// The number of existing plans. Without any, no block is kept.
     users: u64,
-    /// How many plans were made for shapes that had none.
+    /// The number of plans that were made for new shapes.
     planned: u64,
 }
 
 struct Idle {
     block: Blob,
-    /// [`State::planned`] when it came back.
+    /// [`State::planned`] when the block was returned.
     since: u64,
 }
 
@@ -69,11 +74,11 @@ impl State {
     }
 }
 
-/// Where an output is made.
+/// The place where an output is allocated.
 pub(super) enum Place {
-    /// In a block that an earlier one left.
+    /// An idle block of an earlier output.
     Kept(Blob),
-    /// In a new block, which will be kept.
+    /// A new block, which will be kept.
     New,
     /// Outside of the pool.
     Ordinary,
@@ -84,12 +89,13 @@ impl Pool {
         Pool(Mutex::new(State { idle: VecDeque::new(), bytes: 0, limit: None, users: 0, planned: 0 }))
     }
 
-    /// The state. While it is locked, no block is allocated or freed, and nothing panics.
+    /// Locks the state. While it is locked, no block is allocated or freed, and no code panics.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where an output of a layout is made. Of several idle blocks, that which came back last is most likely in a cache.
+    /// Chooses the place of an output with the given layout. Of several idle blocks, the one
+    /// returned last is most likely in a cache.
     pub fn place(&self, layout: Layout) -> Place {
         if layout.size() < SMALLEST {
             return Place::Ordinary;
@@ -129,7 +135,7 @@ impl Pool {
         }
     }
 
-    /// Frees the blocks that came back first, one by one, as long as something holds.
+    /// Frees idle blocks one by one, those returned first before others, while a condition holds.
     fn free_while(&self, holds: impl Fn(&State) -> bool) {
         loop {
             let mut state = self.lock();
@@ -143,7 +149,7 @@ impl Pool {
         }
     }
 
-    /// Frees the idle blocks.
+    /// Frees all idle blocks.
     pub fn release(&self) {
         let mut state = self.lock();
         state.bytes = 0;
@@ -152,25 +158,25 @@ impl Pool {
         drop(idle);
     }
 
-    /// Sets how many bytes may be idle.
+    /// Sets the most idle bytes.
     pub fn set_limit(&self, bytes: usize) {
         self.lock().limit = Some(bytes);
         self.free_while(State::is_full);
     }
 
-    /// How many bytes are idle.
+    /// The number of idle bytes.
     pub fn idle_bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// A plan was made for a shape that had none.
+    /// Records that a plan was made for a new shape, and frees blocks that are too old.
     pub fn planned(&self) {
         let oldest = {
             let mut state = self.lock();
             state.planned += 1;
             state.planned.saturating_sub(state.users / PART_OF_PLANS)
         };
-        // they are in the order in which they came back
+        // Idle blocks are in the order in which they were returned.
         self.free_while(|state| state.idle.front().is_some_and(|idle| idle.since < oldest));
     }
 
@@ -178,7 +184,7 @@ impl Pool {
         self.lock().users += 1;
     }
 
-    /// Whether that was the last user. Then no block is idle any more.
+    /// Removes a user and returns whether it was the last one. The last one frees all idle blocks.
     fn leave(&self) -> bool {
         let last = {
             let mut state = self.lock();
@@ -192,13 +198,14 @@ impl Pool {
     }
 }
 
-/// What keeps the blocks: when the last one is dropped, those that are idle are freed, and the working memory as well.
+/// A user of the pool. When the last one is dropped, the idle blocks and the working memory are
+/// freed.
 ///
-/// Says nothing of what holds it: any two are equal.
+/// Any two compare equal, so that a derived comparison of their owners ignores them.
 pub(crate) struct PoolUser(&'static Pool);
 
 impl PoolUser {
-    /// One more.
+    /// Registers another user.
     pub fn new() -> PoolUser {
         PoolUser::of(&POOL)
     }
@@ -237,9 +244,9 @@ impl PartialEq for PoolUser {
 
 impl Eq for PoolUser {}
 
-/// The storage of an output: a block that goes back to the pool with the tensor.
+/// The storage of an output: a block that is returned to the pool when the tensor is dropped.
 pub(super) struct Pooled {
-    /// Nothing once the block has left for good.
+    /// None once tract has taken the block.
     block: Option<PlainStorage>,
     pool: &'static Pool,
 }
@@ -256,7 +263,7 @@ impl Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        // may be another than the pool gave: who has the tensor may exchange it
+        // This may be another block than the pool's own: the tensor's owner may have exchanged it.
         if let Some(block) = self.block.take() {
             self.pool.put(block.into_blob());
         }
@@ -289,7 +296,7 @@ impl TensorStorage for Pooled {
     }
 
     fn dyn_hash(&self, state: &mut dyn Hasher) {
-        // as tract's plain storage, to which it is equal
+        // The same hash as tract's plain storage, which compares equal.
         state.write_u8(0);
         state.write(self.bytes());
     }
@@ -327,7 +334,7 @@ impl fmt::Display for Pooled {
 mod tests {
     use super::*;
 
-    /// A pool of the test's own, with a limit.
+    /// A pool for one test, with a limit.
     fn pool(limit: usize) -> &'static Pool {
         let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
         pool.set_limit(limit);
@@ -338,7 +345,7 @@ mod tests {
         Ok(Layout::from_size_align(bytes, 64)?)
     }
 
-    /// An output of bytes, as layers make them.
+    /// An output of bytes, allocated as layers do.
     fn output(pool: &'static Pool, bytes: usize) -> TractResult<Tensor> {
         // SAFETY: zeros are written below.
         let fresh = |layout| unsafe { Blob::for_layout(layout) };
@@ -379,10 +386,10 @@ mod tests {
         let kept: Vec<usize> = outputs[2..].iter().map(address).collect();
         outputs.into_iter().for_each(drop);
         assert_eq!(pool.idle_bytes(), 3 * 8192);
-        // those that came back last
+        // the blocks returned last
         let idle: Vec<usize> = pool.lock().idle.iter().map(|idle| idle.block.as_ptr().addr()).collect();
         assert_eq!(idle, kept);
-        // one above the bound is freed, and costs none of those that are there
+        // A block above the limit is freed, and no kept block with it.
         drop(output(pool, 3 * 8192 + 1)?);
         assert_eq!(pool.idle_bytes(), 3 * 8192);
         pool.set_limit(8192);
@@ -419,7 +426,7 @@ mod tests {
         assert_eq!(pool.idle_bytes(), 8192);
         drop(other);
         assert_eq!(pool.idle_bytes(), 0);
-        // one that outlives the model
+        // an output that outlives the model
         drop(late);
         assert_eq!(pool.idle_bytes(), 0);
         Ok(())
@@ -433,7 +440,7 @@ mod tests {
         drop(output(pool, 8192)?);
         for _ in 0..SHAPES {
             pool.planned();
-            // is taken again and again
+            // reused each time
             drop(output(pool, 4096)?);
         }
         assert_eq!(pool.idle_bytes(), 8192 + 4096);
@@ -459,7 +466,7 @@ mod tests {
         plain.as_bytes_mut()[3] = 7;
         assert_eq!(tensor, plain);
         assert_eq!(address(&tensor), at);
-        // copies are tract's own
+        // Copies use tract's own storage.
         assert!(tensor.clone().has_plain_ram_storage());
         assert!(tensor.slice(0, 2, 5)?.has_plain_ram_storage());
         assert_eq!(tensor.slice(0, 2, 5)?, plain.slice(0, 2, 5)?);
@@ -468,7 +475,7 @@ mod tests {
         plain.set_shape(&[2, 4096])?;
         assert_eq!(tensor.moved_axis(0, 1)?, plain.moved_axis(0, 1)?);
         assert_eq!(address(&tensor), at);
-        // and one that leaves for good
+        // a block that tract takes
         let left = tensor.into_plain_ram()?;
         assert_eq!((address(&left), left.has_plain_ram_storage()), (at, true));
         assert_eq!(left, plain);
@@ -502,7 +509,7 @@ mod tests {
             *storage = Blob::from_bytes(&[1; 5000])?.into();
         }
         drop(tensor);
-        // of another alignment, which no output would take
+        // Another alignment, which no output would use.
         assert_eq!(pool.idle_bytes(), 0);
         Ok(())
     }
@@ -527,7 +534,7 @@ mod tests {
                     pool.release();
                 }
             }
-            // some are dropped elsewhere
+            // Some are dropped on another thread.
             std::thread::spawn(|| drop(held)).join().map_err(|_| format_err!("a panic"))
         };
         std::thread::scope(|scope| {

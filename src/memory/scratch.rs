@@ -1,4 +1,4 @@
-//! Memory that is kept between runs.
+//! Working memory that is kept between runs.
 
 use super::fill;
 use super::reserved;
@@ -7,22 +7,23 @@ use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tract_core::internal::*;
 
-/// Memory that tasks work in, kept between runs, so that steady state allocates outputs only.
+/// The working memory of tasks. It is kept between runs, so that in steady state only outputs are
+/// allocated.
 #[derive(Default)]
 pub(crate) struct Scratch<T> {
     /// A block of input.
     pub block: Aligned<T>,
     /// Results of register tiles.
     pub tile: Aligned<T>,
-    /// A copy of a tile's input that reaches past its end.
+    /// A copy of a tile's input, padded for reads past its end.
     pub ragged: Aligned<T>,
-    /// Parts of a block of input, for tile registers.
+    /// Limbs of a block of input, for tile registers.
     pub parts: Aligned<u16>,
-    /// Parts of weights.
+    /// Limbs of weights.
     pub weights: Aligned<u16>,
-    /// A row on its way to the output.
+    /// A row that is finished before it is stored.
     pub row: Aligned<T>,
-    /// A block of input, weights and products between transforms.
+    /// A transformed block of input, transformed weights, and their products.
     pub transformed: [Aligned<T>; 3],
 }
 
@@ -40,13 +41,14 @@ pub(super) fn release() {
     I64.release();
 }
 
-/// Scratch memory of tasks. An entry is empty while a task uses what belongs there.
+/// A pool of scratch memory. An entry is empty while a task uses its memory.
 ///
-/// There are as many entries as tasks ever ran at once. That is fewer than there are threads that ever ran one.
+/// There are as many entries as there have been concurrent tasks. These are fewer than the threads
+/// that have run tasks.
 pub(crate) struct ScratchPool<T>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
 
 impl<T: Working> ScratchPool<T> {
-    /// An empty one.
+    /// An empty pool.
     pub const fn new() -> Self {
         ScratchPool(Mutex::new(vec![]))
     }
@@ -55,7 +57,8 @@ impl<T: Working> ScratchPool<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends some, most often what the thread had before, which its core's cache has.
+    /// Lends scratch memory, preferably that which this thread used last, as it is in its core's
+    /// cache.
     pub fn lend<R>(&self, use_it: impl FnOnce(&mut Scratch<T>) -> R) -> R
     where
         Scratch<T>: Default,
@@ -69,7 +72,8 @@ impl<T: Working> ScratchPool<T> {
         result
     }
 
-    /// What the preferred entry holds, or another one, or what is new, and its entry.
+    /// Takes the preferred entry's memory, or that of another entry, or new memory. Returns it with
+    /// its entry's index.
     fn take(&self, preferred: usize) -> (usize, Box<Scratch<T>>)
     where
         Scratch<T>: Default,
@@ -85,22 +89,22 @@ impl<T: Working> ScratchPool<T> {
         })
     }
 
-    /// Frees what no task uses.
+    /// Frees the memory that no task uses.
     fn release(&self)
     where
         Scratch<T>: Default,
     {
-        // the entries stay, which the tasks that run now put theirs back to
+        // The entries stay, as running tasks will return their memory to them.
         self.entries().iter_mut().flatten().for_each(|scratch| **scratch = Scratch::default());
     }
 }
 
-/// A buffer whose slices begin on a cache line: vectors that straddle lines cost twice.
+/// A buffer whose slices begin on a cache line, as accesses that straddle lines cost twice.
 #[derive(Default)]
 pub(crate) struct Aligned<T>(Vec<T>);
 
 impl<T: Working> Scratch<T> {
-    /// If a test asks for it, nothing is left of what another task had there.
+    /// In test mode, erases the data of earlier tasks.
     fn forget(&mut self) {
         let Scratch { block, tile, ragged, parts, weights, row, transformed } = self;
         let [input, filter, products] = transformed;
@@ -110,15 +114,15 @@ impl<T: Working> Scratch<T> {
 }
 
 impl<T: Working> Aligned<T> {
-    /// `len` elements with whatever they held before.
+    /// `len` elements with unspecified values.
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// The memory can't be allocated.
     pub fn of(&mut self, len: usize) -> TractResult<&mut [T]> {
         let slack = 64 / size_of::<T>();
         let whole = len.saturating_add(slack);
         if self.0.len() < whole {
-            // given back first: nothing of it is wanted, and the longer one may take its place
+            // Freed first: its contents are not needed, and the longer buffer may reuse its memory.
             self.0 = vec![];
             self.0 = reserved("working memory", whole)?;
             self.0.resize(whole, fill::new_element());
@@ -141,7 +145,7 @@ mod tests {
             assert!(scratch.block.of(100).is_ok());
             block(scratch)
         });
-        // a thread that had none before
+        // a thread that had no memory before
         let lent = std::thread::scope(|scope| scope.spawn(|| pool.lend(|scratch| block(scratch))).join());
         assert_eq!(lent.ok(), Some(grown));
         assert_eq!(pool.entries().len(), 2);
@@ -167,7 +171,7 @@ mod tests {
     fn a_thread_finds_its_own_again() {
         let pool = ScratchPool::<f32>::new();
         let inner = pool.lend(|_| pool.lend(|inner| std::ptr::from_mut(inner).addr()));
-        // the outer one was lent first, but is not the thread's last
+        // The outer memory was lent first, but the inner one is the thread's last.
         assert_eq!(pool.lend(|scratch| std::ptr::from_mut(scratch).addr()), inner);
     }
 }

@@ -1,6 +1,8 @@
-//! Accumulator blocks: runs of a block's positions whose sums, lanes of output channels, are made and then stored together.
+//! Accumulator blocks: runs of a block's positions that are summed and stored together.
 //!
-//! Channels-last results are stored as they come, channels-first ones through transposed squares, in which the phases of a row interleave by themselves.
+//! The lanes of the sums are output channels. Channels-last results are stored in that order.
+//! Channels-first results go through register transposes, which also interleave the phases of a
+//! row.
 
 use crate::element::Element;
 use crate::geometry::Axes;
@@ -17,31 +19,39 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// How the positions of a block are parted.
+/// The split of a block's positions into accumulator blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccumulatorShape {
-    /// Output channels of a panel: the sums of a position are so many elements from those of the one before.
+    /// Output channels per panel. Also the distance between the sums of adjacent positions, in
+    /// elements.
     pub width: usize,
-    /// Positions of a register tile: accumulator blocks of part of a row are multiples of it.
+    /// Positions of a register tile. Accumulator blocks that hold part of a row are multiples of
+    /// it.
     pub positions: usize,
-    /// Positions of an accumulator block, at most.
+    /// The most positions per accumulator block.
     pub most: usize,
-    /// Whether runs of positions end where grid rows end, or run over the padding between them.
+    /// Whether runs of positions end at the end of each grid row. Otherwise they run over the
+    /// padding between rows.
     pub by_row: bool,
-    /// Rows and columns of an accumulator block, where those of neighbouring rows are summed together. The rows of a block are `most` positions apart at most then, all
-    /// together.
+    /// Rows and columns of an accumulator block whose adjacent rows are summed together.
+    ///
+    /// The rows of such a block span at most `most` positions, including the gaps between them.
     pub window: Option<(usize, usize)>,
-    /// Whether all panels pass over an accumulator block before the next one, or a panel over all accumulator blocks before the next panel.
+    /// Whether the loop over panels is the inner one.
+    ///
+    /// If so, all panels are computed for one accumulator block before the next. Otherwise all
+    /// accumulator blocks are computed for one panel before the next.
     pub panels_first: bool,
 }
 
 impl AccumulatorShape {
-    /// Elements of the sums of a phase: squares that are transposed may run over an accumulator block's last position.
+    /// Elements of the sums of a phase. A register transpose may read past the last position of an
+    /// accumulator block.
     fn phase_stride(&self, lanes: usize) -> usize {
         (self.most + lanes) * self.width
     }
 
-    /// The positions of a block of rows and columns, in parts.
+    /// Splits a block of rows and columns into accumulator blocks.
     fn accumulators(&self, rows: usize, columns: usize, pitch: usize) -> Vec<AccumulatorBlock> {
         if let Some((of_rows, of_columns)) = self.window {
             let places = crate::layout::blocks_of(rows, of_rows).into_iter();
@@ -57,7 +67,7 @@ impl AccumulatorShape {
         self.flat_blocks(rows, columns, pitch).into_iter().map(whole).collect()
     }
 
-    /// The flat positions of a block of rows and columns, in parts.
+    /// Splits the flat positions of a block of rows and columns.
     fn flat_blocks(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
         if !self.by_row {
             return crate::layout::blocks_of((rows - 1) * pitch + columns, self.most);
@@ -78,25 +88,27 @@ impl AccumulatorShape {
 /// Some positions of a block.
 #[derive(Clone, Debug)]
 struct AccumulatorBlock {
-    /// From the first to the last.
+    /// From the first to the last flat position.
     flat: Range<usize>,
-    /// Columns that it has of its rows.
+    /// The columns that it has of each of its rows.
     columns: Range<usize>,
 }
 
-/// What accumulator blocks need to know of taps and cells, whatever the data.
+/// The tables of taps and sums that accumulator blocks use, independent of the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AccumulatorTable {
     pub taps: TapTable,
-    /// For each cell of a row of an accumulator block, where its sums are: the phases interleave. Channels-last cells need none.
+    /// Per pixel of an output row of an accumulator block, the offset of its sums, as the phases
+    /// interleave. Empty for channels-last output.
     cells: Vec<usize>,
 }
 
 impl AccumulatorTable {
-    /// `axes` are all spatial axes, outermost first; `lanes` are those of the vectors that store the accumulator blocks.
+    /// Builds the tables. `axes` are all spatial axes, outermost first. `lanes` is the length of
+    /// the vectors that store the results.
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// Failure to allocate memory.
     pub fn new(
         problem: &Problem,
         axes: &Axes,
@@ -115,37 +127,37 @@ impl AccumulatorTable {
     }
 }
 
-/// What is summed at once: a phase of a panel, over an accumulator block.
+/// The sums computed by one call: one phase of one panel over one accumulator block.
 pub(crate) struct PhaseSums<'r> {
     pub panel: PanelPlace,
-    /// Over all axes, outermost first.
+    /// The phase's index over all axes, outermost first.
     pub phase: usize,
     pub runs: &'r [Run],
 }
 
-/// Positions that follow each other.
+/// Consecutive positions.
 pub(crate) struct Run {
-    /// Those of the phase's taps that read input somewhere on the run.
+    /// The phase's taps that read inside the input somewhere in the run.
     pub taps: Range<usize>,
     /// Flat positions of the block.
     pub positions: Range<usize>,
-    /// Where its sums begin among those of the accumulator block's phase.
+    /// The offset of the run's sums within those of the accumulator block's phase.
     pub at: usize,
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 pub(crate) struct Accumulators<'a, E: Element> {
     problem: &'a Problem,
     axes: &'a Axes,
     kernels: &'static Kernels<E::Compute>,
     shape: AccumulatorShape,
     table: &'a AccumulatorTable,
-    /// What is applied to all sums at once, then what is applied where they are stored.
+    /// The steps applied to all sums at once, and the steps applied when results are stored.
     epilogue: (UniformSteps<'a, E>, Epilogue<'a, E>),
 }
 
 impl<'a, E: Element> Accumulators<'a, E> {
-    /// `axes` are all spatial axes, outermost first, at least two.
+    /// Collects the shared data. `axes` are all spatial axes, outermost first, at least two.
     pub fn new(
         problem: &'a Problem,
         axes: &'a Axes,
@@ -157,11 +169,15 @@ impl<'a, E: Element> Accumulators<'a, E> {
         Accumulators { problem, axes, kernels, shape, table, epilogue: epilogue.split() }
     }
 
-    /// Makes the sums of some panels of group `g` over all positions of a task, `pitch` apart where rows begin, and stores them. `sum` writes those of the runs
-    /// of a phase, a panel's width for each position, [`AccumulatorShape::width`] apart; `tile` and `ragged` are working memory.
+    /// Computes and stores the sums of some panels of group `g` over all positions of a task, whose
+    /// rows are `pitch` positions apart.
+    ///
+    /// `sum` writes the sums of a phase's runs: one panel width per position,
+    /// [`AccumulatorShape::width`] elements apart.
+    /// `tile` and `ragged` are working memory.
     ///
     /// # Errors
-    /// When the memory can't be had, and those of `sum`.
+    /// Failure to allocate memory, and the errors of `sum`.
     pub fn run(
         &self,
         task: &mut Task<E>,
@@ -187,7 +203,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
             for j in 0..inner {
                 let (panel, acc_block) =
                     if self.shape.panels_first { (panels[j], &accumulators[i]) } else { (panels[i], &accumulators[j]) };
-                // the same for all panels, of which an accumulator block that is alone has its own once
+                // Runs do not depend on the panel. With a single accumulator block they are therefore
+                // computed only once.
                 if (i, j) == (0, 0) || (accumulators.len() > 1 && (j == 0 || !self.shape.panels_first)) {
                     listed = self.runs_of(task, acc_block, pitch);
                 }
@@ -200,7 +217,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
                             sum(PhaseSums { panel, phase, runs }, sums)?;
                         }
                         if self.shape.window.is_some() {
-                            // between the rows of a window may be more than in them
+                            // The gaps between the rows of a window may be larger than the rows, so
+                            // skip them.
                             let runs = &listed[o * per_outer + ry * columns];
                             for sums in sums.chunks_mut(phase_stride) {
                                 for Run { at, positions, .. } in runs {
@@ -225,7 +243,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         Ok(())
     }
 
-    /// The runs of an accumulator block, for each phase of the output that a task has: the same for all panels.
+    /// The runs of an accumulator block, per output phase of the task. They are the same for all
+    /// panels.
     fn runs_of(&self, task: &Task<E>, acc_block: &AccumulatorBlock, pitch: usize) -> Vec<Vec<Run>> {
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let per_outer = y.out_step * x.out_step;
@@ -245,13 +264,14 @@ impl<'a, E: Element> Accumulators<'a, E> {
         phases.map(|phase| positions.iter().map(|positions| run(phase, positions)).collect()).collect()
     }
 
-    /// The taps of a phase that read input somewhere on grid rows `rows` at an outer position, or more: a range.
+    /// The range of a phase's taps that read inside the input somewhere on grid rows `rows` at an
+    /// outer position. It may include other taps.
     fn taps_inside(&self, phase: usize, outer: &[usize], rows: Range<usize>) -> Range<usize> {
         let axes = self.axes;
         let Some((x, others)) = axes.split_last() else { return 0..0 };
         let at = outer.iter().map(|at| *at..at + 1).chain([rows]);
         let picked = unflatten(phase, axes.iter().map(|a| a.out_step));
-        // first and last of a product, as flat indices
+        // first and last of a product of ranges, as flat indices
         let (mut begin, mut last) = (0, 0);
         for ((axis, at), phase) in others.iter().zip(at).zip(&picked) {
             let (inside, count) = (axis.taps_inside(*phase, &at), axis.phases[*phase].taps.len());
@@ -264,7 +284,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         begin * count..(last + 1) * count
     }
 
-    /// Channels last: a cell's channels are contiguous, in the sums as in the output.
+    /// Stores channels-last results: a pixel's channels are contiguous both in the sums and in the
+    /// output.
     fn store_cells(&self, task: &mut Task<E>, place: Place, panel: PanelPlace, sums: &mut [E::Compute]) {
         let (axes, width) = (self.axes, self.shape.width);
         let (y, x) = (axes.rows(), axes.columns());
@@ -286,7 +307,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         }
     }
 
-    /// Channels first: squares of cells × channels are transposed into the output. Rows that follow each other there are one run.
+    /// Stores channels-first results by register transposes of pixels × channels. Rows that are
+    /// adjacent in the output form one run.
     fn store_rows(
         &self,
         task: &mut Task<E>,
@@ -340,7 +362,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
     }
 }
 
-/// Where an accumulator block's sums go.
+/// The destination of an accumulator block's sums.
 struct Place {
     g: usize,
     /// Index of the outer phase.

@@ -1,4 +1,5 @@
-//! What is applied to a deconvolution's sums while they are hot, before they are stored.
+//! The epilogue: steps applied to the results while they are still in the cache, before they are
+//! stored.
 
 use crate::activation::Activation;
 use crate::compute::Compute;
@@ -7,23 +8,25 @@ use crate::kernel::Kernels;
 use std::fmt;
 use tract_core::internal::*;
 
-/// One thing that is done to the results before they are stored. Values per output channel are a vector over all groups, of
-/// the type that sums are made in: f32 for f16 and f32.
+/// One step of an epilogue.
+///
+/// Values per output channel are a vector over the output channels of all groups.
+/// Their type is the compute type: f32 for f16 and f32.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
-    /// The same for every result.
+    /// The same function for every result.
     Activation(Activation),
-    /// `x` where not negative, elsewhere `x` times the channel's value.
+    /// `x` if it is not negative, else `x` times the channel's slope.
     PRelu(Arc<Tensor>),
     /// `factor·x + term`, both per channel.
     Affine {
-        /// What results are multiplied by.
+        /// The value by which results are multiplied.
         factor: Arc<Tensor>,
-        /// What is added then.
+        /// The value that is then added.
         term: Arc<Tensor>,
     },
-    /// Adds the next of the tensors of the output's shape that come with the operands.
+    /// Adds a tensor of the output's shape: the next one of those passed with the operands.
     Add,
 }
 
@@ -38,12 +41,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// How many tensors some steps add.
+/// The number of tensors that the steps add.
 pub(crate) fn added(steps: &[Step]) -> usize {
     steps.iter().filter(|step| **step == Step::Add).count()
 }
 
-/// A [`Step`] with its operands at hand.
+/// A [`Step`] bound to its operands.
 #[derive(Clone, Copy)]
 pub(crate) enum Bound<'a, E: Element> {
     Activation(Activation),
@@ -52,10 +55,11 @@ pub(crate) enum Bound<'a, E: Element> {
     Add(&'a [E]),
 }
 
-/// Steps with the tensors that they add, each of the output's shape.
+/// Binds steps to the tensors that they add, each of the output's shape.
 ///
 /// # Errors
-/// More or fewer tensors than are added; one of another type or shape; values that are not one per output channel.
+/// Another number of tensors than the steps add, a tensor of another type or shape, or per-channel
+/// values whose count is not the number of output channels.
 pub(crate) fn bind<'a, E: Element>(
     steps: &'a [Step],
     residuals: &[&'a Tensor],
@@ -97,17 +101,17 @@ pub(crate) fn bind<'a, E: Element>(
         .collect()
 }
 
-/// Bound steps, to be applied in order.
+/// Bound steps, applied in order.
 #[derive(Clone, Copy)]
 pub(crate) struct Epilogue<'a, E: Element> {
     /// The steps.
     pub steps: &'a [Bound<'a, E>],
-    /// What runs are changed by.
+    /// The kernels that apply steps to runs.
     pub kernels: &'static Kernels<E::Compute>,
 }
 
 impl<'a, E: Element> Epilogue<'a, E> {
-    /// The steps at the beginning that are the same for every result, and the others.
+    /// Splits off the leading steps that are the same for every result.
     pub fn split(self) -> (UniformSteps<'a, E>, Epilogue<'a, E>) {
         let same = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
         let (same, placed) = self.steps.split_at(same);
@@ -119,13 +123,14 @@ impl<'a, E: Element> Epilogue<'a, E> {
         self.steps.is_empty()
     }
 
-    /// For results of one output channel, counted over all groups.
+    /// The epilogue of one output channel, counted over all groups.
     pub fn of(self, channel: usize) -> ChannelEpilogue<'a, E> {
         ChannelEpilogue { epilogue: self, channel }
     }
 
-    /// Applies the steps to results of neighbouring channels at one position, in channels-last data: `at` is the index of
-    /// the first in the output.
+    /// Applies the steps to the results of adjacent channels of one pixel, in channels-last data.
+    ///
+    /// `at` is the output index of the first result.
     pub fn apply_cell(self, first_channel: usize, at: usize, run: &mut [E::Compute]) {
         let channels = first_channel..first_channel + run.len();
         for step in self.steps {
@@ -155,7 +160,7 @@ impl<E: Element> UniformSteps<'_, E> {
     }
 }
 
-/// A [`Epilogue`] for results of one output channel.
+/// An [`Epilogue`] for the results of one output channel.
 #[derive(Clone, Copy)]
 pub(crate) struct ChannelEpilogue<'a, E: Element> {
     epilogue: Epilogue<'a, E>,
@@ -163,7 +168,8 @@ pub(crate) struct ChannelEpilogue<'a, E: Element> {
 }
 
 impl<E: Element> ChannelEpilogue<'_, E> {
-    /// Applies the steps: `at` is the index of the first result in the output, the others follow `stride` apart.
+    /// Applies the steps. `at` is the output index of the first result; the others follow at
+    /// distance `stride`.
     pub fn apply(self, at: usize, stride: usize, run: &mut [E::Compute]) {
         let Epilogue { steps, kernels } = self.epilogue;
         for step in steps {
@@ -185,7 +191,7 @@ fn add<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], to: &mut [E::Compu
     match E::as_compute(from) {
         Some(from) => kernels.add(from, to),
         None => {
-            // in pieces that fit the stack
+            // Widens chunks that fit the stack.
             let mut wide = [E::Compute::ZERO; 256];
             for (from, to) in from.chunks(wide.len()).zip(to.chunks_mut(wide.len())) {
                 let wide = &mut wide[..from.len()];

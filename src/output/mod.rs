@@ -1,4 +1,5 @@
-//! The output: how it is parted among threads, how results are written, and what is applied to them before.
+//! The output: its partition into tasks, the stores of results, and the epilogue applied before
+//! them.
 
 pub(crate) mod blocks;
 pub(crate) mod epilogue;

@@ -1,4 +1,5 @@
-//! The output cut into disjoint pieces, one task's worth each, so that tasks may run on any thread.
+//! The output partition: disjoint slices of the output, per task, so that tasks may run on any
+//! thread.
 
 use crate::element::Element;
 use crate::geometry::{Axes, AxisPhases};
@@ -15,7 +16,10 @@ use tract_core::internal::tract_itertools::{Either, Itertools};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Groups in as many parts as the threads want; all in one for a single thread, and in NXC, where a cell has them all.
+/// Splits the groups into parts for the threads.
+///
+/// There is a single part for a single thread, and for channels-last data, where a pixel holds all
+/// groups.
 pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>> {
     let parts = match (problem.data_format, threads) {
         (DataFormat::Nxc, _) | (_, 1) => 1,
@@ -24,57 +28,65 @@ pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>
     blocks_of(problem.group, problem.group.div_ceil(parts))
 }
 
-/// Cells of a channel that are finished and narrowed together.
+/// Elements of a channel that are finished and narrowed together.
 pub(crate) const STAGED_CELLS: usize = 256;
 
-/// Bytes that they take, at most.
+/// The most bytes of a staging buffer: this many elements for each lane.
 pub(crate) const STAGING_BYTES: usize = STAGED_CELLS * 16 * size_of::<f64>();
 
-/// Outputs from so many bytes on are written past the caches: each line would be read into them before it is written, and be out again before it is read
-/// (0.77 to 0.95 of the time on 42 to 134 MB; from 8 MB on nothing either way).
+/// The output size in bytes from which stores bypass the caches.
+///
+/// An ordinary store reads the line into the cache first. On such outputs the line is evicted again
+/// before anything reads it.
 const STREAMED_FROM: usize = 32 << 20;
 
-/// Cells of a plane of which several threads write short runs.
+/// The plane size, in elements, up to which several threads would write only short runs of a plane.
 const SMALL_PLANE: usize = 4096;
 
-/// (Output channel, tap) pairs from which on making parts, or a copy, of the input a second time is a small share of the work.
+/// The number of (output channel, tap) pairs from which a second copy of the input, or a second
+/// split into limbs, costs little compared to the rest of the work.
 const WORTH_A_COPY: usize = 256;
 
-/// Positions of a block that two threads had rather share than leave to one where neither channels nor groups can be shared.
+/// The smallest block of positions worth a thread of its own, if neither channels nor groups can be
+/// split among threads.
 const LEAST_POSITIONS: usize = 16;
 
-/// Rows that register tiles write at once, at most.
+/// The most rows that a register tile writes.
 pub(crate) const MOST_ROWS: usize = 16;
 
-/// How the grid is cut. All lists are in memory order of the output.
+/// The partition of the grid. All lists are in memory order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
     /// Grid rows of each block.
     pub rows: Vec<Range<usize>>,
-    /// Grid columns of each block; more than one block only where there is a single grid row or where rows are one block each.
+    /// Grid columns of each block. There is more than one block only if the grid has a single row
+    /// or if each row is a block of its own.
     pub columns: Vec<Range<usize>>,
-    /// Groups of each part; a single part in NXC.
+    /// Groups of each part. A single part for channels-last data.
     pub groups: Vec<Range<usize>>,
-    /// Output channels (of one group) of each part; a single part wherever a part has several groups.
+    /// Output channels (of one group) of each part. A single part if a part has several groups.
     pub channels: Vec<Range<usize>>,
 }
 
-/// What a cut should look like, in grid positions.
+/// The desired block of a partition, in grid positions.
 pub(crate) struct Block {
-    /// Rows of a block: for one thread, and at most.
+    /// Rows per block: the number for one thread, and the maximum for several.
     pub rows: usize,
-    /// Columns of a block.
+    /// Columns per block.
     pub columns: usize,
-    /// Positions that a block should keep when more threads want smaller ones.
+    /// The positions that a block should keep even if more threads would need smaller blocks.
     pub least: usize,
     /// Output channels that are computed together.
     pub panel: usize,
-    /// The estimated cost of everything.
+    /// The estimated cost of the whole layer.
     pub cost: u64,
 }
 
 impl Partition {
-    /// Blocks for the current number of threads. More threads get smaller blocks, and where there are too few, parts of the output channels.
+    /// The partition for the current number of threads.
+    ///
+    /// More threads get smaller blocks. If there are still too few blocks, the output channels are
+    /// split too.
     pub fn for_threads(problem: &Problem, axes: &Axes, block: &Block) -> Partition {
         let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.grid).product();
@@ -85,7 +97,7 @@ impl Partition {
             1 => (1, 1),
             _ => (threads.div_ceil(images.max(1)), (2 * threads).div_ceil(images.max(1))),
         };
-        // a number that threads share evenly
+        // Rounds down to a number of blocks that divides evenly among the threads.
         let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
@@ -93,7 +105,8 @@ impl Partition {
             let shares_channels =
                 groups.iter().all(|g| g.len() == 1) && (problem.data_format == DataFormat::Ncx || prefer_channels);
             if !(shares_channels && prefer_channels && problem.group_out / block.panel >= threads) {
-                // smaller blocks than pay otherwise, where a thread would have none; where channels aren't shared, as small as can be
+                // If a thread would have no block, allow smaller blocks than are otherwise worthwhile.
+                // Allow the smallest if channels can't be split.
                 let least = match (shares_channels, y.grid) {
                     (true, 1) => block.least,
                     (true, _) => block.least / 2,
@@ -111,11 +124,11 @@ impl Partition {
                 }
             }
             if rows * columns * images < threads && shares_channels {
-                // each part copies the block's input for itself
+                // Each part copies the block's input for itself.
                 parts = threads.div_ceil((rows * columns * images).max(1));
             }
         }
-        // of few tasks, none is left over
+        // With few tasks, make their number a multiple of the threads.
         if (threads..8 * threads).contains(&(rows * columns * images)) && !images.is_multiple_of(threads) {
             if y.grid > 1 {
                 rows = rows.next_multiple_of(threads).min(y.grid);
@@ -131,7 +144,9 @@ impl Partition {
         Partition { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
     }
 
-    /// The same with blocks that begin at multiples of a number of rows and of columns. None is larger than the largest was, rounded up to such a multiple.
+    /// The same partition with blocks that begin at multiples of `rows` and `columns`.
+    ///
+    /// No block exceeds the largest original block, rounded up to such a multiple.
     pub fn in_steps(mut self, [rows, columns]: [usize; 2]) -> Partition {
         for (blocks, step) in [(&mut self.rows, rows), (&mut self.columns, columns)] {
             let end = blocks.last().map_or(0, |block| block.end);
@@ -143,15 +158,19 @@ impl Partition {
         self
     }
 
-    /// Whether several tasks write channels of the same cells, so that no two cells of a task follow each other in the output.
+    /// Whether several tasks write channels of the same pixels, so that a task's pixels are not
+    /// contiguous in the output.
     fn is_by_cell(&self, problem: &Problem) -> bool {
         problem.data_format == DataFormat::Nxc && self.channels.len() > 1
     }
 }
 
-/// Whether threads had rather share the channels, each part reading all of the input, than the positions, each block reading all weights. They had where an
-/// output channel has no more cells than weights (two threads: 0.77 of the time on 256 to 256 channels of 14×14, 3×3 taps; 0.87 on 32×24, 4×4 taps, stride 2),
-/// and where blocks of a plane would be short runs between those of other threads (0.67 on 128 to 512 channels of 28×28).
+/// Whether threads should split the channels rather than the positions.
+///
+/// If channels are split, each part reads all of the input. If positions are split, each block
+/// reads all weights. Splitting channels is faster in two cases: if an output channel has no more
+/// output elements than weights, and if blocks of a plane would be short runs between those of
+/// other threads.
 fn prefer_channels(problem: &Problem) -> bool {
     let over_axes = |size: fn(&Axis) -> usize| problem.axes.iter().map(size).fold(1, usize::saturating_mul);
     let (cells, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
@@ -166,13 +185,15 @@ pub(crate) struct FlatRun {
     pub row: usize,
     /// First column of the block.
     pub column: usize,
-    /// Columns.
+    /// Number of columns.
     pub len: usize,
-    /// Distance from the flat range's begin.
+    /// Distance from the start of the flat range.
     pub at: usize,
 }
 
-/// The runs of a range of the flat index `row·pitch + column`, of `columns` alone: elsewhere is no output, or another accumulator block's.
+/// The runs of a range of the flat index `row·pitch + column`, restricted to `columns`.
+///
+/// The other columns have no output or belong to another accumulator block.
 pub(crate) fn flat_runs(flat: Range<usize>, pitch: usize, columns: Range<usize>) -> impl Iterator<Item = FlatRun> {
     let rows = flat.start / pitch..flat.end.div_ceil(pitch);
     rows.filter_map(move |row| {
@@ -182,7 +203,7 @@ pub(crate) fn flat_runs(flat: Range<usize>, pitch: usize, columns: Range<usize>)
     })
 }
 
-/// What one task computes and writes.
+/// The part of the output that one task computes and writes.
 pub(crate) struct Task<'a, E> {
     /// Image of the batch.
     pub n: usize,
@@ -199,14 +220,18 @@ pub(crate) struct Task<'a, E> {
     pub output: TaskOutput<'a, E>,
 }
 
-/// The slices that a task writes.
+/// The output slices that a task writes.
 pub(crate) struct TaskOutput<'a, E> {
-    /// Per group and channel of the task (NCX) or once (NXC): per outer phase inside the output, the rows of the task. In NXC, where other tasks have other
-    /// channels of the same cells: per outer phase, each cell.
+    /// Channels first: per group and channel of the task, per outer phase inside the output, the
+    /// task's rows.
+    /// Channels last: per outer phase, the task's rows.
+    /// Channels last, if other tasks have other channels of the same pixels: per outer phase, each
+    /// pixel.
     slices: Slices<'a, E>,
-    /// The task's channels, where each cell is a slice.
+    /// The task's channels, if each pixel is a slice of its own.
     by_cell: Option<Range<usize>>,
-    /// The outer phases (flat index over all outer axes) whose cell exists at the task's outer position, ascending.
+    /// The outer phases (flat indices over all outer axes) that are inside the output at the task's
+    /// outer position, ascending.
     pub outer_phases: Vec<usize>,
     /// Output rows.
     pub rows: Range<usize>,
@@ -214,20 +239,21 @@ pub(crate) struct TaskOutput<'a, E> {
     pub columns: Range<usize>,
     /// Elements between columns: one (NCX) or all channels (NXC).
     step: usize,
-    /// Whether whole vectors are written past the caches.
+    /// Whether whole vectors are stored past the caches.
     streamed: bool,
 }
 
-/// Parts of the output, in its order.
+/// Slices of the output, in memory order.
 enum Slices<'a, E> {
-    /// Anywhere.
+    /// Slices at any offsets.
     Listed(Vec<Slice<'a, E>>),
-    /// One behind the other, of so many elements each, where a task has all of its channels' cells: a list of some hundred took a tenth of a layer's time.
+    /// Contiguous slices with this many elements each, if a task has all elements of its channels.
+    /// A list would take noticeable time to build.
     Even(Slice<'a, E>, usize),
 }
 
 impl<E> Slices<'_, E> {
-    /// The index of the first cell of one.
+    /// The output index of a slice's first element.
     fn at(&self, index: usize) -> usize {
         match self {
             Slices::Listed(list) => list[index].at,
@@ -242,7 +268,7 @@ impl<E> Slices<'_, E> {
         }
     }
 
-    /// The cells of each `step`th, from `range.start + first` on.
+    /// Of each `step` slices of a range, the elements of the one with index `first`.
     fn every(&mut self, range: Range<usize>, step: usize, first: usize) -> impl Iterator<Item = &mut [E]> {
         match self {
             Slices::Listed(list) => {
@@ -259,14 +285,14 @@ impl<E> Slices<'_, E> {
     }
 }
 
-/// Consecutive cells of the output.
+/// Consecutive elements of the output.
 struct Slice<'a, E> {
-    /// The index of the first.
+    /// The output index of the first element.
     at: usize,
     cells: &'a mut [E],
 }
 
-/// What of the output no task has yet, in its order.
+/// The part of the output that no task has taken yet, in memory order.
 struct Rest<'a, E> {
     cells: &'a mut [E],
     taken: usize,
@@ -277,10 +303,10 @@ impl<'a, E> Rest<'a, E> {
         Rest { cells: output, taken: 0 }
     }
 
-    /// The next elements.
+    /// Takes the next elements.
     ///
     /// # Errors
-    /// When the output has fewer.
+    /// The output has fewer elements left.
     fn take(&mut self, len: usize) -> TractResult<Slice<'a, E>> {
         let left = self.cells.len();
         let parts = std::mem::take(&mut self.cells).split_at_mut_checked(len);
@@ -291,10 +317,11 @@ impl<'a, E> Rest<'a, E> {
         Ok(Slice { at, cells })
     }
 
-    /// Refuses a partition that leaves elements to no task: an output is new memory, all of which tasks have to write.
+    /// Checks that no elements are left. The output is uninitialized memory, which the tasks must
+    /// write completely.
     ///
     /// # Errors
-    /// When elements are left.
+    /// Some elements are left.
     fn finish(self) -> TractResult<()> {
         let Rest { cells, taken } = self;
         ensure!(cells.is_empty(), "output partition: elements={taken}, the output has {} more", cells.len());
@@ -302,19 +329,20 @@ impl<'a, E> Rest<'a, E> {
     }
 }
 
-/// Bytes that the list of tasks takes where a grid of rows and columns is cut into so many blocks.
+/// Bytes of the task list if a grid of rows and columns is split into `blocks` blocks.
 pub(crate) fn bytes_of_tasks(problem: &Problem, axes: &Axes, blocks: usize) -> usize {
     let outer = axes.outer();
     let images = problem.batch.saturating_mul(blocks);
     let tasks = outer.iter().map(|axis| axis.grid).fold(images, usize::saturating_mul);
     let channels = if problem.data_format == DataFormat::Nxc { 1 } else { problem.group * problem.group_out };
     let slices = outer.iter().map(|axis| axis.output).fold(images.saturating_mul(channels), usize::saturating_mul);
-    // a task has two more lists, of its position and of its phases
+    // Each task has two more lists: its position and its phases.
     let of_tasks = tasks.saturating_mul(size_of::<Task<f32>>() + 2 * 64);
     of_tasks.saturating_add(slices.saturating_mul(size_of::<Slice<f32>>()))
 }
 
-/// Runs `work` on every task of a cut, each with scratch memory. `cost` is the estimate for all of them.
+/// Runs `work` on every task of a partition, each with scratch memory. `cost` is the estimate for
+/// all tasks.
 pub(crate) fn run_tasks<E: Element>(
     problem: &Problem,
     axes: &Axes,
@@ -327,10 +355,12 @@ pub(crate) fn run_tasks<E: Element>(
     crate::parallel::parallel(&mut tasks, cost, |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
 }
 
-/// Cuts the output into tasks, each element into one. `axes` are all spatial axes, outermost first, at least two.
+/// Partitions the output into tasks, so that each element belongs to exactly one.
+///
+/// `axes` are all spatial axes, outermost first, at least two.
 ///
 /// # Errors
-/// When the parts are not the whole output, or the memory of the list can't be had.
+/// The partition does not cover the output exactly, or the list's memory can't be allocated.
 fn tasks<'a, E: Element>(
     problem: &Problem,
     axes: &Axes,
@@ -409,8 +439,11 @@ fn tasks<'a, E: Element>(
     Ok(tasks)
 }
 
-/// Walks the output in memory order and hands each run of cells to its task. A task gets its slices by channel (NCX), then by outer cell, then by cell if other
-/// tasks have other channels of it (NXC). The outer cells of one grid position come in the order of their phases.
+/// Walks the output in memory order and hands each run of elements to its task.
+///
+/// A task's slices are ordered by channel (NCX), then by outer output position, then by pixel if
+/// other tasks have other channels of it (NXC). The outer output positions of one grid position
+/// come in the order of their phases.
 fn hand_out<'a, E>(
     problem: &Problem,
     outer_axes: &[AxisPhases],
@@ -464,7 +497,7 @@ fn hand_out<'a, E>(
 }
 
 impl<E> Task<'_, E> {
-    /// The index that [`TaskOutput`] wants for output channel `channel` of group `g`.
+    /// The channel index that [`TaskOutput`] expects for output channel `channel` of group `g`.
     pub fn channel(&self, problem: &Problem, g: usize, channel: usize) -> usize {
         match problem.data_format {
             DataFormat::Ncx => (g - self.groups.start) * self.channels.len() + channel - self.channels.start,
@@ -472,7 +505,8 @@ impl<E> Task<'_, E> {
         }
     }
 
-    /// What of the input goes where in input tiles of the task's positions; `strides` are those of the spatial axes.
+    /// Plans the copy into input tiles of the task's positions. `strides` are those of the spatial
+    /// axes.
     ///
     /// # Errors
     /// As [`InputTiles::copy_plan`].
@@ -480,14 +514,16 @@ impl<E> Task<'_, E> {
         input_tiles.copy_plan(strides, &self.outer, self.rows.clone(), self.columns.clone())
     }
 
-    /// Where the task's first grid position is in an input that shares the grid, given the strides of the spatial axes.
+    /// The offset of the task's first grid position in an input with the same grid, given the
+    /// strides of the spatial axes.
     pub fn offset(&self, spatial: &[usize]) -> usize {
         let at = self.outer.iter().chain([&self.rows.start, &self.columns.start]);
         at.zip(spatial).map(|(at, stride)| at * stride).sum()
     }
 }
 
-/// The flat indices of the outer phases whose cell exists at an outer grid position, ascending.
+/// The flat indices of the outer phases that are inside the output at an outer grid position,
+/// ascending.
 fn phases_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
     axes.iter().zip(at).fold(vec![0], |flat, (axis, u)| {
         let inside = axis.phases_inside(*u);
@@ -495,7 +531,7 @@ fn phases_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
     })
 }
 
-/// A flat index over axes of the given sizes, outermost first, as one index per axis.
+/// Converts a flat index over axes of the given sizes, outermost first, to one index per axis.
 pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = usize>) -> Vec<usize> {
     let mut at: Vec<usize> = sizes
         .rev()
@@ -509,28 +545,31 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
     at
 }
 
-/// Consecutive cells of a piece (see [`TaskOutput::cell`]), and where in a list those are that tell of them.
+/// Consecutive elements of a task (see [`TaskOutput::cell`]) and their offset in a list.
 pub(crate) struct IndexedRun {
-    /// The cells.
+    /// The elements.
     pub cells: Range<usize>,
-    /// Where in the list the first one is; the others follow.
+    /// The list index of the first element's entry. The other entries follow it.
     pub first: usize,
 }
 
-/// Cells of a row that are written together.
+/// Pixels of a row that are written together.
 struct Places {
-    /// Where the first one's first channel is in the output.
+    /// The output index of the first pixel's first channel.
     first: usize,
-    /// Elements from a cell to the next.
+    /// Elements from one pixel to the next.
     step: usize,
-    /// How many of them are inside the piece.
+    /// The number of pixels inside the task's output.
     count: usize,
 }
 
 impl<E: Element> TaskOutput<'_, E> {
-    /// Writes a run of one output row: the interleaving of `phases` (equal lengths), whose first cell is column `column` of row `row`. Cells outside
-    /// the piece are dropped. `channel` counts the task's own (NCX) or all of the output (NXC), see [`Task::channel`]; `outer` indexes
-    /// [`TaskOutput::outer_phases`].
+    /// Writes a run of one output row: the interleaved `phases`, which have equal lengths.
+    ///
+    /// The run begins at column `column` of row `row`. Elements outside the task's output are
+    /// dropped.
+    /// `channel` counts the task's own channels (NCX) or all output channels (NXC): see
+    /// [`Task::channel`]. `outer` indexes [`TaskOutput::outer_phases`].
     #[expect(clippy::too_many_arguments)]
     pub fn write(
         &mut self,
@@ -563,8 +602,11 @@ impl<E: Element> TaskOutput<'_, E> {
         Ok(())
     }
 
-    /// Writes `count` cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. They are in `from`, `width` elements apart.
-    /// Cells outside the piece are dropped.
+    /// Writes adjacent channels of `count` pixels (NXC): columns `column`, `column + step`, … of
+    /// row `row`.
+    ///
+    /// Their values are in `from`, pixels `width` elements apart. Pixels outside the task's output
+    /// are dropped.
     pub fn write_cells(
         &mut self,
         kernels: &Kernels<E::Compute>,
@@ -594,8 +636,11 @@ impl<E: Element> TaskOutput<'_, E> {
         }
     }
 
-    /// Writes `count` cells of neighbouring channels in NXC: columns `column`, `column + step`, … of row `row`. The elements of channel `j` of them are
-    /// in `from`, from `starts[j]` on, with room for a vector behind the last. Cells outside the piece are dropped.
+    /// Writes adjacent channels of `count` pixels (NXC): columns `column`, `column + step`, … of
+    /// row `row`.
+    ///
+    /// The values of channel `j` begin at `from[starts[j]]`. `from` must have room for a vector
+    /// after the last one. Pixels outside the task's output are dropped.
     #[expect(clippy::too_many_arguments)]
     pub fn write_rows(
         &mut self,
@@ -634,8 +679,10 @@ impl<E: Element> TaskOutput<'_, E> {
         Ok(())
     }
 
-    /// Writes a run of whole cells in NXC, from column `column` of row `row` on: `rows` are those of all channels of each of neighbouring columns. Cells
-    /// outside the piece are dropped.
+    /// Writes a run of whole pixels (NXC), from column `column` of row `row` on.
+    ///
+    /// `rows` holds one slice per channel and column of a group of adjacent columns, channels
+    /// innermost. Pixels outside the task's output are dropped.
     pub fn write_whole_cells(
         &mut self,
         kernels: &Kernels<E::Compute>,
@@ -672,7 +719,10 @@ impl<E: Element> TaskOutput<'_, E> {
         Ok(())
     }
 
-    /// Where `count` cells go in NXC, from a channel of theirs on: columns `column`, `column + step`, … of row `row`. `None` where all are outside the piece.
+    /// The destination of `count` pixels (NXC) from a channel on: columns `column`,
+    /// `column + step`, … of row `row`.
+    ///
+    /// `None` if all of them are outside the task's output.
     fn places(
         &self,
         (outer, row, column): (usize, usize, usize),
@@ -685,18 +735,21 @@ impl<E: Element> TaskOutput<'_, E> {
         Some(Places { first, step: step * self.step, count: count.min(left.div_ceil(step)) })
     }
 
-    /// The output from a channel of a cell on (NXC), where sums may be written there and cells follow each other.
+    /// The output from a channel of a pixel on (NXC), if compute elements may be written there
+    /// directly and the task's pixels are contiguous.
     fn in_place(&mut self, (outer, row, column): (usize, usize, usize), channel: usize) -> Option<&mut [E::Compute]> {
         if self.by_cell.is_some() { None } else { E::as_compute_mut(self.cells_at(channel, outer, row, column)) }
     }
 
-    /// A slice from a channel of a cell on; the arguments are those of [`TaskOutput::write`].
+    /// The rest of a slice from a channel of a pixel on. The arguments are those of
+    /// [`TaskOutput::write`].
     fn cells_at(&mut self, channel: usize, outer: usize, row: usize, column: usize) -> &mut [E] {
         let (slice, at) = self.find(channel, outer, row, column);
         &mut self.slices.cells(slice)[at..]
     }
 
-    /// Writes consecutive cells of one channel; the arguments are those of [`TaskOutput::write`].
+    /// Writes consecutive elements of one channel. The arguments are those of
+    /// [`TaskOutput::write`].
     pub fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, cells: &[E::Compute]) {
         if self.by_cell.is_some() {
             for (i, from) in cells.iter().enumerate() {
@@ -713,7 +766,8 @@ impl<E: Element> TaskOutput<'_, E> {
         }
     }
 
-    /// The slice of a cell, and its index there; the arguments are those of [`TaskOutput::write`].
+    /// The slice of an element and its index in that slice. The arguments are those of
+    /// [`TaskOutput::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
         let cell = self.cell(row, column);
         match (&self.by_cell, self.step) {
@@ -723,23 +777,24 @@ impl<E: Element> TaskOutput<'_, E> {
         }
     }
 
-    /// The index of a cell in the output; the arguments are those of [`TaskOutput::write`].
+    /// The output index of an element. The arguments are those of [`TaskOutput::write`].
     pub fn index(&self, channel: usize, outer: usize, row: usize, column: usize) -> usize {
         let (slice, at) = self.find(channel, outer, row, column);
         self.slices.at(slice) + at
     }
 
-    /// Elements between cells of a row in the output.
+    /// Elements between columns of a row in the output.
     pub fn stride(&self) -> usize {
         self.step
     }
 
-    /// The place of a cell among the piece's own of one channel: rows follow each other.
+    /// The index of a pixel within the task's rows and columns, which are contiguous.
     pub fn cell(&self, row: usize, column: usize) -> usize {
         (row - self.rows.start) * self.columns.len() + column - self.columns.start
     }
 
-    /// Consecutive cells (see [`TaskOutput::cell`]) of consecutive channels (NCX), `channels` counting the task's own.
+    /// Consecutive elements (see [`TaskOutput::cell`]) of consecutive channels (NCX). `channels`
+    /// counts the task's own.
     fn segments(
         &mut self,
         channels: Range<usize>,
@@ -751,9 +806,14 @@ impl<E: Element> TaskOutput<'_, E> {
         slices.map(move |slice| &mut slice[cells.clone()])
     }
 
-    /// Writes runs of cells of at most a vector of consecutive channels (NCX): those of the cell that `starts` tells of are side by side in `from`, from there
-    /// on. `starts` goes on for a vector behind the last run's last cell. `channel` is the first one's number in the output; runs that are less than a square,
-    /// or of another element type, go by way of `rows`, [`STAGED_CELLS`] for each lane.
+    /// Writes runs of elements of consecutive channels (NCX), at most as many channels as a vector
+    /// has lanes.
+    ///
+    /// The channels of a pixel are adjacent in `from`, from the offset in `starts` on. `starts` has
+    /// one more vector of entries after the last run's.
+    /// `channel` is the output's index of the first channel. Runs shorter than a register
+    /// transpose, and runs of another element type, are staged in `rows`, which has
+    /// [`STAGED_CELLS`] elements per lane.
     #[expect(clippy::too_many_arguments)]
     pub fn write_transposed(
         &mut self,
@@ -777,7 +837,7 @@ impl<E: Element> TaskOutput<'_, E> {
             }
         };
         let whole = |run: &IndexedRun| run.cells.len() >= lanes;
-        // rows are gathered once for all runs: that takes as long as a few squares
+        // Collect the planes once for all runs: this takes as long as a few register transposes.
         let mut in_place = SmallVec::<[&mut [E::Compute]; 16]>::new();
         let all = 0..self.rows.len() * self.columns.len();
         let stored = runs.iter().any(whole)
@@ -808,13 +868,14 @@ impl<E: Element> TaskOutput<'_, E> {
         }
     }
 
-    /// All channels of consecutive output rows (NXC), of a task that has whole rows.
+    /// All channels of consecutive output rows (NXC), for a task that has whole rows.
     pub fn cells_of_rows(&mut self, outer: usize, rows: Range<usize>) -> &mut [E] {
         let len = self.columns.len() * self.step;
         &mut self.slices.cells(outer)[(rows.start - self.rows.start) * len..][..rows.len() * len]
     }
 
-    /// Whole output rows of one channel as one slice; `None` where the layout forbids, or where the task does not have whole rows.
+    /// Whole output rows of one channel as one slice. `None` if the data format is channels-last or
+    /// the task does not have whole rows.
     pub fn whole_rows(&mut self, width: usize, channel: usize, outer: usize, rows: Range<usize>) -> Option<&mut [E]> {
         if self.step != 1 || self.columns != (0..width) {
             return None;
@@ -823,13 +884,16 @@ impl<E: Element> TaskOutput<'_, E> {
         Some(&mut cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
     }
 
-    /// Writes one whole output row of one channel, `row` being the output's.
+    /// Writes one whole output row of one channel. `row` counts the output's rows.
     pub fn write_row(&mut self, channel: usize, outer: usize, row: usize, cells: &[E::Compute]) {
         self.put(channel, outer, row, self.columns.start, cells);
     }
 
-    /// Collects consecutive cells (see [`TaskOutput::cell`]) of consecutive channels, as slices of compute elements to be written in place, in `slices`, which was empty: it
-    /// is large to move. Whether that was possible: the layout or the element type may forbid it.
+    /// Collects consecutive elements (see [`TaskOutput::cell`]) of consecutive channels, to be
+    /// written in place.
+    ///
+    /// `slices` must be empty on entry. It is an argument because it is large to move.
+    /// Returns whether this was possible. The data format or the element type may forbid it.
     pub fn channel_cells<'s>(
         &'s mut self,
         channels: Range<usize>,
@@ -859,7 +923,7 @@ mod tests {
         Problem { direction, data_format, batch: 2, group: 2, group_in: 3, group_out: 4, axes: tvec!(axis; rank) }
     }
 
-    /// Everything at once, in blocks of rows, and in parts of the channels.
+    /// Partitions with a single block, with blocks of rows, and with parts of the channels.
     fn cuts(problem: &Problem, axes: &Axes) -> Vec<Partition> {
         let (_, y, x) = axes.parts();
         let whole = Partition {
@@ -888,7 +952,7 @@ mod tests {
                 let len: usize = problem.output_shape().iter().product();
                 let mut cuts = cuts(&problem, &axes);
                 if group == 1 {
-                    // parts of the channels of each cell
+                    // parts of the channels of each pixel
                     let parts = Partition { channels: vec![0..1, 1..4], ..cuts[0].clone() };
                     cuts.push(parts);
                 }

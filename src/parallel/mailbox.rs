@@ -1,24 +1,27 @@
-//! How a caller hands something to a worker that spins: a slot of one worker, whose state says whose turn it is. Nobody waits for a lock here.
+//! A mailbox hands a value from a caller to a spinning worker.
+//!
+//! Each worker has one. Its state tells whose turn it is. Neither side waits for a lock.
 
 use super::sync::{AtomicUsize, Mutex, Ordering, yield_now};
 use std::sync::PoisonError;
 
-/// No worker is here.
+/// No worker uses this mailbox.
 const IDLE: usize = 0;
-/// The worker is awake, and does something else.
+/// The worker is running something else.
 const BUSY: usize = 1;
-/// The worker looks at its mailbox again and again.
+/// The worker spins on its mailbox.
 const SPINNING: usize = 2;
-/// A caller has chosen this worker, and is about to fill the mailbox.
+/// A caller has chosen this worker and is about to fill the mailbox.
 const CHOSEN: usize = 3;
-/// There is something for the worker.
+/// The mailbox holds a value for the worker.
 const FULL: usize = 4;
 
-/// The slot of one worker, on cache lines of its own.
+/// The mailbox of one worker, on cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct Mailbox<T> {
     state: AtomicUsize,
-    /// Never contended: where the state is `CHOSEN` it is that caller's, where it is `FULL` the worker's, and nobody's otherwise.
+    /// Never contended: it belongs to the caller while the state is `CHOSEN`, to the worker while
+    /// it is `FULL`, and to no thread otherwise.
     content: Mutex<Option<T>>,
 }
 
@@ -27,7 +30,7 @@ impl<T> Mailbox<T> {
         Mailbox { state: AtomicUsize::new(IDLE), content: Mutex::new(None) }
     }
 
-    /// Hands something to the worker, if it spins. What nobody takes comes back.
+    /// Hands a value to the worker if it spins. Otherwise returns the value.
     pub(crate) fn hand_over(&self, content: T) -> Option<T> {
         if self.state.load(Ordering::Relaxed) != SPINNING || !self.changes(SPINNING, CHOSEN) {
             return Some(content);
@@ -37,7 +40,7 @@ impl<T> Mailbox<T> {
         None
     }
 
-    /// Makes this the slot of the calling worker, which is awake from here on, if it is nobody's.
+    /// Makes this the mailbox of the calling worker, if it is free. It is closed at first.
     pub(crate) fn occupy(&self) -> Option<Occupied<'_, T>> {
         self.changes(IDLE, BUSY).then_some(Occupied(self))
     }
@@ -47,16 +50,16 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// A worker's side of its mailbox, until it is dropped.
+/// A worker's side of its mailbox, which is free again on drop.
 pub(crate) struct Occupied<'a, T>(&'a Mailbox<T>);
 
 impl<T> Occupied<'_, T> {
-    /// From here on something may be handed over.
+    /// Opens the mailbox: from now on a value may be handed over.
     pub(crate) fn open(&self) {
         self.0.state.store(SPINNING, Ordering::Release);
     }
 
-    /// What was handed over, if anything was. The mailbox is closed then.
+    /// Takes the value if one was handed over. The mailbox is then closed.
     pub(crate) fn look(&self) -> Option<T> {
         if self.0.state.load(Ordering::Acquire) != FULL {
             return None;
@@ -66,12 +69,14 @@ impl<T> Occupied<'_, T> {
         content
     }
 
-    /// From here on nothing can be handed over. What already was is returned.
+    /// Closes the mailbox, so that no value can be handed over any more. Returns the value if one
+    /// already was.
     pub(crate) fn close(&self) -> Option<T> {
         if self.0.changes(SPINNING, BUSY) {
             return None;
         }
-        // a caller that has chosen this worker fills the mailbox in a few instructions, unless it is interrupted between them
+        // A caller that has chosen this worker fills the mailbox within a few instructions, unless it
+        // is preempted.
         while self.0.state.load(Ordering::Acquire) == CHOSEN {
             yield_now();
         }

@@ -1,7 +1,9 @@
-//! Sharing work out to the threads of tract's current executor, and whether it is worth that.
+//! Sharing work among the threads of tract's current executor, and deciding whether that is
+//! worthwhile.
 //!
-//! The calling thread does not wait for other threads to wake up. It begins at once, and threads that join it take tasks, too. A thread that wakes up when no task is
-//! left is not waited for, so work that is shared takes hardly longer than on one thread, however long waking up takes.
+//! The calling thread does not wait for other threads to wake up. It begins at once, and threads
+//! that join it take tasks too. It does not wait for a thread that wakes up when no task is left.
+//! Sharing work therefore costs hardly any time, however long waking threads takes.
 
 #[forbid(unsafe_code)]
 mod mailbox;
@@ -28,20 +30,24 @@ use tract_core::internal::*;
 use workers::{Pool, Workers};
 pub use workers::{set_spin_time, spin_time};
 
-/// What [`set_share_from`] was called with.
+/// The argument of [`set_share_from`].
 static SHARE_FROM: AtomicU64 = AtomicU64::new(NOT_SET);
 
 const NOT_SET: u64 = u64::MAX;
 
-/// Sets the estimated cost, as [`explain`](crate::explain()) has it, from which on the threads of tract's executor share a
-/// layer. With `u64::MAX` every layer stays on the calling thread. It holds for the whole process and from the next run on.
-/// With `None`, the knob [`TRACT_DECONV_SHARE_FROM`] decides, and what was measured where it is not set.
+/// Sets the estimated cost from which on the threads of tract's executor share a layer.
+///
+/// The cost is that shown by [`explain`](crate::explain()). With `u64::MAX` every layer stays on
+/// the calling thread.
+/// It applies to the whole process, from the next run on.
+/// With `None`, the knob [`TRACT_DECONV_SHARE_FROM`] decides, or a measured default if it is not
+/// set.
 pub fn set_share_from(cost: Option<u64>) {
     SHARE_FROM.store(cost.map_or(NOT_SET, |cost| cost.min(NOT_SET - 1)), Ordering::Relaxed);
 }
 
-/// The cost from which on work is shared, whether a worker spins or not, if [`set_share_from`] or
-/// [`TRACT_DECONV_SHARE_FROM`] says so.
+/// The cost from which on work is shared, if [`set_share_from`] or [`TRACT_DECONV_SHARE_FROM`] sets
+/// it. It applies whether or not a worker spins.
 fn set() -> Option<u64> {
     static SET: OnceLock<Option<u64>> = OnceLock::new();
     match SHARE_FROM.load(Ordering::Relaxed) {
@@ -50,13 +56,16 @@ fn set() -> Option<u64> {
     }
 }
 
-/// Number of threads that work of an estimated cost is shared out to: those of tract's current executor, or the calling one and the workers that are awake, or one
-/// where it is not worth more, unless [`TRACT_DECONV_SHARE_FROM`] decides.
+/// Returns the number of threads that share work of an estimated cost.
+///
+/// These are all threads of tract's current executor, or the calling thread and the spinning
+/// workers, or one thread, in order of falling cost. [`TRACT_DECONV_SHARE_FROM`] replaces the
+/// limits between them.
 pub fn threads(cost: u64) -> usize {
     let machine = Machine::current();
     let time = machine.nanoseconds(cost);
     let is_below = |least: f64| set().map_or(time < least, |least| cost < least);
-    // small work does not ask for the executor
+    // Small work does not query the executor.
     if is_below(machine.rates.share_awake_ns) {
         return 1;
     }
@@ -67,11 +76,12 @@ pub fn threads(cost: u64) -> usize {
     }
 }
 
-/// Workers that are awake. Where none is, but work of this kind comes again and again, one is called for what will come.
+/// The number of spinning workers. If there is none but such work recurs often, one is called for
+/// future work.
 fn awake(pool: &Pool) -> usize {
-    /// Longest pause between such work.
+    /// The longest pause between such work.
     const PAUSE: Duration = Duration::from_micros(50);
-    /// How often it was asked for before, by one or two questions each.
+    /// The number of earlier queries that count as often. Each work makes one or two.
     const OFTEN: usize = 8;
     thread_local!(static ASKED: Cell<Option<(Instant, usize)>> = const { Cell::new(None) });
     let workers = Workers::of(pool);
@@ -91,7 +101,8 @@ fn awake(pool: &Pool) -> usize {
     0
 }
 
-/// Runs every task, on tract's current executor where the work is worth it. After an error, tasks that nobody has begun are left.
+/// Runs every task, on tract's current executor if the work is worth it. After an error, tasks that
+/// have not begun are skipped.
 pub(crate) fn parallel<T: Send>(
     tasks: &mut [T],
     cost: u64,
@@ -104,8 +115,11 @@ pub(crate) fn parallel<T: Send>(
     share(tasks, threads, run)
 }
 
-/// Runs every task, on the calling thread and helpers, so many in all. Each has a run of tasks of its own and takes the last ones of others when it is through: what a
-/// thread reads is then mostly what it read or wrote before, in the layer before or in the run before, and in its own cache.
+/// Runs every task, on `threads` threads including the calling one.
+///
+/// Each thread has a run of tasks of its own. When it has finished them, it takes the last ones of
+/// other threads. The data that a thread reads are then mostly those it accessed in the previous
+/// layer or run, and are in its own cache.
 fn share<T: Send>(
     tasks: &mut [T],
     threads: usize,

@@ -1,17 +1,17 @@
-//! Tasks that several threads run together.
+//! A queue of tasks that several threads run together.
 
 use std::sync::Mutex;
 use tract_core::internal::*;
 
 /// Tasks that threads take one by one.
 pub(super) struct Queue<'a, T> {
-    /// Of each thread.
+    /// The remaining tasks of each thread.
     left: Mutex<Vec<std::slice::IterMut<'a, T>>>,
     failed: Mutex<Option<TractError>>,
 }
 
 impl<'a, T> Queue<'a, T> {
-    /// Parts of about the same number of tasks, one a thread.
+    /// Splits the tasks into parts of about equal size, one per thread.
     pub fn new(tasks: &'a mut [T], threads: usize) -> Self {
         let of_thread = tasks.len().div_ceil(threads).max(1);
         let mut left: Vec<_> = tasks.chunks_mut(of_thread).map(|tasks| tasks.iter_mut()).collect();
@@ -19,7 +19,7 @@ impl<'a, T> Queue<'a, T> {
         Queue { left: Mutex::new(left), failed: Mutex::new(None) }
     }
 
-    /// The next task for a thread. None where nothing is left, or where another thread failed.
+    /// Takes the next task for a thread. None if no task is left or another thread has failed.
     fn next(&self, thread: usize) -> Option<&'a mut T> {
         let mut left = self.left.lock().ok()?;
         let own = left.get_mut(thread)?.next();
@@ -40,7 +40,7 @@ impl<'a, T> Queue<'a, T> {
         }
     }
 
-    /// The first error.
+    /// Returns the first error, if there was one.
     pub fn outcome(self) -> TractResult<()> {
         match self.failed.into_inner() {
             Ok(None) => Ok(()),

@@ -1,6 +1,9 @@
-//! The late-joining scope: work on borrowed data that other threads may join while the calling thread does its part. An executor's own scope waits until every
-//! thread that it asked has woken up. This one closes when the calling thread is through, and waits for those threads only that have joined until then. A thread
-//! that comes later finds the scope closed and touches nothing of the borrowed data.
+//! The late-joining scope: work on borrowed data that other threads may join while the calling
+//! thread does its part.
+//!
+//! An executor's own scope waits until every thread that it asked has woken up. This one closes
+//! when the calling thread has finished, and waits only for threads that have joined by then. A
+//! thread that comes later finds the scope closed and does not access the borrowed data.
 
 use super::sync::{Arc, AtomicUsize, Deadline, LOOKS, Mutex, Ordering, Thread, current, park, spin_loop, yield_now};
 use std::any::Any;
@@ -8,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// This bit of the state is set once nobody may join any more. The bits below it count the threads that are inside.
+/// The bit of the state that is set once no thread may join any more. The lower bits count the
+/// threads inside.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// A borrowed closure without its type and its lifetime.
@@ -32,16 +36,17 @@ unsafe fn call<F: Fn(usize) + Sync>(closure: *const (), thread: usize) {
     closure(thread);
 }
 
-/// What the calling thread and its helpers share.
+/// The state that the calling thread and its helpers share.
 pub(crate) struct Scope {
     state: AtomicUsize,
-    /// Only threads inside follow its pointer.
+    /// Only threads inside the scope dereference its pointer.
     work: Work,
     owner: Thread,
     panicked: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `Work` alone keeps the compiler from deriving this. Its pointer is to a closure that is `Sync`, and is followed only while that is borrowed: see `share_work`.
+// SAFETY: only `Work` prevents the automatic implementation. Its pointer is to a `Sync` closure,
+// and is only dereferenced while that closure is borrowed: see `share_work`.
 unsafe impl Send for Scope {}
 // SAFETY: as above.
 unsafe impl Sync for Scope {}
@@ -58,25 +63,28 @@ impl Scope {
             return;
         }
         let work = || {
-            // SAFETY: this thread is inside, so `share_work` has not ended, and its caller's closure is alive.
+            // SAFETY: this thread is inside the scope, so `share_work` has not returned, and its
+            // caller's closure is alive.
             unsafe { (self.work.call)(self.work.closure, helper) }
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             self.panicked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
         }
-        // from here on the closure may be gone. The scope, and with it the owner's handle, is alive: the job holds on to it
+        // From here on the closure may be gone. The scope, and with it the owner's handle, is still
+        // alive, as the job holds a reference to it.
         if self.state.fetch_sub(1, Ordering::Release) == CLOSED + 1 {
             self.owner.unpark();
         }
     }
 
-    /// Nobody may join any more, and nobody is inside.
+    /// Whether the scope is closed and no thread is inside.
     fn is_over(&self) -> bool {
         self.state.load(Ordering::Acquire) == CLOSED
     }
 }
 
-/// Closes the scope and waits for the threads inside, also where the owner's own part panicked.
+/// Closes the scope on drop and waits for the threads inside, even if the owner's own part
+/// panicked.
 struct Closing<'a> {
     scope: &'a Scope,
     spin: Duration,
@@ -88,7 +96,7 @@ impl Drop for Closing<'_> {
         if self.scope.is_over() {
             return;
         }
-        // a helper may need this very core
+        // A helper may need this core.
         yield_now();
         let deadline = Deadline::after(self.spin);
         while !deadline.has_passed() {
@@ -106,23 +114,29 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// A helper's part, which another thread may do. An executor's box around it is all that is allocated for a helper.
+/// A helper's part, which another thread may do. The executor's box around it is the only
+/// allocation per helper.
 pub(crate) struct Job {
     scope: Arc<Scope>,
     helper: usize,
 }
 
 impl Job {
-    /// Does it, if the scope is still open.
+    /// Does the helper's part, if the scope is still open.
     pub(crate) fn run(self) {
         self.scope.join(self.helper);
     }
 }
 
-/// Runs `work(0)` on the calling thread, and `work(1)` to `work(helpers)` on the threads that `ask` hands their jobs to, as far as these begin before the calling thread
-/// is through. If one of them panics, so does the caller. The caller spins for `spin` at most until the helpers are through, then sleeps.
+/// Runs `work(0)` on the calling thread, and `work(1)` to `work(helpers)` on the threads to which
+/// `ask` hands their jobs.
 ///
-/// `kept` is a scope that this thread used before, or none: it is used again if no job of it is left.
+/// Jobs that have not begun when the calling thread has finished are skipped.
+/// If any part panics, so does the caller.
+/// The caller spins for at most `spin` until the helpers have finished, then sleeps.
+///
+/// `kept` is a scope that this thread used before, or none. It is reused if none of its jobs is
+/// left.
 pub(crate) fn share_work<F: Fn(usize) + Sync>(
     kept: &mut Option<Arc<Scope>>,
     helpers: usize,
@@ -137,7 +151,8 @@ pub(crate) fn share_work<F: Fn(usize) + Sync>(
         None => scope = Arc::new(Scope::new(erased)),
     }
     {
-        // from the first job on until this is dropped, by return or panic, the closure is borrowed: helpers follow the pointer to it inside only
+        // The closure is borrowed from the first job until `closing` is dropped, by return or panic.
+        // Helpers dereference the pointer to it only inside the scope.
         let closing = Closing { scope: &scope, spin };
         (1..=helpers).map(|helper| Job { scope: Arc::clone(&scope), helper }).for_each(ask);
         work(0);

@@ -1,4 +1,6 @@
-//! What the late-joining scope and the mailbox synchronise with. `tests/loom.rs` compiles both files with the model checker's types in its place.
+//! The synchronisation primitives of the late-joining scope and the mailbox.
+//!
+//! `tests/loom.rs` compiles both files with the model checker's types in their place.
 
 pub(super) use std::hint::spin_loop;
 pub(super) use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,14 +8,14 @@ pub(super) use std::sync::{Arc, Mutex};
 pub(super) use std::thread::{Thread, current, park, yield_now};
 use std::time::{Duration, Instant};
 
-/// How often a spinning thread looks before it yields its core: some microseconds.
+/// How often a spinning thread checks before it yields its core. This takes some microseconds.
 pub(super) const LOOKS: usize = 128;
 
-/// The end of a span of time that began when this was made.
+/// The end of a time span that begins when this is created.
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// An empty span has passed at once, and needs no clock: not every platform has one.
+    /// An empty span has already passed and needs no clock, which not every platform has.
     pub(super) fn after(span: Duration) -> Deadline {
         Deadline((!span.is_zero()).then(|| Instant::now() + span))
     }

@@ -1,5 +1,8 @@
-//! The worker threads of an executor, as far as they help this crate's layers. Between layers that are shared, an executor's threads go to sleep, and waking
-//! them takes as long as a small layer does. A thread that has helped spins for a while instead, and meanwhile does what else its executor has to do.
+//! Spinning workers: the threads of an executor that help with this crate's layers.
+//!
+//! An executor's threads sleep between shared layers, and waking one takes as long as a small layer
+//! does. A thread that has helped therefore spins for a while. Meanwhile it also runs other tasks
+//! of its executor.
 
 use super::mailbox::{Mailbox, Occupied};
 use super::scope::Job;
@@ -13,31 +16,36 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
 
-/// How long a worker spins, where nobody says otherwise. With a quarter of it a vocoder whose layers take 30 us gains nothing (0.55 ms, 0.49 with this), with more than
-/// twice as much no more.
+/// The default spin time of a worker. A much shorter one misses the next layer of models with small
+/// layers. A longer one gains nothing.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// Longest time that the calling thread spins for helpers that are not through. Being woken takes most of that.
+/// The longest time for which the calling thread spins for helpers that have not finished. Being
+/// woken takes most of that time.
 pub(super) const OWNER_SPIN: Duration = Duration::from_micros(100);
 
-/// What [`set_spin_time`] was called with, in nanoseconds.
+/// The argument of [`set_spin_time`], in nanoseconds.
 static SPIN_NANOS: AtomicU64 = AtomicU64::new(NOT_SET);
 
 const NOT_SET: u64 = u64::MAX;
 
-/// Workers that spin, of all executors.
+/// Spinning workers of all executors.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets how long a worker thread that has helped with a layer spins, waiting for the next one, before it goes back to its executor, and that no thread spins with
-/// zero. It holds for the whole process and from the next wait on. With `None`, the knob [`TRACT_DECONV_SPIN_US`] decides, and 200 us where it is not set.
+/// Sets how long a worker thread that has helped with a layer spins for the next one before it
+/// returns to its executor.
 ///
-/// A thread that calls a model spins for half as long as its workers may by default, 100 us, and never longer than this, for those that have not finished their part.
+/// It applies to the whole process, from the next wait on. With zero, no thread spins.
+/// With `None`, the knob [`TRACT_DECONV_SPIN_US`] decides, or 200 us if it is not set.
+///
+/// A thread that runs a model spins for helpers that have not finished their part: for at most 100
+/// us, and never longer than this time.
 pub fn set_spin_time(time: Option<Duration>) {
     let nanos = time.map_or(NOT_SET, |time| u64::try_from(time.as_nanos()).unwrap_or(NOT_SET).min(NOT_SET - 1));
     SPIN_NANOS.store(nanos, Ordering::Relaxed);
 }
 
-/// How long a worker thread that has helped with a layer spins: see [`set_spin_time`].
+/// Returns how long a worker thread that has helped with a layer spins: see [`set_spin_time`].
 pub fn spin_time() -> Duration {
     static KNOB: OnceLock<Duration> = OnceLock::new();
     match SPIN_NANOS.load(Ordering::Relaxed) {
@@ -48,32 +56,34 @@ pub fn spin_time() -> Duration {
     }
 }
 
-/// The same, but nothing where a spinning thread keeps from running whom it waits for: on one core, and where there is no clock.
+/// As [`spin_time`], but zero if a spinning thread would keep the threads it waits for from
+/// running: on one core, and on platforms without a clock.
 fn useful_spin() -> Duration {
     if most_spinning() == 0 || cfg!(target_family = "wasm") { Duration::ZERO } else { spin_time() }
 }
 
-/// How long the calling thread spins for its helpers.
+/// The time for which the calling thread spins for its helpers.
 pub(super) fn owner_spin() -> Duration {
     useful_spin().min(OWNER_SPIN)
 }
 
-/// Most workers that spin at once: with the calling thread, as many as cores that this process may use.
+/// The most workers that spin at the same time. With the calling thread, they are as many as the
+/// cores available to this process.
 pub(super) fn most_spinning() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1))
 }
 
-/// The threads of an executor that has several kinds of them.
+/// The threads of a multithreaded executor.
 #[derive(Clone)]
 pub(super) enum Pool {
     Own(Arc<ThreadPool>),
-    /// rayon's global pool, or the pool whose thread asks.
+    /// rayon's global pool, or the pool that the current thread belongs to.
     Global,
 }
 
 impl Pool {
-    /// Of tract's current executor, if that has threads.
+    /// The pool of tract's current executor, if it has threads.
     pub(super) fn current() -> Option<Pool> {
         Pool::of(current_tract_executor())
     }
@@ -103,15 +113,17 @@ impl Pool {
 
 /// The workers of one executor.
 pub(super) struct Workers {
-    /// As long as this is there, no other pool has the same address. None for the global one.
+    /// Identifies the pool: while this reference exists, no other pool has the same address. None
+    /// for the global pool.
     pool: Option<Weak<ThreadPool>>,
     mailboxes: Box<[Mailbox<Job>]>,
-    /// Workers that spin, or do something else meanwhile.
+    /// Spinning workers, including those that run another task of their executor meanwhile.
     awake: AtomicUsize,
 }
 
 impl Workers {
-    /// Those of a pool. A thread that uses the same executor as last time, as nearly all do, takes no lock to find them.
+    /// The workers of a pool. A thread that uses the same executor as before, as nearly all do,
+    /// takes no lock.
     pub(super) fn of(pool: &Pool) -> Arc<Workers> {
         thread_local!(static LAST: RefCell<Option<Arc<Workers>>> = const { RefCell::new(None) });
         LAST.with_borrow_mut(|last| match last {
@@ -120,7 +132,8 @@ impl Workers {
         })
     }
 
-    /// Looks among those of all executors, and leaves out those whose executor is gone.
+    /// Finds the workers of a pool among those of all executors, and removes those whose executor
+    /// is gone.
     fn find(pool: &Pool) -> Arc<Workers> {
         static ALL: Mutex<Vec<Arc<Workers>>> = Mutex::new(vec![]);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,12 +161,12 @@ impl Workers {
         }
     }
 
-    /// How many are awake: they helped not long ago, or were called.
+    /// The number of spinning workers: those that have helped recently or were called.
     pub(super) fn awake(&self) -> usize {
         self.awake.load(Ordering::Relaxed)
     }
 
-    /// Wakes a thread of the pool up to spin for layers to come.
+    /// Wakes a thread of the pool, which then spins for future layers.
     pub(super) fn call(self: &Arc<Self>, pool: &Pool) {
         if useful_spin().is_zero() {
             return;
@@ -162,8 +175,10 @@ impl Workers {
         pool.spawn(move || workers.work(None));
     }
 
-    /// Hands over jobs, each to a worker that spins if there is one left, and to a thread that the pool wakes up otherwise. The same workers get the same jobs of each
-    /// layer, as far as they spin.
+    /// Hands over jobs, each to a spinning worker if there is one left, else to a thread that the
+    /// pool wakes.
+    ///
+    /// As long as they spin, the same workers get the same jobs of each layer.
     pub(super) fn asker(self: &Arc<Self>, pool: &Pool) -> impl FnMut(Job) {
         let mut next = if self.awake() > 0 { 0 } else { self.mailboxes.len() };
         move |mut job| {
@@ -179,9 +194,10 @@ impl Workers {
         }
     }
 
-    /// Runs a job, if there is one yet, and those that come soon after.
+    /// Runs a job, if there is one already, and the jobs that follow soon after.
     fn work(&self, job: Option<Job>) {
-        // set while the thread waits: what it does meanwhile may be a job, too, after which it is to go on waiting where it was
+        // True while this thread waits. The other tasks that it runs meanwhile may include a job, after
+        // which it must continue the outer wait.
         thread_local!(static WAITS: Cell<bool> = const { Cell::new(false) });
         if let Some(job) = job {
             job.run();
@@ -195,7 +211,10 @@ impl Workers {
         WAITS.set(false);
     }
 
-    /// Waits for a job. The mailbox is closed while the thread does something else, which may take long, or need the very helper that would be asked for meanwhile.
+    /// Waits for a job.
+    ///
+    /// The mailbox is closed while the thread runs another task. That task may take long, or may
+    /// itself need the helper that would be asked meanwhile.
     fn wait(&self) -> Option<Job> {
         let spin = useful_spin();
         if spin.is_zero() {
@@ -216,14 +235,15 @@ impl Workers {
             if let Some(job) = mailbox.close() {
                 return Some(job);
             }
-            // what tract's operators share, then who else needs this core
+            // First tasks of tract's operators, then other threads that need this core.
             rayon::yield_now();
             std::thread::yield_now();
         }
         None
     }
 
-    /// A mailbox that no other thread has: the one of the thread's number in its pool, unless threads of another pool help, too.
+    /// Occupies a free mailbox: that of this thread's index in its pool, unless threads of another
+    /// pool help too.
     fn occupy(&self) -> Option<Occupied<'_, Job>> {
         let own = rayon::current_thread_index().unwrap_or(0).min(self.mailboxes.len());
         let (before, after) = self.mailboxes.split_at(own);
@@ -231,11 +251,11 @@ impl Workers {
     }
 }
 
-/// One more in a count, until it is dropped.
+/// An increment of a counter, undone on drop.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl Counted<'_> {
-    /// If fewer than so many are.
+    /// Increments the counter if it is below `most`.
     fn below(count: &AtomicUsize, most: usize) -> Option<Counted<'_>> {
         let more = |now: usize| (now < most).then_some(now + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Counted(count))

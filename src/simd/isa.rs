@@ -1,14 +1,16 @@
-//! Instruction sets that kernels are instantiated for.
+//! The instruction sets for which kernels are instantiated.
 
 use crate::simd::tile_registers;
 use std::fmt;
 use tract_core::internal::*;
 
-/// An instruction set. As part of a plan it is only a name: the kernels check for themselves that the CPU has it.
+/// An instruction set.
+///
+/// In a plan it is only a name: the kernels check for themselves that the CPU has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Isa {
-    /// Plain Rust on arrays, whatever the target's baseline makes of it.
+    /// Plain Rust on arrays, compiled for the target's baseline.
     Portable,
     /// 128-bit vectors of aarch64.
     Neon,
@@ -16,7 +18,7 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors.
     Avx512,
-    /// The same, and tile registers for products of matrices, on Linux.
+    /// As [`Isa::Avx512`], with tile registers for matrix products. Linux only.
     Amx,
 }
 
@@ -24,7 +26,10 @@ impl Isa {
     /// Every instruction set, best last.
     pub const ALL: &[Isa] = &[Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
-    /// Whether this CPU has it, and the system lets programs use it. For [`Isa::Amx`] a process must ask besides, which is done when a plan has it, not here.
+    /// Whether this CPU has it and the system lets programs use it.
+    ///
+    /// For [`Isa::Amx`] a process must also request permission. This happens when a plan uses it,
+    /// not here.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
@@ -41,7 +46,8 @@ impl Isa {
         }
     }
 
-    /// Whether this build has kernels for it, whatever CPU it runs on: those of other architectures are left out.
+    /// Whether this build has kernels for it, whatever CPU it runs on. Kernels of other
+    /// architectures are not compiled.
     pub fn is_compiled(self) -> bool {
         match self {
             Isa::Portable => true,
@@ -51,15 +57,18 @@ impl Isa {
         }
     }
 
-    /// The best one this CPU has.
+    /// The best one that this CPU has.
     pub fn best() -> Isa {
         Isa::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
     }
 
-    /// The instruction set of a plan: the wanted one, or else the best one. Where that is [`Isa::Amx`], the system is asked for tile registers, for the whole process.
+    /// The instruction set of a plan: the wanted one, or else the best one.
+    ///
+    /// If that is [`Isa::Amx`], this requests tile registers from the system, for the whole
+    /// process.
     ///
     /// # Errors
-    /// When the CPU lacks the wanted one, or the system refuses.
+    /// The CPU lacks the wanted one, or the system refuses it.
     pub(crate) fn of_plan(wanted: Option<Isa>) -> TractResult<Isa> {
         match wanted.unwrap_or_else(Isa::best) {
             Isa::Amx if Isa::Amx.is_available() && !tile_registers::are_permitted() => {
@@ -73,10 +82,10 @@ impl Isa {
         }
     }
 
-    /// The instruction set of a name.
+    /// The instruction set with the given name.
     ///
     /// # Errors
-    /// An unknown name; the message lists the known ones.
+    /// An unknown name. The message lists the known ones.
     pub fn from_name(name: &str) -> TractResult<Isa> {
         Isa::ALL.iter().copied().find(|isa| isa.name() == name).with_context(|| {
             let known: Vec<&str> = Isa::ALL.iter().map(|isa| isa.name()).collect();

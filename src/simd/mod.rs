@@ -1,4 +1,4 @@
-//! Instruction sets, and vectors of each.
+//! Instruction sets and their vectors.
 
 pub(crate) mod isa;
 pub(crate) mod tile_registers;

@@ -1,42 +1,51 @@
-//! The small vector trait that kernels are generic over, and its implementations.
+//! The small vector trait over which kernels are generic, and its implementations.
 
 use crate::compute::Compute;
 
-/// Lanes of a vector, at most.
+/// The most lanes of a vector.
 pub(crate) const MOST_LANES: usize = 16;
 
-/// A register of lanes. Every method is always inlined, so that it takes the instruction set of the
-/// `#[target_feature]` function that it ends in.
+/// A vector register.
+///
+/// Every method is always inlined. It is then compiled for the instruction set of the
+/// `#[target_feature]` function that it is inlined into.
 ///
 /// # Safety
-/// Kernels rely on an implementation: there are `LANES` lanes, a power of two and at most [`MOST_LANES`]; [`Vector::load`] and [`Vector::store`] keep
-/// their order, and each method reads and writes what it says and nothing else.
+/// Kernels rely on these properties of an implementation:
+/// - There are `LANES` lanes, a power of two and at most [`MOST_LANES`].
+/// - [`Vector::load`] and [`Vector::store`] keep the order of lanes.
+/// - Each method reads and writes exactly what its documentation says.
 ///
-/// The methods may execute instructions that the CPU must have: call them only inside a function that is entered
-/// after a check (see [`Isa::is_available`](crate::simd::isa::Isa::is_available)). Pointers must be valid for `LANES` elements; no alignment is needed.
+/// The methods may execute instructions that the CPU must have. Call them only inside a function
+/// that is entered after a check (see [`Isa::is_available`](crate::simd::isa::Isa::is_available)).
+/// Pointers must be valid for `LANES` elements. They need no alignment.
 ///
 /// # Stores past the caches
-/// No other access to what [`Vector::stream`] has written may come before [`Vector::after_streams`], not even of the same thread: the language's memory model does
-/// not order them. A kernel that streams ends with the fence, so nobody but itself has to know. Two kernels stream:
-/// `cells_to_rows`, which makes normal stores over the same rows before its streams, and `placed_cells`, whose cells don't overlap. Both read other slices only.
-/// All other kernels, whose vectors may overlap at the ends of rows, store normally.
+/// Memory written by [`Vector::stream`] must not be accessed before [`Vector::after_streams`], not
+/// even by the same thread, because the memory model of the language does not order these stores. A
+/// kernel that streams ends with the fence, so its callers need not know.
+///
+/// Two kernels stream: `cells_to_rows`, whose ordinary stores to the same rows come before its
+/// streams, and `placed_cells`, whose pixels do not overlap. Both read other slices only. All other
+/// kernels use ordinary stores, as their vectors may overlap at the ends of rows.
 pub(crate) unsafe trait Vector: Copy {
-    /// A lane.
+    /// The type of a lane.
     type Lane: Compute;
     /// Number of lanes.
     const LANES: usize;
-    /// How many such registers there are.
+    /// Number of such registers.
     const REGISTERS: usize;
     /// Whether [`Vector::mul_add`] is one instruction, which rounds once.
     const FUSES: bool = false;
 
-    /// All lanes the same.
+    /// A vector whose lanes are all `value`.
     unsafe fn splat(value: Self::Lane) -> Self;
     /// Reads `LANES` elements.
     unsafe fn load(from: *const Self::Lane) -> Self;
     /// Whether [`Vector::load_some`] is as fast as [`Vector::load`].
     const MASKS: bool = false;
-    /// Reads the lanes whose bit is set, of which alone elements must be readable; the others are zero.
+    /// Reads the lanes whose bit is set. Only their elements need to be readable. The other lanes
+    /// are zero.
     #[inline(always)]
     unsafe fn load_some(from: *const Self::Lane, lanes: u16) -> Self {
         const { assert!(Self::LANES <= MOST_LANES) }
@@ -47,29 +56,31 @@ pub(crate) unsafe trait Vector: Copy {
                 *to = unsafe { *from.wrapping_add(lane) };
             }
         }
-        // SAFETY: the array holds any vector.
+        // SAFETY: the array has room for any vector.
         unsafe { Self::load(some.as_ptr()) }
     }
     /// Writes `LANES` elements.
     unsafe fn store(self, to: *mut Self::Lane);
     /// Whether there are stores past the caches.
     const STREAMS: bool = false;
-    /// Writes `LANES` elements at a multiple of a vector's size, past the caches where there is a way. Nothing else may touch them before
-    /// [`Vector::after_streams`].
+    /// Writes `LANES` elements at a multiple of a vector's size, past the caches if possible.
+    ///
+    /// The elements must not be accessed before [`Vector::after_streams`].
     #[inline(always)]
     unsafe fn stream(self, to: *mut Self::Lane) {
-        // SAFETY: the caller gives a pointer to `LANES` writable elements.
+        // SAFETY: the caller passes a pointer to `LANES` writable elements.
         unsafe { self.store(to) }
     }
-    /// Ends a series of such stores.
+    /// The fence that must follow such stores.
     #[inline(always)]
     unsafe fn after_streams() {}
-    /// Writes the first `count` elements, fewer than `LANES`.
+    /// Writes the first `count` elements. `count` is less than `LANES`.
     #[inline(always)]
     unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
         const { assert!(Self::LANES <= MOST_LANES) }
         let mut lanes = [Self::Lane::ZERO; MOST_LANES];
-        // SAFETY: the array holds any vector, of which `count` elements are copied to where the caller says that so many are writable.
+        // SAFETY: the array has room for any vector. The caller guarantees that `count` elements are
+        // writable at `to`, and only those are copied.
         unsafe {
             self.store(lanes.as_mut_ptr());
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
@@ -87,18 +98,19 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn unzip(self, other: Self) -> [Self; 2];
     /// Whether there are instructions for [`Vector::pick`].
     const PICKS: bool = true;
-    /// `[a[lanes[0]] a[lanes[1]] …]`: there are `LANES` numbers, each less than `LANES`.
+    /// The lane gather `[a[lanes[0]] a[lanes[1]] …]`. There are `LANES` indices, each less than
+    /// `LANES`.
     unsafe fn pick(self, lanes: *const u32) -> Self;
 }
 
 /// Whether there is an instruction for [`prefetch`].
 pub(crate) const FETCHES: bool = cfg!(target_arch = "x86_64");
 
-/// Fetches the cache line of an address, which may be anywhere, where there is an instruction for it.
+/// Prefetches the cache line of any address, if there is an instruction for it.
 #[inline(always)]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: x86-64 has SSE, and a prefetch of an address that can not be read does nothing.
+    // SAFETY: x86-64 has SSE, and a prefetch of an unreadable address does nothing.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
@@ -106,13 +118,14 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
-/// `S` registers, a power of two, as one run of lanes: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
+/// Interleaves `S` registers, a power of two: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
 ///
 /// # Safety
 /// As [`Vector`]'s methods.
 #[inline(always)]
 pub(crate) unsafe fn interleave<V: Vector, const S: usize>(v: [V; S]) -> [V; S] {
-    // Registers r and r + half, zipped, are runs of step `half` lower; after log2(S) rounds the run is whole.
+    // Zipping registers r and r + half gives sequences of step `half`. After log2(S) rounds the
+    // order is complete.
     let mut v = v;
     let mut half = S / 2;
     while half > 0 {
@@ -126,7 +139,7 @@ pub(crate) unsafe fn interleave<V: Vector, const S: usize>(v: [V; S]) -> [V; S] 
     v
 }
 
-/// Writes as much of a run of registers as there is room for.
+/// Writes as much of a sequence of registers as `to` has room for.
 ///
 /// # Safety
 /// As [`Vector`]'s methods.
@@ -135,7 +148,7 @@ pub(crate) unsafe fn store_run<V: Vector, const S: usize>(run: [V; S], to: &mut 
     for (i, lanes) in run.into_iter().enumerate() {
         let left = to.len().saturating_sub(i * V::LANES);
         let at = to.as_mut_ptr().wrapping_add(i * V::LANES);
-        // SAFETY: this function's contract, and `left` elements are there.
+        // SAFETY: this function's contract, and `to` has `left` elements from `at` on.
         unsafe {
             match left {
                 0 => return,
@@ -146,18 +159,20 @@ pub(crate) unsafe fn store_run<V: Vector, const S: usize>(run: [V; S], to: &mut 
     }
 }
 
-/// The begins of the vectors that cover `len` elements, at least a vector: the last one ends where they do, and overlaps the one before where they are
-/// not whole vectors.
+/// The start indices of the vectors that cover `len` elements, which are at least one vector.
+///
+/// The last vector ends at `len`. If `len` is not whole vectors, it overlaps the one before.
 #[inline(always)]
 pub(crate) fn covering(len: usize, lanes: usize) -> impl Iterator<Item = usize> {
     (0..len).step_by(lanes).map(move |at| at.min(len - lanes))
 }
 
-/// `N` lanes in an array: the compiler uses whatever registers the target has.
+/// `N` lanes in an array, for which the compiler uses the registers that the target has.
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes<T, const N: usize>([T; N]);
 
-// SAFETY: `N` is a power of two up to `MOST_LANES` in all kernels, whose macro asserts it; lanes are an array's elements.
+// SAFETY: `N` is a power of two up to `MOST_LANES` in all kernels, as their macro asserts. Lanes
+// are the array's elements.
 unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
     type Lane = T;
     const LANES: usize = N;
@@ -170,13 +185,14 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 
     #[inline(always)]
     unsafe fn load(from: *const T) -> Self {
-        // SAFETY: the caller gives a pointer to `N` readable elements; an array of T is aligned as T is.
+        // SAFETY: the caller passes a pointer to `N` readable elements. An array of `T` has the
+        // alignment of `T`.
         Lanes(unsafe { from.cast::<[T; N]>().read() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut T) {
-        // SAFETY: the caller gives a pointer to `N` writable elements.
+        // SAFETY: the caller passes a pointer to `N` writable elements.
         unsafe { to.cast::<[T; N]>().write(self.0) }
     }
 
@@ -211,12 +227,12 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 
     #[inline(always)]
     unsafe fn pick(self, lanes: *const u32) -> Self {
-        // SAFETY: the caller gives `N` readable numbers.
+        // SAFETY: the caller passes `N` readable indices.
         Lanes(std::array::from_fn(|i| self.0[unsafe { *lanes.add(i) } as usize]))
     }
 }
 
-/// Implements [`Vector`] for a register type out of its intrinsics.
+/// Implements [`Vector`] for a register type by its intrinsics.
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
@@ -225,7 +241,8 @@ macro_rules! register {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
 
-        // SAFETY: the register has as many lanes of the type as it says, and its instructions are those of the methods.
+        // SAFETY: the register has `$lanes` lanes of type `$lane`, and the intrinsics are those of the
+        // methods.
         unsafe impl Vector for $name {
             type Lane = $lane;
             const LANES: usize = $lanes;
@@ -234,19 +251,21 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn splat(value: $lane) -> Self {
-                // SAFETY: the trait's contract, the CPU has this instruction.
+                // SAFETY: by the trait's contract, the CPU has this instruction.
                 Self(unsafe { $splat(value) })
             }
 
             #[inline(always)]
             unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: the trait's contract, `LANES` elements are readable; the unaligned form is used.
+                // SAFETY: by the trait's contract, `LANES` elements are readable. This is the unaligned
+                // form.
                 Self(unsafe { $load(from) })
             }
 
             #[inline(always)]
             unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: the trait's contract, `LANES` elements are writable; the unaligned form is used.
+                // SAFETY: by the trait's contract, `LANES` elements are writable. This is the unaligned
+                // form.
                 unsafe { $store(to, self.0) }
             }
 
@@ -255,13 +274,14 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn stream(self, to: *mut $lane) {
-                // SAFETY: the trait's contract, `LANES` elements are writable, and aligned as a vector is.
+                // SAFETY: by the trait's contract, `LANES` elements are writable and have a vector's
+                // alignment.
                 unsafe { $stream(to, self.0) }
             }
 
             #[inline(always)]
             unsafe fn after_streams() {
-                // SAFETY: all CPUs with such registers have this instruction, which touches no memory.
+                // SAFETY: all CPUs with such registers have this instruction, which accesses no memory.
                 unsafe { _mm_sfence() }
             }
             )?
@@ -271,13 +291,15 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn load_some(from: *const $lane, lanes: u16) -> Self {
-                // SAFETY: the trait's contract, the CPU has this instruction, and it reads no more than these lanes.
+                // SAFETY: by the trait's contract, the CPU has this instruction. It reads only these
+                // lanes.
                 Self(unsafe { $load_some(lanes as $mask, from) })
             }
 
             #[inline(always)]
             unsafe fn store_first(self, count: usize, to: *mut $lane) {
-                // SAFETY: the trait's contract, the CPU has these instructions, and no more than `count` elements are written.
+                // SAFETY: by the trait's contract, the CPU has these instructions. They write only
+                // `count` elements.
                 unsafe { $store_some(to, (1 << count) - 1, self.0) }
             }
             )?
@@ -285,40 +307,41 @@ macro_rules! register {
             #[inline(always)]
             unsafe fn mul_add(self, a: Self, b: Self) -> Self {
                 let ($acc, $a, $b) = (self.0, a.0, b.0);
-                // SAFETY: the trait's contract, the CPU has this instruction.
+                // SAFETY: by the trait's contract, the CPU has this instruction.
                 Self(unsafe { $fma })
             }
 
             #[inline(always)]
             unsafe fn plus(self, other: Self) -> Self {
-                // SAFETY: the trait's contract, the CPU has this instruction.
+                // SAFETY: by the trait's contract, the CPU has this instruction.
                 Self(unsafe { $add(self.0, other.0) })
             }
 
             #[inline(always)]
             unsafe fn minus(self, other: Self) -> Self {
-                // SAFETY: the trait's contract, the CPU has this instruction.
+                // SAFETY: by the trait's contract, the CPU has this instruction.
                 Self(unsafe { $sub(self.0, other.0) })
             }
 
             #[inline(always)]
             unsafe fn zip(self, other: Self) -> [Self; 2] {
                 let ($x, $y) = (self.0, other.0);
-                // SAFETY: the trait's contract, the CPU has these instructions.
+                // SAFETY: by the trait's contract, the CPU has these instructions.
                 unsafe { $zip }.map(Self)
             }
 
             #[inline(always)]
             unsafe fn unzip(self, other: Self) -> [Self; 2] {
                 let ($x, $y) = (self.0, other.0);
-                // SAFETY: the trait's contract, the CPU has these instructions.
+                // SAFETY: by the trait's contract, the CPU has these instructions.
                 unsafe { $unzip }.map(Self)
             }
 
             #[inline(always)]
             unsafe fn pick(self, lanes: *const u32) -> Self {
                 let ($v, $lanes_of) = (self.0, lanes);
-                // SAFETY: the trait's contract, the CPU has these instructions, and `LANES` numbers are readable.
+                // SAFETY: by the trait's contract, the CPU has these instructions, and `LANES` indices
+                // are readable.
                 Self(unsafe { $pick })
             }
         }
@@ -374,7 +397,7 @@ mod x86 {
             [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
         },
         {
-            // in each half: two of x, two of y
+            // each half holds two elements of x, then two of y
             let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
             [even, odd].map(|halves| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves))))
         },
@@ -391,7 +414,7 @@ mod x86 {
         },
         [_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y)].map(|halves| _mm256_permute4x64_pd::<0b11_01_10_00>(halves)),
         |v, lanes| {
-            // lanes of 32 bits: those of lane n are 2n and 2n + 1
+            // Lane n of 64 bits is the lanes 2n and 2n + 1 of 32 bits.
             let first = _mm256_slli_epi64::<1>(_mm256_cvtepu32_epi64(_mm_loadu_si128(lanes.cast())));
             let second = _mm256_slli_epi64::<32>(_mm256_add_epi64(first, _mm256_set1_epi64x(1)));
             _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(v), _mm256_or_si256(first, second)))
@@ -413,7 +436,7 @@ mod aarch64 {
         vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32, vsubq_f32,
         |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)],
         |v, lanes| {
-            // the bytes of lane n are 4n to 4n + 3
+            // The bytes of lane n are 4n to 4n + 3.
             let bytes = vaddq_u32(vmulq_n_u32(vld1q_u32(lanes), 0x0404_0404), vdupq_n_u32(0x0302_0100));
             vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_u32(bytes)))
         }
@@ -425,7 +448,7 @@ mod aarch64 {
         |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)],
         |v, lanes| {
             let (low, high) = (vdupq_laneq_f64::<0>(v), vdupq_laneq_f64::<1>(v));
-            // all bits set where the high lane is wanted
+            // All bits are set where the high lane is wanted.
             let wanted = vnegq_s64(vreinterpretq_s64_u64(vmovl_u32(vld1_u32(lanes))));
             vbslq_f64(vreinterpretq_u64_s64(wanted), high, low)
         }

@@ -1,9 +1,14 @@
-//! Windows of the input, laid out so that every tap is one constant offset.
+//! Input tiles: windows of the input, laid out so that every tap is a constant offset.
 //!
-//! A *input tile* holds, for one channel, what a class of taps reads for a block of grid positions: rows of equal pitch, cells outside
-//! the input zero. Taps whose shifts differ by whole steps may share an input tile with a few extra rows or columns; the others
-//! have an input tile of their own. In the flat index `row·pitch + column` of an input tile, the same position of another tap is then a
-//! constant away, and a register tile may run over row ends.
+//! An *input tile* is a buffer for one channel. It holds the input that a class of taps reads for a
+//! block of grid positions. It is made of rows of equal pitch. Its pixels outside the input are
+//! zero.
+//!
+//! Taps whose shifts differ by whole steps may share an input tile, which then has a few extra rows
+//! or columns. All other taps have an input tile of their own.
+//!
+//! In the flat index `row·pitch + column` of an input tile, a tap's pixel is a constant offset away
+//! from that of another tap. A register tile may therefore run over row ends.
 
 mod segments;
 
@@ -18,21 +23,21 @@ use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// How the taps of one axis share input tiles.
+/// The sharing of input tiles among the taps of one axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AxisTiles {
-    /// For each class, the input index of its first cell at grid position zero.
+    /// Per class, the input index of its first pixel at grid position zero.
     firsts: Vec<i64>,
-    /// Cells that a class needs beyond those of the block.
+    /// Pixels that a class needs beyond those of the block.
     extra: usize,
-    /// For each distinct shift `(shift, class, cells from the class's first)`.
+    /// Per distinct shift, `(shift, class, pixels after the class's first one)`.
     shifts: Vec<(i64, usize, usize)>,
     in_step: usize,
     input: usize,
 }
 
 impl AxisTiles {
-    /// One class for each shift.
+    /// One class per shift.
     fn apart(axis: &AxisPhases) -> AxisTiles {
         let shifts = axis.shifts();
         AxisTiles {
@@ -44,14 +49,14 @@ impl AxisTiles {
         }
     }
 
-    /// One class for the shifts that are whole steps apart.
+    /// One class per set of shifts that are whole steps apart.
     fn shared(axis: &AxisPhases) -> AxisTiles {
         let step = axis.in_step as i64;
         let mut input_tiles =
             AxisTiles { firsts: vec![], extra: 0, shifts: vec![], in_step: axis.in_step, input: axis.input };
         let mut classes = HashMap::new();
         for shift in axis.shifts() {
-            // ascending, so the first of a class is its smallest
+            // Shifts are ascending, so the first of a class is its smallest.
             let class = *classes.entry(shift.rem_euclid(step)).or_insert_with(|| {
                 input_tiles.firsts.push(shift);
                 input_tiles.firsts.len() - 1
@@ -68,7 +73,8 @@ impl AxisTiles {
         (self.shifts[at].1, self.shifts[at].2)
     }
 
-    /// Which of the first `count` cells of a class are inside the input, for a block that begins at grid position `begin`.
+    /// The first `count` pixels of a class that are inside the input, for a block at grid position
+    /// `begin`.
     fn inside(&self, class: usize, begin: usize, count: usize) -> Inside {
         let (step, count) = (self.in_step as i64, count as i64);
         let first = begin as i64 * step + self.firsts[class];
@@ -80,39 +86,47 @@ impl AxisTiles {
         }
     }
 
-    /// Elements of the input between the first and the last that some class needs for `count` cells, both included.
+    /// The input positions from the first to the last one (inclusive) that any class needs for
+    /// `count` pixels.
     fn span(&self, count: usize) -> usize {
-        // shifts ascend, but those of a class need not follow each other
+        // All shifts ascend, but those of one class need not be adjacent.
         let (least, most) =
             self.firsts.iter().fold((i64::MAX, i64::MIN), |(a, b), first| (a.min(*first), b.max(*first)));
         let spread = most.saturating_sub(least).max(0) as usize;
         count.saturating_sub(1).saturating_mul(self.in_step).saturating_add(spread).saturating_add(1).min(self.input)
     }
 
-    /// The input index of the first cell of a class for a block that begins at grid position `begin`, if it exists.
+    /// The input index of a class's first pixel for a block at grid position `begin`, if it is
+    /// inside the input.
     fn index(&self, class: usize, begin: usize) -> Option<usize> {
         let at = begin as i64 * self.in_step as i64 + self.firsts[class];
         (0..self.input as i64).contains(&at).then_some(at as usize)
     }
 }
 
-/// The layout of the input tiles of one channel, for blocks of at most `rows` × `columns` grid positions at one outer position.
+/// The layout of one channel's input tiles, for blocks of at most `rows` × `columns` grid positions
+/// at one outer position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InputTiles {
     outer: Vec<AxisTiles>,
     rows: AxisTiles,
     columns: AxisTiles,
-    /// Elements between rows.
+    /// Elements from a row to the next.
     pub pitch: usize,
     input_tile: usize,
-    /// Elements between channels.
+    /// Elements from a channel to the next.
     pub channel_stride: usize,
 }
 
 impl InputTiles {
-    /// `axes` are all spatial axes, outermost first; the last two are rows and columns. With `apart`, each column shift has its own input tile, so that rows
-    /// have no extra cells and the pitch is the block's width. Sizes saturate: a dilation can spread few taps over more
-    /// cells than can be counted, which [`InputTiles::working_bytes`] tells.
+    /// Lays out the input tiles of a block.
+    ///
+    /// `axes` are all spatial axes, outermost first. The last two are rows and columns.
+    /// With `apart`, each column shift has its own input tile. Rows then have no extra pixels, and
+    /// the pitch is the block's width.
+    ///
+    /// Sizes saturate, because a dilation can spread a few taps over more pixels than usize can
+    /// count. [`InputTiles::working_bytes`] reports such sizes.
     pub fn new(axes: &Axes, rows: usize, columns: usize, apart: bool) -> InputTiles {
         let (outer, y, x) = axes.parts();
         let outer: Vec<AxisTiles> = outer.iter().map(AxisTiles::apart).collect();
@@ -122,7 +136,8 @@ impl InputTiles {
         let input_tile = (rows + y.extra).saturating_mul(pitch);
         let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
         let cells = counts.fold(input_tile, usize::saturating_mul);
-        // whole cache lines, and never a multiple of a page: neighbouring channels must not fight for the same cache sets
+        // Whole cache lines, but never a multiple of a page: then neighbouring channels do not compete
+        // for the same cache sets.
         let mut channel_stride = cells.checked_next_multiple_of(16).unwrap_or(usize::MAX);
         if channel_stride.is_multiple_of(512) {
             channel_stride = channel_stride.saturating_add(16);
@@ -130,18 +145,20 @@ impl InputTiles {
         InputTiles { outer, rows: y, columns: x, pitch, input_tile, channel_stride }
     }
 
-    /// Input tiles of a channel.
+    /// Input tiles per channel.
     pub fn count(&self) -> usize {
         self.outer.iter().chain([&self.rows, &self.columns]).map(|axis| axis.firsts.len()).product()
     }
 
-    /// Elements of the input tiles of some channels.
+    /// Elements of the input tiles of `channels` channels.
     pub fn elements(&self, channels: usize) -> usize {
         self.channel_stride.saturating_mul(channels)
     }
 
-    /// Bytes of the input tiles of some channels and of what fills them: the description, and, where the input has elements of another type, the widened part
-    /// of a channel.
+    /// Bytes of the input tiles of `channels` channels, including the working memory of the copy.
+    ///
+    /// The working memory is the copy plan and one channel's input widened to the compute type,
+    /// which is only needed if the input has another type.
     pub fn working_bytes(&self, channels: usize, element: usize) -> usize {
         let rows = self.rows.span(self.input_tile / self.pitch);
         let widened =
@@ -150,14 +167,15 @@ impl InputTiles {
         self.elements(channels).saturating_add(widened).saturating_mul(element).saturating_add(parts)
     }
 
-    /// Positions of the input that are between the first and the last that a block needs, of all planes of rows and columns.
+    /// Input positions from the first to the last one that a block needs, over all planes of rows
+    /// and columns.
     pub fn positions_read(&self) -> usize {
         let planes: usize = self.outer.iter().map(|axis| axis.firsts.len()).product();
         let rows = self.rows.span(self.input_tile / self.pitch);
         planes.saturating_mul(rows).saturating_mul(self.columns.span(self.pitch))
     }
 
-    /// The offset of a tap: one shift per axis.
+    /// The offset of a tap, which has one shift per axis.
     pub fn tap(&self, shifts: &[i64]) -> usize {
         let (outer, [y, x]) = shifts.split_at(shifts.len() - 2) else { unreachable!("as many shifts as axes") };
         let class =
@@ -168,10 +186,11 @@ impl InputTiles {
         input_tile * self.input_tile + y_offset * self.pitch + x_offset
     }
 
-    /// What of the input goes where for a block: `strides` are those of the spatial axes.
+    /// Plans the copy of a block's input into its input tiles. `strides` are those of the spatial
+    /// axes.
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// Failure to allocate memory.
     pub fn copy_plan(
         &self,
         strides: &[usize],
@@ -217,11 +236,14 @@ impl InputTiles {
         })
     }
 
-    /// Writes the input tiles of one channel, whose elements follow each other in the input; `source` begins with the first. `wide` is working memory for
-    /// elements of another type than input tiles have.
+    /// Copies the input of one channel into its input tiles.
+    ///
+    /// The channel's elements are contiguous in the input, and `source` begins with its first
+    /// element.
+    /// `wide` is working memory for elements of another type than the input tiles'.
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// Failure to allocate memory.
     pub fn fill<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
@@ -247,7 +269,9 @@ impl InputTiles {
         Ok(())
     }
 
-    /// The input tiles of one plane of rows and columns, of which an element of the channel and all that is read from there on is given.
+    /// Copies into the input tiles of one plane of rows and columns.
+    ///
+    /// `plane` holds all elements that are read. Its first one has index `at` in the channel.
     fn fill_plane<T: Compute>(
         &self,
         kernels: &Kernels<T>,
@@ -289,7 +313,8 @@ impl InputTiles {
         }
     }
 
-    /// As [`InputTiles::fill`], for cells that hold `depth` channels side by side, in the input as in the input tiles.
+    /// As [`InputTiles::fill`], for pixels of `depth` adjacent channels, both in the input and in
+    /// the input tiles.
     pub fn fill_cells<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
@@ -311,11 +336,15 @@ impl InputTiles {
         }
     }
 
-    /// Writes the input tiles of some channels of channels-first input, `stride` elements apart from the first in `source`, as cells of `cell` elements, whole vectors. `planes` and
-    /// `wide` are working memory.
+    /// Copies some channels of channels-first input into input tiles with pixels of `cell`
+    /// elements.
+    ///
+    /// `source` begins with the first channel. The channels are `stride` elements apart. `cell` is
+    /// a multiple of the vector length.
+    /// `planes` and `wide` are working memory.
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// Failure to allocate memory.
     pub fn fill_transposed<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
@@ -339,13 +368,16 @@ impl InputTiles {
         Ok(())
     }
 
-    /// Whether rows are read without gaps, and hardly longer in whole vectors than with what is around them.
+    /// Whether transposing whole vectors of each row reads little beyond the row.
+    ///
+    /// This needs rows without gaps in the input, whose length, rounded up to vectors, hardly
+    /// exceeds the pitch.
     fn rows_fill_vectors(&self, copy_plan: &CopyPlan, lanes: usize) -> bool {
         let of_part = |part: &Part| part.columns.cells.len().next_multiple_of(lanes) <= self.pitch + lanes / 4;
         (self.columns.in_step, copy_plan.column_stride) == (1, 1) && copy_plan.parts.iter().all(of_part)
     }
 
-    /// As [`InputTiles::fill_transposed`], row by row from where they are.
+    /// As [`InputTiles::fill_transposed`], but transposes rows directly from the input.
     fn fill_transposing<T: Compute>(
         &self,
         kernels: &Kernels<T>,
@@ -376,11 +408,14 @@ impl InputTiles {
         }
     }
 
-    /// Writes the input tiles of some channels as cells of `cell` elements, from either layout: channels-first input has its planes `stride` elements apart, channels-last
-    /// cells stay as they are. The rest is as for [`InputTiles::fill_transposed`].
+    /// Copies some channels of either data format into input tiles with pixels of `cell` elements.
+    ///
+    /// Channels-first input has its planes `stride` elements apart. Channels-last pixels keep their
+    /// order.
+    /// All other arguments are those of [`InputTiles::fill_transposed`].
     ///
     /// # Errors
-    /// When the memory can't be had.
+    /// Failure to allocate memory.
     pub fn fill_deep<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
@@ -401,7 +436,8 @@ impl InputTiles {
         }
     }
 
-    /// Row by row, by a function that copies cells of `depth` elements; `source` begins with the first cell.
+    /// Copies row by row with `copy`, which copies pixels of `depth` elements. `source` begins with
+    /// the first pixel.
     fn fill_stepped<S, T: Compute>(
         &self,
         copy_plan: &CopyPlan,
@@ -420,7 +456,8 @@ impl InputTiles {
         }
     }
 
-    /// From the first to the last element that some parts read of a channel that has its elements side by side.
+    /// The range from the first to the last element that some parts read of a channel with
+    /// contiguous elements.
     fn read_by(&self, copy_plan: &CopyPlan, parts: &[Part]) -> Range<usize> {
         let of_part = |part: &Part| {
             let first = part.base? + part.rows.from * copy_plan.row_stride + part.columns.from;
@@ -431,8 +468,11 @@ impl InputTiles {
         all.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
-    /// As [`InputTiles::fill`], for `channels` that are side by side in the input: each has its input tiles in a plane of its own, `stride` elements apart. Planes
-    /// have room for a vector behind the input tiles. `cells` is working memory.
+    /// As [`InputTiles::fill`], for `channels` adjacent channels of channels-last input.
+    ///
+    /// Each channel's input tiles are in a plane of their own, `stride` elements apart.
+    /// Each plane needs room for one vector after its input tiles.
+    /// `cells` is working memory.
     pub fn fill_planes<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
@@ -463,7 +503,7 @@ impl InputTiles {
                     crate::layout::transposed(kernels, cells, channels, size, to, stride);
                 }
             }
-            // last: rows were written in whole vectors
+            // Zeros come last, as whole vectors were written beyond the ends of rows.
             for plane in to.chunks_mut(stride).take(channels) {
                 for row in part.rows_inside(self.pitch, &mut plane[input_tile.clone()]).chunks_mut(self.pitch) {
                     clear(&mut row[..columns.cells.start]);
@@ -474,7 +514,8 @@ impl InputTiles {
         Ok(())
     }
 
-    /// The input tiles of two column classes that are the even and the odd columns of the input.
+    /// Copies into the input tiles of two column classes: the even and the odd columns of the
+    /// input.
     fn fill_split<T: Compute>(
         &self,
         kernels: &Kernels<T>,
@@ -497,7 +538,7 @@ impl InputTiles {
         kernels.split_rows(source, &rows, to, self.pitch);
     }
 
-    /// The input tile of a column class that has no gaps in the input.
+    /// Copies into the input tile of a column class without gaps in the input.
     fn fill_rows<T: Compute>(
         &self,
         kernels: &Kernels<T>,
@@ -515,7 +556,8 @@ impl InputTiles {
         kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, input_tile), self.pitch);
     }
 
-    /// Rows of the input's own width: one shifted copy, in which the cells that wrapped around a row's end are then cleared.
+    /// Copies rows as wide as the input in one shifted copy, then clears the pixels that wrapped
+    /// around row ends.
     fn fill_shifted<T: Compute>(&self, part: &Part, source: &[T], input_tile: &mut [T]) {
         let Range { start, end } = part.columns.cells;
         let inside = part.rows_inside(self.pitch, input_tile);
@@ -527,22 +569,26 @@ impl InputTiles {
     }
 }
 
-/// How a grid of rows and columns is cut into blocks.
+/// The split of a grid of rows and columns into blocks.
 pub(crate) struct GridBlocks {
-    /// Grid rows of a block.
+    /// Grid rows per block.
     pub rows: usize,
-    /// Grid columns of a block.
+    /// Grid columns per block.
     pub columns: usize,
-    /// Positions of a block, the padding between its rows included.
+    /// Positions per block, including the padding between its rows.
     pub positions: usize,
-    /// Blocks, over all outer positions.
+    /// Blocks over all outer positions.
     pub count: usize,
     /// The input tiles of a block.
     pub input_tiles: InputTiles,
 }
 
 impl GridBlocks {
-    /// Rows and columns of blocks of which a channel's input tiles have at most so many cells, where that is possible. A single row is cut, several are not.
+    /// Rows and columns of the largest block whose input tiles have at most `cells` pixels per
+    /// channel.
+    ///
+    /// A block has at least one row, and at least 256 columns or all of them, even if that exceeds
+    /// `cells`. Columns are only split if the grid has a single row.
     pub fn within(axes: &Axes, apart: bool, cells: usize) -> (usize, usize) {
         let (_, y, x) = axes.parts();
         let size = |rows, columns| InputTiles::new(axes, rows, columns, apart).channel_stride;
@@ -556,7 +602,10 @@ impl GridBlocks {
         ((1 + cells.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
     }
 
-    /// As many blocks as of so many rows and columns, all about as large. Positions of blocks that are read in place have the input's rows.
+    /// Splits the grid into blocks of nearly equal size, as many as blocks of `rows` × `columns`
+    /// would be.
+    ///
+    /// Blocks that are read directly from the input have rows of the grid's own width.
     pub fn even(axes: &Axes, (rows, columns): (usize, usize), apart: bool, in_place: bool) -> GridBlocks {
         let (outer, y, x) = axes.parts();
         let rows = y.grid.div_ceil(y.grid.div_ceil(rows));
@@ -567,7 +616,7 @@ impl GridBlocks {
         GridBlocks {
             rows,
             columns,
-            // a dilation can make the pitch larger than can be counted
+            // A dilation can make the pitch larger than usize can count.
             positions: (rows - 1).saturating_mul(pitch).saturating_add(columns),
             count: outer * y.grid.div_ceil(rows) * x.grid.div_ceil(columns),
             input_tiles,
@@ -575,30 +624,31 @@ impl GridBlocks {
     }
 }
 
-/// What of the input goes where in the input tiles of a block: the same for every channel.
+/// The copy of a block's input into its input tiles. It is the same for every channel.
 pub(crate) struct CopyPlan {
-    /// One an input tile.
+    /// One part per input tile.
     parts: Vec<Part>,
-    /// Rows of an input tile.
+    /// Rows per input tile.
     count: usize,
     row_stride: usize,
     column_stride: usize,
     /// Whether input tiles are shifted copies of the input.
     shifted: bool,
-    /// Where the columns of two classes are the even and the odd ones of the input, which of them has the first.
+    /// Set if two column classes are the even and the odd columns of the input: the class with the
+    /// first column.
     split: Option<usize>,
 }
 
-/// What of the input goes to an input tile.
+/// The part of the input that goes into one input tile.
 struct Part {
-    /// Where the input is at the block's outer position; none for an input tile of zeros.
+    /// The offset in the input of the block's outer position. None if the input tile is all zeros.
     base: Option<usize>,
     rows: Inside,
     columns: Inside,
 }
 
 impl Part {
-    /// The rows of an input tile that are inside the input; the others get zeros.
+    /// The rows of an input tile that are inside the input. Fills the other rows with zeros.
     fn rows_inside<'s, T: Compute>(&self, pitch: usize, input_tile: &'s mut [T]) -> &'s mut [T] {
         let Range { start, end } = self.rows.cells;
         clear(&mut input_tile[..start * pitch]);
@@ -607,7 +657,8 @@ impl Part {
     }
 }
 
-/// Which of two column classes has the first of the input's columns that they share, if they share all.
+/// The class with the first column, if two column classes interleave and share all columns between
+/// them.
 fn first_of(columns: &[Inside]) -> Option<usize> {
     let [a, b] = columns else { return None };
     let first = usize::from(b.from < a.from);
@@ -615,15 +666,16 @@ fn first_of(columns: &[Inside]) -> Option<usize> {
     (adjacent && !a.cells.is_empty() && !b.cells.is_empty()).then_some(first)
 }
 
-/// The cells of an axis that are inside the input.
+/// The pixels along an axis that are inside the input.
 #[derive(Clone)]
 struct Inside {
     cells: Range<usize>,
-    /// The input index of the first cell.
+    /// The input index of the first pixel.
     from: usize,
 }
 
-/// Zeros; most rows have few, which cost less than a call does.
+/// Fills with zeros. Most rows have at most three, for which a call to `fill` would cost more than
+/// the stores.
 fn clear<T: Compute>(cells: &mut [T]) {
     match cells {
         [] => {}
@@ -634,7 +686,7 @@ fn clear<T: Compute>(cells: &mut [T]) {
     }
 }
 
-/// Cells of `depth` elements, `stride` apart in `from`.
+/// Copies pixels of `depth` elements that are `stride` apart in `from`.
 fn copy<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], stride: usize, depth: usize, to: &mut [E::Compute]) {
     if stride == depth {
         E::widen_slice(&from[..to.len()], to);
@@ -654,7 +706,7 @@ fn widen_strided<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], step: us
     if let Some(from) = E::as_compute(from) {
         return kernels.strided(from, step, to);
     }
-    // in pieces that fit the stack; far strides would widen mostly what is not read
+    // Widens chunks that fit the stack. With a large step, most widened elements would be unused.
     let mut wide = [E::Compute::ZERO; 256];
     if step > 8 {
         return to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = from.widen());

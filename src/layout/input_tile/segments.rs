@@ -1,33 +1,41 @@
-//! The same layout, told from the input's side: where runs of its positions go. For copies that make something else of cells on the way.
+//! The copy into input tiles, seen from the input: the pixels to which runs of input positions go.
+//!
+//! For copies that convert pixels on the way.
 
 use crate::layout::input_tile::{CopyPlan, InputTiles, Inside, Part};
 use std::ops::Range;
 
-/// Some positions of a run, and the cells that they become.
+/// Equidistant positions of a run, and the consecutive pixels to which they are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopySegment {
-    /// The first cell of a plane's input tiles; the others follow.
+    /// Index of the first pixel within a plane's input tiles.
     pub to: usize,
-    /// Where its position is in the run.
+    /// Index of the first position within the run.
     pub from: usize,
-    /// Positions from a cell's to the next one's.
+    /// Distance between the positions of consecutive pixels.
     pub step: usize,
     pub count: usize,
 }
 
-/// What of a plane of rows and columns goes where in its input tiles: the same for every plane that is inside the input, and for every channel.
+/// The copy of a plane of rows and columns into its input tiles.
+///
+/// It is the same for every channel and for every plane that is inside the input.
 pub(crate) struct CopySegments {
-    /// Runs of a plane's positions, row after row, and which of the copy segments are theirs.
+    /// Runs of a plane's positions, row by row, each with the range of its copy segments in `all`.
     pub runs: Vec<(Range<usize>, Range<usize>)>,
     pub all: Vec<CopySegment>,
-    /// Where each plane begins in the input and its input tiles among the cells, of those that are inside.
+    /// Per plane that is inside the input, its offset in the input and the index of its first
+    /// pixel.
     pub planes: Vec<(usize, usize)>,
-    /// The cells that are outside the input, over all planes.
+    /// The pixels outside the input, over all planes.
     pub outside: Vec<Range<usize>>,
 }
 
 impl InputTiles {
-    /// The runs of at most `most` positions that hold all that goes to a block's input tiles; where they hold more, it is less than as much again.
+    /// Splits the copy of a block into runs of at most `most` positions.
+    ///
+    /// The runs hold all positions that the block needs. Adjacent rows share a run only if the gap
+    /// between them is shorter than a row.
     pub fn segments(&self, copy_plan: &CopyPlan, most: usize) -> CopySegments {
         let (classes, width) = (self.columns.firsts.len(), self.columns.input);
         let per_plane = self.rows.firsts.len() * classes;
@@ -68,7 +76,7 @@ impl InputTiles {
         segments
     }
 
-    /// Adds the copy segments of a run; `parts` are those of a plane.
+    /// Adds the copy segments of a run. `parts` are those of a plane.
     fn land(&self, parts: &[Part], run: &Range<usize>, to: &mut Vec<CopySegment>) {
         let (classes, width, step) = (self.columns.firsts.len(), self.columns.input, self.columns.in_step);
         for row in run.start / width..run.end.div_ceil(width) {
@@ -88,7 +96,7 @@ impl InputTiles {
                         count: cells.len(),
                     };
                     match to.last_mut() {
-                        // rows without gaps
+                        // Rows without gaps continue the previous segment.
                         Some(last)
                             if step == 1
                                 && last.from + last.count == segment.from
@@ -103,7 +111,7 @@ impl InputTiles {
         }
     }
 
-    /// The cells of a block's rows that are outside the input.
+    /// The pixels of a block's rows that are outside the input.
     fn outside(&self, copy_plan: &CopyPlan) -> Vec<Range<usize>> {
         let mut outside: Vec<Range<usize>> = vec![];
         let mut add = |cells: Range<usize>| match outside.last_mut() {
@@ -127,18 +135,18 @@ impl InputTiles {
 }
 
 impl Inside {
-    /// The input index of a cell.
+    /// The input index of a pixel.
     fn position(&self, cell: usize, step: usize) -> usize {
         self.from + (cell - self.cells.start) * step
     }
 
-    /// The cell that an input index goes to.
+    /// The pixel to which an input index is copied.
     fn cell(&self, position: usize, step: usize) -> Option<usize> {
         let at = position.checked_sub(self.from).filter(|at| at.is_multiple_of(step))? / step;
         (at < self.cells.len()).then_some(self.cells.start + at)
     }
 
-    /// The cells that a range of input indices goes to.
+    /// The pixels to which a range of input indices is copied.
     fn between(&self, positions: &Range<usize>, step: usize) -> Range<usize> {
         let cell = |position: usize| {
             self.cells.start + position.saturating_sub(self.from).div_ceil(step).min(self.cells.len())
@@ -157,7 +165,8 @@ mod tests {
     use tract_core::internal::tract_itertools::{Itertools, iproduct};
     use tract_core::internal::*;
 
-    /// Landings and zeros make the input tiles that copying row by row makes, whatever the runs' length.
+    /// Copy segments and zeros make the same input tiles as copying row by row, for any length of
+    /// runs.
     #[test]
     fn landings_are_what_sheets_are_filled_with() -> TractResult<()> {
         let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
@@ -187,7 +196,7 @@ mod tests {
             let [_, y, x] = &axes;
             let (input, grid) = ([axes[0].input, y.input, x.input], (y.grid, x.grid));
             let strides = [input[1] * input[2], input[2], 1];
-            // no cell of the input is zero
+            // Every pixel of the input is nonzero.
             let source: Vec<f32> = (1..=input.iter().product()).map(|at| at as f32).collect();
             for (apart, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
                 let input_tiles = InputTiles::new(&Axes::of(&axes), rows, grid.1, apart);
