@@ -69,10 +69,13 @@ pub(crate) fn plan(
     };
     let key = key(&estimated, options);
     let file = options.tuning_file.as_deref();
-    if let Some(measured) = remembered(&key, file)
-        && let Some(plan) = measured.times.first().and_then(|fastest| forced(fastest.0))
-    {
-        return Ok(plan.chosen_by(measured));
+    // a filter that is packed already may leave the second one only
+    let known = remembered(&key, file).and_then(|measured| {
+        let fastest = measured.times.iter().find_map(|(strategy, _)| forced(*strategy))?;
+        Some(fastest.chosen_by(measured))
+    });
+    if let Some(plan) = known {
+        return Ok(plan);
     }
     let most = estimated.cost().unwrap_or(0).saturating_mul(HOPELESS);
     let mut candidates: Vec<Plan> = Strategy::ALL.iter().filter_map(|strategy| forced(*strategy)).collect();
@@ -93,7 +96,7 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
     let machine = options.machine.unwrap_or_else(|| Machine::with_isa(plan.isa()));
     let dims = |dims: &[usize]| list(dims, "x");
     format!(
-        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?} {:?}, {} threads",
+        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads",
         machine.name(),
         plan.isa(),
         if spec.direction == Direction::Forward { "conv" } else { "deconv" },
@@ -106,7 +109,6 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
         dims(&spec.dilations),
         spec.group,
         spec.filter_format,
-        options.layout,
         parallel::threads(u64::MAX),
     )
 }

@@ -40,6 +40,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Layer,
         LeftToTract,
         Machine,
+        Measured,
         OptGroupedDeconv,
         Options,
         OutputShape,
@@ -53,6 +54,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Step,
         Strategy,
         ToTract,
+        Tuning,
     ];
     // The list must contain each type that `lib.rs` exports at the root.
     let root = include_str!("../src/lib.rs");

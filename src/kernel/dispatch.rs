@@ -429,7 +429,7 @@ impl<T: Compute> Kernels<T> {
 /// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
 /// functions are compiled with.
 macro_rules! kernels {
-    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident) => {
+    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident, windows $windows:tt) => {
         mod $name {
             use super::*;
 
@@ -445,6 +445,7 @@ macro_rules! kernels {
                 unsafe { position_tile::<$vector, MR, NV>(panel, source, start, out, out_stride) }
             }
 
+            #[allow(dead_code, reason = "some types have no row tiles")]
             $(#[$feature])*
             unsafe fn row<const S: usize, const MR: usize, const NV: usize>(
                 phases: &[PhaseOperand<$lane>],
@@ -644,6 +645,7 @@ macro_rules! kernels {
                 unsafe { PositionTile::new(MR, NV, NV * LANES, position::<MR, NV>) }
             }
 
+            #[allow(dead_code, reason = "some types have no row tiles")]
             const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
                 let halves = room_for_halves::<$vector>(MR, NV);
                 // SAFETY: as in `position_of`.
@@ -687,7 +689,7 @@ macro_rules! kernels {
                 padded_rows: padded,
                 split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
-                sum_of_window: [of_window::<1, 4>, of_window::<3, 4>, of_window::<5, 4>, of_window::<7, 3>],
+                sum_of_window: windows_of!(of_window, $windows),
                 sum_of_plane: plane,
                 sum_of_pixels: [cells::<false>, cells::<true>],
                 add,
@@ -774,6 +776,30 @@ macro_rules! row_tiles_of_16_registers {
     };
 }
 
+/// Of f64, which few models have: enough for each number of output channels, to keep the program small.
+macro_rules! few_row_tiles {
+    ($of:ident, 1) => {
+        table!($of, 1, (1, 1)(1, 2)(2, 1)(2, 2)(4, 1)(4, 2)(8, 1))
+    };
+    ($of:ident, 2) => {
+        table!($of, 2, (1, 1)(2, 1)(4, 1))
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(2, 1))
+    };
+}
+
+/// Of the types and instruction sets of which the speed hardly matters.
+macro_rules! no_row_tiles {
+    ($of:ident, $phases:literal) => {
+        &[]
+    };
+}
+
+macro_rules! windows_of {
+    ($of:ident, [$($rows:literal by $vectors:literal),+]) => { [$($of::<$rows, $vectors>),+] };
+}
+
 macro_rules! channel_tiles_of_32_registers {
     ($of:ident) => {
         table!(
@@ -791,23 +817,23 @@ macro_rules! channel_tiles_of_16_registers {
     };
 }
 
-kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
-kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
-kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
 
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers);
+kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers);
+kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 
 /// Scratch memory of one type, lent for the duration of a task.
 macro_rules! scratch_of_type {

@@ -127,7 +127,9 @@ macro_rules! for_each_kernel_set {
                 calls.push((i64::NAME, both(i64::kernels(isa), $test)));
             }
             for (of, calls) in calls {
-                assert!(calls > 0, "{} on {isa}: nothing was called", stringify!($test));
+                // f64 and i64 have no row tiles on the portable set
+                let has_none = stringify!($test) == "row_tiles" && isa == Isa::Portable && of != f32::NAME;
+                assert_eq!(calls > 0, !has_none, "{} on {isa} {of}: {calls} calls", stringify!($test));
                 let line = format!("guard pages: {} on {isa} {of}: {calls} calls\n", stringify!($test));
                 let _ = std::io::stderr().write_all(line.as_bytes());
             }

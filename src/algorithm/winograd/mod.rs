@@ -20,7 +20,7 @@ use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
-use crate::memory::{Aligned, Scratch};
+use crate::memory::{Aligned, Scratch, reserve};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::partition::Task;
 use crate::simd::isa::Isa;
@@ -414,7 +414,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let tiles = match &mut of_phases[of.phase] {
                 Some(tiles) => tiles,
                 none => {
-                    let mut tiles = self.tiles(&of, &rows, &columns, cells);
+                    let mut tiles = self.tiles(&of, &rows, &columns, cells)?;
                     for term in &self.table.terms[of.phase] {
                         tiles.data.push(used);
                         used += term.points() * tiles.starts.len() * self.tile_stride(term);
@@ -449,9 +449,9 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Where the tiles of a phase of an accumulator block are, in a block that begins at `rows` and `columns` of the grid.
-    fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
+    fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> TractResult<Tiles> {
         let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
-        let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Tiles::default() };
+        let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Ok(Tiles::default()) };
         // the accumulator block's positions, as the grid counts them
         let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
         let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
@@ -464,6 +464,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             _ => outside,
         };
         let mut tiles = Tiles::default();
+        reserve("winograd tiles", &mut tiles.starts, plan.most_tiles(taps))?;
+        reserve("winograd tiles", &mut tiles.places, plan.most_tiles(taps))?;
         for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
             for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
                 let at = (row - rows.start) * cells.pitch + column - columns.start;
@@ -472,7 +474,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 tiles.places.push([result(y.0, x.0), result(y.0, x.1), result(y.1, x.0), result(y.1, x.1)]);
             }
         }
-        tiles
+        Ok(tiles)
     }
 
     /// Transforms the data of an accumulator block's tiles, for each term of a phase.
