@@ -85,7 +85,7 @@ impl Algorithm for Col2im {
             let fits = (machine.l2 / 2 / element / products / x.input).max(1);
             let chunk_rows = (nv * lanes).div_ceil(x.input).clamp(1, fits.min(y.input));
             let vectors = (chunk_rows * x.input).div_ceil(lanes);
-            let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false);
+            let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false, machine);
             let row_cost = |m: usize| {
                 let last = if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { Cost::ZERO };
                 tile_cost(m, nv) * (vectors / nv) + last

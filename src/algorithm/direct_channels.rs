@@ -8,6 +8,7 @@ use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
+use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
 use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -137,8 +138,8 @@ impl Algorithm for DirectChannels {
             }
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                let last = run_cost(len, positions, tail_width / lanes, tiles, lanes * element);
-                run_cost(len, positions, nv, tiles, lanes * element) * (panels - 1) + last
+                let last = run_cost(len, positions, tail_width / lanes, tiles, lanes * element, machine);
+                run_cost(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
             let rows = run_cost(blocks.columns) * blocks.rows * row_share;
             let whole = run_cost(flat);
@@ -266,10 +267,17 @@ pub(crate) fn even_part(all: usize, most: usize) -> usize {
 /// The estimate of one (channel, tap) of a run of positions by tiles of `nv` vectors and at most `most` positions: the largest
 /// tiles first, smaller ones for the remainder. `tiles` are sorted by positions. Weights come from L2, 20 bytes per
 /// multiply-add.
-pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> Cost {
+pub(crate) fn run_cost(
+    mut len: usize,
+    most: usize,
+    nv: usize,
+    tiles: &[(usize, usize)],
+    vector_bytes: usize,
+    machine: &Machine,
+) -> Cost {
     let mut cost = Cost::ZERO;
     for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
-        cost += cost::tile(positions, nv, vector_bytes, false) * (len / positions);
+        cost += cost::tile(positions, nv, vector_bytes, false, machine) * (len / positions);
         len %= positions;
     }
     cost

@@ -201,7 +201,7 @@ impl Algorithm for DirectPositions {
                     }
                     false => Cost::ZERO,
                 };
-                let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident);
+                let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident, machine);
                 // tiles that write rows end where rows end, the others run over
                 let (runs, vectors) =
                     if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };

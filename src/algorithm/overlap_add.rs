@@ -79,7 +79,7 @@ impl Algorithm for OverlapAdd {
         let tile = channel_tiles.iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
         let tile = tile.ok_or("no kernel has tiles of so many columns")?;
         let multiplications = [positions.div_ceil(tile), columns / width, problem.group_in];
-        let multiplied = cost::tile(tile, vectors, 0, true).times(&multiplications);
+        let multiplied = cost::tile(tile, vectors, 0, true, machine).times(&multiplications);
         let added = cost::ADDED_RUN + cost::ADDED * axis.kernel.div_ceil(lanes);
         let group = multiplied + added.times(&[positions, problem.group_out]) + cost::OVERLAPPING_GROUP;
         let cost = group.times(&[problem.group, problem.batch]).rounded();

@@ -385,9 +385,11 @@ impl InPlace {
     }
 }
 
-/// One (channel, tap) of an `m` × `n` tile: the largest of its multiply-adds, a load for each operand, the latency that eight
-/// accumulators hide, and 20 bytes per multiply-add from L2 where L1 does not hold the input (`resident`).
-pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool) -> Cost {
-    let streamed = if resident { 0 } else { n * vector_bytes / 20 };
-    Cost(((m * n).max(m + n).max(8).max(streamed) + 1) as f64)
+/// One (channel, tap) of an `m` × `n` tile: the largest of its multiply-adds, a load for each operand, the latency of a
+/// multiply-add, and the vectors that it reads from L2 where L1 does not hold the input (`resident`).
+pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool, machine: &Machine) -> Cost {
+    let rates = &machine.rates;
+    let streamed = if resident { 0.0 } else { (n * vector_bytes) as f64 / rates.l2_bytes_per_fma };
+    let loaded = (m + n) as f64 * rates.tile_load;
+    Cost(((m * n) as f64).max(loaded).max(rates.tile_latency).max(streamed) + 1.0)
 }

@@ -50,6 +50,14 @@ macro_rules! rates {
 rates! {
     /// Vector multiply-adds per nanosecond in dense layers. It converts estimates to times.
     fma_per_ns,
+    /// Loading an operand of a register tile.
+    tile_load,
+    /// Multiply-adds that are in flight at once: a smaller register tile waits for its own sums.
+    tile_latency,
+    /// Bytes that a register tile reads from L2 in the time of a vector multiply-add.
+    l2_bytes_per_fma,
+    /// How long the transforms of Winograd tiles take, relative to those of the Zen 4.
+    transforms,
     /// Storing a vector of an output row from a register tile.
     row_store,
     /// Calling a register tile that writes an output row itself.
@@ -120,6 +128,47 @@ struct Cpu {
 }
 
 impl Machine {
+    /// AMD's Zen 3 with AVX2.
+    pub const ZEN3: Machine = Machine {
+        name: "zen3",
+        isa: Isa::Avx2,
+        l2: 512 << 10,
+        l3: 32 << 20,
+        rates: Rates {
+            fma_per_ns: 4.8,
+            tile_load: 0.6,
+            tile_latency: 8.0,
+            l2_bytes_per_fma: 20.0,
+            transforms: 1.24,
+            row_store: 5.5,
+            row_tile_call: 0.0,
+            transposed_store: 14.0,
+            aliased_transposed_store: 14.0,
+            far_weights: 3.0,
+            l3_share: 0.62,
+            bytes_per_fma: 1.65,
+            dense_traffic: 0.0,
+            pixel_traffic: 0.0,
+            border_tap: 19.0,
+            near_in_place: 3.6,
+            far_in_place: 2.0,
+            far_in_place_again: 1.0,
+            aliased_in_place: 8.0,
+            aliased_in_place_l2: 0.0,
+            narrow_in_place: 60.0,
+            fetched_planes: 0.0,
+            strided_row: 200.0,
+            planes_at_once: 16.0,
+            share_ns: 34_000.0,
+            share_awake_ns: 5_000.0,
+        },
+        prefetch_pays: true,
+        cpus: &[
+            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x00, 0x0f) },
+            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x20, 0x5f) },
+        ],
+    };
+
     /// AMD's Zen 4 with AVX-512.
     pub const ZEN4: Machine = Machine {
         name: "zen4",
@@ -128,6 +177,10 @@ impl Machine {
         l3: 32 << 20,
         rates: Rates {
             fma_per_ns: 3.97,
+            tile_load: 1.0,
+            tile_latency: 8.0,
+            l2_bytes_per_fma: 20.0,
+            transforms: 1.0,
             row_store: 5.0,
             row_tile_call: 250.0,
             transposed_store: 13.0,
@@ -166,6 +219,10 @@ impl Machine {
         l3: 32 << 20,
         rates: Rates {
             fma_per_ns: 5.3,
+            tile_load: 1.0,
+            tile_latency: 8.0,
+            l2_bytes_per_fma: 20.0,
+            transforms: 1.0,
             row_store: 19.0,
             row_tile_call: 0.0,
             transposed_store: 17.0,
@@ -205,7 +262,7 @@ impl Machine {
     };
 
     /// Every machine that has a row, [`Machine::GENERIC`] last.
-    pub const ALL: &[Machine] = &[Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::GENERIC];
+    pub const ALL: &[Machine] = &[Machine::ZEN3, Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::GENERIC];
 
     /// The machine that this program runs on, with its best instruction set.
     pub fn current() -> &'static Machine {
@@ -311,7 +368,7 @@ mod tests {
             assert_eq!(Machine::from_name(row.name())?, *row);
         }
         let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
-        assert_eq!(error, "machine: machine=cray, the known ones are zen4, sapphire_rapids, generic");
+        assert_eq!(error, "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, generic");
         Ok(())
     }
 
@@ -334,7 +391,7 @@ mod tests {
         let genoa = ("AuthenticAMD".to_string(), 25, 0x11);
         let milan = ("AuthenticAMD".to_string(), 25, 0x01);
         assert!(Machine::ZEN4.describes(&genoa));
-        assert!(!Machine::ZEN4.describes(&milan));
+        assert!(!Machine::ZEN4.describes(&milan) && Machine::ZEN3.describes(&milan));
         assert!(!Machine::SAPPHIRE_RAPIDS.describes(&genoa));
         assert!(!Machine::GENERIC.describes(&genoa));
     }

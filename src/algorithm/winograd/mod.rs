@@ -177,7 +177,7 @@ impl Algorithm for Winograd {
             let panels = problem.group_out.div_ceil(width);
             let vectors_out = (panels - 1) * nv + tail_width / lanes;
             let of_run = |tiles_of_run: usize| {
-                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element);
+                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element, machine);
                 of(nv) * (panels - 1) + of(tail_width / lanes)
             };
             let of_acc_block = |(tiles, of): &(usize, &Work)| {
@@ -185,8 +185,9 @@ impl Algorithm for Winograd {
                 let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out]);
                 let data = cost::TRANSFORMED.times(&[*tiles, vectors_in]);
                 let chains = of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
-                let result = cost::FROM_PRODUCTS * of.points + cost::SUMMED * chains;
-                (multiplied + weights + data) * of.products + result.times(&[*tiles, vectors_out])
+                let result = cost::FROM_PRODUCTS * of.points * machine.rates.transforms + cost::SUMMED * chains;
+                (multiplied + (weights + data) * machine.rates.transforms) * of.products
+                    + result.times(&[*tiles, vectors_out])
             };
             let multiplied = windows.iter().map(of_acc_block).sum::<Cost>() * accumulators;
             let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
@@ -449,7 +450,13 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Where the tiles of a phase of an accumulator block are, in a block that begins at `rows` and `columns` of the grid.
-    fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> TractResult<Tiles> {
+    fn tiles(
+        &self,
+        of: &PhaseSums,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        cells: Cells<E::Compute>,
+    ) -> TractResult<Tiles> {
         let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
         let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Ok(Tiles::default()) };
         // the accumulator block's positions, as the grid counts them
