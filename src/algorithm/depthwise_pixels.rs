@@ -153,7 +153,7 @@ impl Algorithm for DepthwisePixels {
         });
         let summed = match picked {
             true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, picks),
-            false => cost::pixels(problem.data_format, output, taps, shared),
+            false => cost::pixels(problem.data_format, output, taps, shared, &machine.rates),
         };
         let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step);
         let runs = cost::RUN_OF_PIXELS * runs;

@@ -145,23 +145,26 @@ impl Algorithm for DepthwiseRows {
         let outer = axes.outer().iter().map(|axis| axis.grid).product::<usize>();
         let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows) * outer;
         let of_channels = |channel: Cost| channel * problem.group_out;
+        let rates = &machine.rates;
         let copying = |channel: Cost| of_channels(channel) + copied;
         let mut variants = match (windows, flat) {
-            (true, _) => vec![(Variant::Windows, copying(summed.by_window(x.in_step, several)))],
-            (_, true) => vec![(Variant::Runs, copying(summed.interleaved(x.out_step)))],
-            (_, false) => vec![(Variant::Rows, copying(summed.interleaved(x.out_step)))],
+            (true, _) => vec![(Variant::Windows, copying(summed.by_window(x.in_step, several, rates)))],
+            (_, true) => vec![(Variant::Runs, copying(summed.interleaved(x.out_step, rates)))],
+            (_, false) => vec![(Variant::Rows, copying(summed.interleaved(x.out_step, rates)))],
         };
         // loads that leave out the padding need no copy that has it
         if windows && masks && axes.len() == 2 {
             if reads_in_place(y, x) {
                 // what is two apart costs as much to pick out of a copy
                 variants.retain(|_| x.in_step != 2);
-                variants.push((Variant::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several))));
+                variants
+                    .push((Variant::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several, rates))));
             }
             let vectors = (y.output * x.output).div_ceil(lanes);
             let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
             if keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
-                variants.push((Variant::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several))));
+                variants
+                    .push((Variant::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several, rates))));
             }
         }
         variants.retain(|(variant, _)| !query.leaves_out(variant.name()));

@@ -6,7 +6,7 @@
 //! algorithm that takes it. `benches/record/constants.md` has the measurements behind single constants, and
 //! `cargo bench --bench planner` measures how far the choices are from the best ones.
 
-use crate::estimate::machine::Machine;
+use crate::estimate::machine::{Machine, Rates};
 use crate::layout::input_tile::InputTiles;
 use crate::spec::{DataFormat, Problem};
 use std::cmp::Ordering;
@@ -253,39 +253,41 @@ impl Rows {
     }
 
     /// With interleaved phases. Numbers of phases other than powers of two go through memory.
-    pub fn interleaved(&self, phases: usize) -> Cost {
+    pub fn interleaved(&self, phases: usize, rates: &Rates) -> Cost {
         let stored = if phases.is_power_of_two() { 4.0 } else { 20.0 };
-        self.of(67.0, stored, 1.7) + Cost(54.0) * self.rows
+        self.of(67.0, stored, 1.7 * rates.interleaved_products) + Cost(54.0) * self.rows
     }
 
     /// By a window that moves down a copy of the input. With `several` rows of taps, they share their loads.
-    pub fn by_window(&self, stride: usize, several: bool) -> Cost {
+    pub fn by_window(&self, stride: usize, several: bool, rates: &Rates) -> Cost {
+        let strided = rates.strided_window_products;
         match stride {
             // few sums are in flight, and their products wait for each other
-            2 => self.of(54.0, 7.0, 1.1) + Cost(0.4) * self.rows * self.taps,
-            _ => self.of(54.0, 5.0, if several { 0.7 } else { 1.4 }),
+            2 => self.of(54.0, 7.0, 1.1 * strided) + Cost(0.4 * strided) * self.rows * self.taps,
+            _ => self.of(54.0, 5.0, if several { 0.7 } else { 1.4 } * rates.window_products),
         }
     }
 
     /// By a window that moves down the input and leaves out the padding.
-    pub fn by_window_in_place(&self, stride: usize, several: bool) -> Cost {
-        let row = if several { Cost(1.4) * self.taps + Cost(34.0) } else { Cost(10.0) };
+    pub fn by_window_in_place(&self, stride: usize, several: bool, rates: &Rates) -> Cost {
+        let strided = rates.strided_window_products;
+        let row = if several { Cost(1.4 * strided) * self.taps + Cost(34.0) } else { Cost(10.0) };
         match stride {
-            2 => self.of(91.0, 13.0, 0.2) + row * self.rows,
-            _ => self.of(268.0, 8.0, 0.6),
+            2 => self.of(91.0, 13.0, 0.2 * strided) + row * self.rows,
+            _ => self.of(268.0, 8.0, 0.6 * rates.window_products),
         }
     }
 
     /// By vectors that run over row ends. With `several` rows of taps, they are masked there.
-    pub fn by_plane(&self, several: bool) -> Cost {
-        self.of(43.0, 7.0, if several { 1.9 } else { 1.0 })
+    pub fn by_plane(&self, several: bool, rates: &Rates) -> Cost {
+        self.of(43.0, 7.0, if several { 1.9 } else { 1.0 } * rates.window_products)
     }
 }
 
 /// Summing `vectors` vectors of pixels of `taps` products each, and storing them. With `shared`, neighbouring taps are as far
 /// apart as positions, and share their loads.
-pub(crate) fn pixels(data_format: DataFormat, vectors: usize, taps: usize, shared: bool) -> Cost {
-    let product = if shared { 1.0 } else { 1.25 };
+pub(crate) fn pixels(data_format: DataFormat, vectors: usize, taps: usize, shared: bool, rates: &Rates) -> Cost {
+    let product = if shared { 1.0 } else { 1.25 } * rates.pixel_products;
     let stored = if data_format == DataFormat::Ncx { 12.0 } else { 6.0 };
     (Cost(product) * taps + Cost(stored)) * vectors
 }
