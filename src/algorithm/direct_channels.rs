@@ -1,7 +1,9 @@
-//! Each phase as a small dense convolution over the shared grid: inputs are the scalars, output channels the lanes.
+//! Each phase as a small dense convolution over the shared grid. Inputs are the scalars, output
+//! channels the lanes.
 //!
-//! Where [`direct_positions`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
-//! streams positions, accumulator block by accumulator block.
+//! [`direct_positions`](crate::algorithm::direct_positions) keeps a block of input in the cache and
+//! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
+//! accumulator block after the other.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_positions::part_of_chain;
@@ -21,22 +23,23 @@ use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
 
-/// The share of L2 that an accumulator block's sums take. Longer accumulator blocks use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
-/// times that many bytes were 8 % faster than what stays in L1 (Zen 4).
+/// The divisor of L2 for the sums of an accumulator block. Longer accumulator blocks reuse a chunk
+/// of weights more often and write longer runs, which pays even beyond L1.
 const SHARE_OF_SUMS: usize = 16;
 
-/// Multiply-adds that an input element must take part in for its transposition to pay: scalars of neighbouring channels then come from one cache line
-/// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
+/// The multiply-adds per input element from which it is worthwhile to transpose the input. In a
+/// transposed copy, the scalars of adjacent channels share a cache line.
 const TRANSPOSING_PAYS: usize = 2048;
 
-/// Input channels from which on it pays where the input could be read in place, too: 4 % on 256, 7 to 8 % on 512 and 1024 (a Xeon with AMX).
+/// The number of input channels from which it is worthwhile to transpose an input that could be
+/// read in place.
 const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
 
-/// Positions of a register tile, at most: their pointers fit in registers.
+/// The most positions per register tile, so that their pointers fit in registers.
 pub(crate) const MOST_POSITIONS: usize = 8;
 
-/// The same where each position has its channels side by side, in a transposed copy: 14 took 0.96 of the time of 6, and 1.1 to 1.3 times as long where channels
-/// are a plane apart (a Xeon).
+/// The same for a transposed copy, in which the channels of a position are adjacent. Longer tiles
+/// are faster there, but slower if channels are a plane apart.
 const MOST_CELLS: usize = 14;
 
 /// The decision for one problem.
@@ -44,19 +47,20 @@ const MOST_CELLS: usize = 14;
 pub struct DirectChannels {
     /// Blocks and panels.
     pub blocked: Blocked,
-    /// Positions of a register tile.
+    /// Positions per register tile.
     pub positions: usize,
-    /// Input channels of one pass.
+    /// Input channels per pass.
     pub chunk: usize,
-    /// Taps of one pass, at most: with its channels they are the longest accumulation chain.
+    /// The most taps per pass. Channels × taps of a pass is the longest accumulation chain.
     pub taps: usize,
     /// Whether the input is read in place.
     pub direct: bool,
-    /// Whether a copy of channels-first input has channels side by side.
+    /// Whether channels-first input is copied to pixels, whose channels are adjacent.
     pub transposed: bool,
-    /// Whether tiles end where grid rows end and leave out the taps that miss the input there, or run over the padding between rows.
+    /// Whether tiles end at the end of each grid row and skip the taps that miss the input there.
+    /// Otherwise they run over the padding between rows.
     pub by_row: bool,
-    /// Positions whose sums are made and stored together.
+    /// Positions per accumulator block.
     pub acc_block: usize,
 }
 
@@ -88,7 +92,7 @@ impl Algorithm for DirectChannels {
             && problem.group_in >= fewest
             && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
         let direct = in_place && !transposed;
-        // of L2, a block's input takes at most half
+        // The input of a block takes at most half of L2.
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
         let block = if !direct {
             GridBlocks::within(axes, false, budget)
@@ -100,7 +104,8 @@ impl Algorithm for DirectChannels {
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
         let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
-        // all taps of some channels, or, where channels are side by side, as many of them as can be: tiles then read longer runs
+        // All taps of some channels. If the channels of a position are adjacent, as many channels
+        // as possible instead, so that tiles read longer runs.
         let chunk = match forced {
             Some((_, _, chunk)) => chunk,
             None if transposed => even_part(problem.group_in, part),
@@ -184,7 +189,8 @@ impl Algorithm for DirectChannels {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let Blocked { width, .. } = self.blocked;
-        // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
+        // A pixel of a transposed copy has an odd number of whole vectors, and it is made from a
+        // vector of planes. A panel has at least one vector.
         let channels = problem.group_in.saturating_add(if self.transposed { 3 * width } else { 0 });
         let block = if self.direct { 0 } else { self.blocked.input_tiles().working_bytes(channels, element) };
         block.saturating_add(self.blocked.working_bytes(problem, self.acc_block, element))
@@ -234,7 +240,7 @@ impl Algorithm for DirectChannels {
 }
 
 impl DirectChannels {
-    /// How accumulator blocks are parted.
+    /// The split of blocks into accumulator blocks.
     fn shape(&self) -> AccumulatorShape {
         AccumulatorShape {
             width: self.blocked.width,
@@ -246,10 +252,11 @@ impl DirectChannels {
         }
     }
 
-    /// Channels side by side in a position of the input tiles.
+    /// Adjacent channels per position of the input tiles.
     fn cell(&self, problem: &Problem, lanes: usize) -> usize {
         match problem.data_format {
-            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            // An odd number of vectors, as pixels a power of two apart would compete for the same
+            // cache sets.
             DataFormat::Ncx if self.transposed => (problem.group_in.div_ceil(lanes) | 1) * lanes,
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
@@ -257,14 +264,17 @@ impl DirectChannels {
     }
 }
 
-/// The size of as few parts as there can be of at most a size, all about as large.
+/// Splits `all` into as few parts as possible, of at most `most` and nearly equal size. Returns the
+/// size of a part.
 pub(crate) fn even_part(all: usize, most: usize) -> usize {
     let all = all.max(1);
     all.div_ceil(all.div_ceil(most.clamp(1, all)))
 }
 
-/// The estimate of one (channel, tap) of a run of positions by tiles of `nv` vectors and at most `most` positions: the largest
-/// tiles first, smaller ones for the remainder. `tiles` are sorted by positions. Weights come from L2, 20 bytes per
+/// The estimated cost of one (channel, tap) pair over a run of positions.
+///
+/// Tiles have `nv` vectors and at most `most` positions, the largest tiles first and smaller ones
+/// for the remainder. `tiles` is sorted by positions. Weights come from L2, at 20 bytes per
 /// multiply-add.
 pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, usize)], vector_bytes: usize) -> Cost {
     let mut cost = Cost::ZERO;
@@ -275,13 +285,13 @@ pub(crate) fn run_cost(mut len: usize, most: usize, nv: usize, tiles: &[(usize, 
     cost
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DirectChannels,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     taps: &'a TapTable,
-    /// Channels side by side in a cell of the input tiles.
+    /// Adjacent channels per position of the input tiles.
     cell: usize,
     panels: Panels<'a, E>,
     input: GroupedInput<'a, E>,
@@ -365,7 +375,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// One phase of one panel over a run of a block's positions, under a range of its taps.
+    /// Computes one phase of one panel over a run of a block's positions, for a range of its taps.
     fn sum(
         &self,
         g: usize,
@@ -381,12 +391,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = if taps.is_empty() { 1 } else { source.channels };
         for from in (0..channels).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
-            // `[tap][channel][width]` within a chunk
+            // The layout within a chunk is `[tap][channel][width]`.
             let weights = &weights[from * phase.taps.len() * width..];
             let base = source.base + from * source.channel_stride;
             let mut tap = taps.start;
             loop {
-                // passes begin at the same taps wherever a range does, for the same bits
+                // Passes begin at the same taps for every range, so that results are bitwise equal.
                 let end = taps.end.min((tap / plan.taps + 1) * plan.taps);
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
                 let weights = &weights[tap * channels * width..];

@@ -1,6 +1,7 @@
-//! One input position: a product that streams the weights once, in the order they are stored.
+//! A matrix-vector product for a single input position. It streams the weights once, in storage
+//! order.
 //!
-//! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
+//! Each (output channel, kernel position) pair is a column. Lanes are columns.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -17,18 +18,19 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Vectors of columns of a register tile.
+/// Vectors of columns per register tile.
 const VECTORS: usize = 4;
 
-/// Longest single accumulation chain: short, as weights come from memory, and finishing a sum meanwhile costs nothing.
+/// The longest accumulation chain. It is short because weights come from memory, and the time to
+/// finish a sum is hidden behind their loads.
 const CHAIN: usize = 32;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gemv {
-    /// Columns of a panel.
+    /// Columns per panel.
     pub width: usize,
-    /// Whether the weights do not fit in L2.
+    /// Whether the weights exceed L2.
     pub streamed: bool,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
@@ -138,7 +140,7 @@ impl Algorithm for Gemv {
 }
 
 impl Gemv {
-    /// The sums of a range of a group's columns for an image, in parts as long as panels allow.
+    /// The sums of a range of a group's columns for an image, as slices of up to one panel.
     fn columns<'s, T>(
         &self,
         problem: &Problem,
@@ -157,7 +159,10 @@ impl Gemv {
         })
     }
 
-    /// Where kernel positions and cells are one to one, in the same order (channels first) or in any (channels last): all columns of a group together.
+    /// Stores all columns of each group together.
+    ///
+    /// Every output position must have exactly one kernel position. Channels-first outputs must
+    /// also have them in the same order.
     fn store<E: Element>(
         &self,
         problem: &Problem,
@@ -210,7 +215,8 @@ impl Gemv {
         Ok(())
     }
 
-    /// Puts every column where its kernel position lands; cells that none reaches hold the bias.
+    /// Stores each column at the output position of its kernel position. Output positions without a
+    /// kernel position receive the bias.
     fn scatter<E: Element>(
         &self,
         problem: &Problem,
@@ -222,7 +228,7 @@ impl Gemv {
     ) -> TractResult<()> {
         let strides = strides_of(&problem.output_shape());
         let (c, x) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
-        // for each kernel position, the offset of its cell in a channel's plane
+        // Per kernel position, the offset of its output position in a channel's plane.
         let cells: Vec<Option<usize>> = problem
             .axes
             .iter()
@@ -256,7 +262,8 @@ impl Gemv {
                     epilogue.apply(first + cell, 1, &mut value);
                     E::narrow(value[0])
                 };
-                // the results of one channel in kernel order, then one cell more for where none lands
+                // The results of one channel in kernel order, then the result of output positions
+                // without a kernel position.
                 values.clear();
                 for part in self.columns(problem, sums, (n, g), co * taps..(co + 1) * taps) {
                     values.extend_from_slice(part);

@@ -1,8 +1,8 @@
-//! Few output channels and long kernels on one axis: every input position's products, all taps side by side, are added to the output
-//! where they overlap.
+//! The products of each input position, for all taps, are added to the output where they overlap.
 //!
-//! Lanes are (output channel, tap) pairs, so a short signal fills them as a long one does. An output cell gets its products in the order of
-//! the input, however the output is cut.
+//! This suits few output channels and long kernels on one axis. Lanes are (output channel, tap)
+//! pairs, so short signals fill them as well as long ones. Each output element sums its products in
+//! the order of the input positions, independently of the output partition.
 
 use crate::algorithm::direct_channels::MOST_POSITIONS;
 use crate::algorithm::direct_positions::part_of_chain;
@@ -21,24 +21,25 @@ use crate::spec::{Axis, Direction, Problem, ceil_div};
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// Vectors of columns of a register tile, at most.
+/// The most vectors of columns per register tile.
 const VECTORS: usize = 4;
 
-/// The share of L2 that a block's products take.
+/// The divisor of L2 for the products of a block.
 const SHARE_OF_PRODUCTS: usize = 4;
 
-/// How much of L2 the products of the smallest block that pays may take: a few times as much.
+/// The products of the smallest worthwhile block may take this many times L2.
 const MOST_OF_L2: usize = 4;
 
-/// How many times the positions that reach into a block from outside a block has, at least: it makes their products again.
+/// The least ratio of a block's positions to its halo, the positions outside the block that reach
+/// into it. Each block computes the products of its halo again.
 const LEAST_OF_HALOS: usize = 8;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlapAdd {
-    /// Columns, which are (output channel, tap) pairs, of a panel.
+    /// Columns per panel. A column is an (output channel, tap) pair.
     pub width: usize,
-    /// Grid positions of a block.
+    /// Grid positions per block.
     pub block: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
@@ -70,7 +71,8 @@ impl Algorithm for OverlapAdd {
         let halo = axis.kernel.div_ceil(axis.stride);
         let fits = machine.l2 / SHARE_OF_PRODUCTS / query.element / columns;
         let block = fits.max(LEAST_OF_HALOS * halo);
-        // of the filter alone, so that a filter packed for one shape serves every other
+        // This depends on the filter alone, so that a filter packed for one shape serves every
+        // other shape.
         if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / query.element {
             return Err(format!("blocks of {block} positions and {columns} products each outgrow L2"));
         }
@@ -148,7 +150,7 @@ impl Algorithm for OverlapAdd {
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a OverlapAdd,
     problem: &'a Problem,
@@ -176,7 +178,7 @@ impl<E: Element> Prepared<'_, E> {
             let row = scratch.row.of(cells.len())?;
             row.fill(bias);
             for (position, products) in positions.clone().zip(sums.chunks(pitch)) {
-                // where the first tap lands, seen from the first cell
+                // The first tap's output index, relative to the first output element of the task.
                 let at = (position * axis.stride) as i64 - axis.pad_begin - cells.start as i64;
                 let begin = (-at).clamp(0, taps as i64);
                 let end = (cells.len() as i64 - at).clamp(begin, taps as i64);
@@ -193,17 +195,18 @@ impl<E: Element> Prepared<'_, E> {
         Ok(())
     }
 
-    /// The input positions that reach output cells.
+    /// The input positions that reach a range of output elements.
     fn positions(&self, cells: &Range<usize>) -> Range<usize> {
         let Axis { input, stride, kernel, pad_begin, .. } = *self.axis;
         let (stride, size) = (stride as i64, input as i64);
-        // position·stride - pad_begin + kernel > the first cell, and position·stride - pad_begin <= the last
+        // `position·stride - pad_begin + kernel` exceeds the first output index, and
+        // `position·stride - pad_begin` is at most the last.
         let begin = ceil_div(cells.start as i64 + pad_begin - kernel as i64 + 1, stride).clamp(0, size);
         let end = ceil_div(cells.end as i64 + pad_begin, stride).clamp(begin, size);
         begin as usize..end as usize
     }
 
-    /// The products of some positions, `[position][column]`.
+    /// Computes the products of some positions, `[position][column]`.
     fn multiply(
         &self,
         n: usize,
