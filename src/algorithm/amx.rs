@@ -1,8 +1,14 @@
-//! Each phase as a small dense convolution over the shared grid, in products of matrices: positions × input channels by input channels × output channels.
+//! Each phase as a small dense convolution over the shared grid, in matrix products: positions ×
+//! input channels by input channels × output channels.
 //!
-//! Per block the input is copied into cells of input channels, in the [`parts`](crate::kernel::MatrixKernels) that tile registers multiply, so that every tap
-//! is one constant offset; accumulator blocks of sums are stored as those of [`direct_channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
-//! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
+//! The input of a block is copied into pixels of input channels and split into the
+//! [limbs](crate::kernel::MatrixKernels) that tile registers multiply. Every tap then is a constant
+//! offset. Accumulator blocks are stored as in
+//! [`direct_channels`](crate::algorithm::direct_channels).
+//!
+//! Limbs are not exact for some numbers: infinities, NaN, and those at the ends of f32's range.
+//! Blocks of such numbers are summed by the vector kernels of `direct_channels`. So is every block
+//! if the filter has such numbers.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_positions::part_of_chain;
@@ -27,37 +33,41 @@ use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Output channels of a panel: two tile registers.
+/// Output channels per panel: two tile registers.
 const WIDTH: usize = 2 * SIDE;
 
-/// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
+/// The most steps per pass. A step is a block of input channels under one tap. Sums stay in tile
+/// registers during a pass. More steps are no faster and make longer chains.
 const STEPS: usize = 40;
 
-/// Positions of a block up to which filters are kept in parts: making those anew for each accumulator block took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196,
-/// 1.0 to 1.05 above.
+/// The number of positions of a block up to which filters are kept in limbs. With few positions, it
+/// takes long to split the weights again for each accumulator block.
 const FEW_POSITIONS: usize = 256;
 
-/// The share of L2 that an accumulator block's sums take.
+/// The divisor of L2 for the sums of an accumulator block.
 const SHARE_OF_SUMS: usize = 16;
 
-/// Positions that are transposed at once on their way into parts: they stay in L1.
+/// Positions that are transposed together before they are split into limbs. They stay in L1.
 const POSITIONS_BY_WAY: usize = 64;
 
-/// Bytes of channels-last cells that are read where they are at once, once for each block of channels: they stay in L1.
+/// Bytes of channels-last pixels that are split together, in one pass per block of channels. They
+/// stay in L1.
 const BYTES_IN_PLACE: usize = 1 << 15;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amx {
-    /// Blocks and panels, which have 32 output channels but for the last.
+    /// Blocks and panels. Panels have 32 output channels, except the last one.
     pub blocked: Blocked,
-    /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each accumulator block.
+    /// Whether the filter is kept in limbs, which take one and a half times as many bytes.
+    /// Otherwise the weights of a pass are split for each accumulator block.
     pub parted: bool,
-    /// Input channels, of which a filter that is not in parts has all in one chunk.
+    /// Input channels. A filter that is not kept in limbs has all of them in one chunk.
     pub chunk: usize,
-    /// Whether runs of positions end where grid rows end, or run over the padding between rows.
+    /// Whether runs of positions end at the end of each grid row. Otherwise they run over the
+    /// padding between rows.
     pub by_row: bool,
-    /// Positions whose sums are made and stored together.
+    /// Positions per accumulator block.
     pub acc_block: usize,
 }
 
@@ -100,7 +110,8 @@ impl Algorithm for Amx {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let input_tiles = self.blocked.input_tiles();
-        // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
+        // The buffers of the vector kernels: whole pixels, the planes that they are transposed
+        // from, and the weights of a phase.
         let cells = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
         let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
@@ -151,7 +162,7 @@ impl Algorithm for Amx {
 }
 
 impl Amx {
-    /// How accumulator blocks are parted.
+    /// The split of blocks into accumulator blocks.
     fn shape(&self) -> AccumulatorShape {
         AccumulatorShape {
             width: WIDTH,
@@ -163,11 +174,11 @@ impl Amx {
         }
     }
 
-    /// Decides, but for how rows are laid out.
+    /// Decides on everything except the layout of the input tiles.
     fn with_input_tiles(problem: &Problem, axes: Axes, machine: &Machine, parted: Option<bool>, apart: bool) -> Amx {
         let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
-        // of L2, a block's parts take at most half
+        // The limbs of a block's input take at most half of L2.
         let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
         let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, false);
         let flat = blocks.positions;
@@ -216,7 +227,7 @@ impl Amx {
         }
     }
 
-    /// (Channel, tap) pairs of the phase that has most.
+    /// The (channel, tap) pairs of the phase with the most taps.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
         let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         self.blocked.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
@@ -225,37 +236,37 @@ impl Amx {
 
 /// Output channels of the last panel.
 fn tail_width(problem: &Problem) -> usize {
-    // as it is for the rest of the channels, with one tile register or two
+    // The last panel has one tile register or two.
     match problem.group_out % WIDTH {
         1..=SIDE => SIDE,
         _ => WIDTH,
     }
 }
 
-/// The filter's elements.
+/// The elements of the filter.
 #[derive(Clone, Copy)]
 enum Weights<'a, T> {
-    /// In parts that can be multiplied.
+    /// Limbs, ready to be multiplied.
     Parted(&'a [u16]),
     Whole(&'a [T]),
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     matrix: &'static MatrixKernels<E::Compute>,
-    /// Offsets count cells, weights count taps.
+    /// The taps. Offsets count pixels, weights count taps.
     taps: &'a TapTable,
     /// Blocks of input channels.
     blocks: usize,
     panels: Vec<PanelPlace>,
-    /// Of the panels of a group.
+    /// Output channels of a group, padded to panels.
     padded: usize,
     weights: Weights<'a, E::Compute>,
-    /// Whether tile registers can multiply them.
+    /// Whether tile registers can multiply the weights.
     regular: bool,
-    /// Padded to panel widths, per group.
+    /// The bias of each group, padded to panel widths.
     bias: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
@@ -332,8 +343,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// Copies what a task reads of a group into parts: of each block of channels all cells' high parts, then the middle and the low ones, the number of elements returned from
-    /// one to the next. None where the numbers are not regular.
+    /// Splits the part of a group that a task reads into limbs.
+    ///
+    /// Per block of channels, the result holds the high limbs of all pixels, then the middle ones,
+    /// then the low ones. Returns the number of elements from a pixel's limb to its next limb, or
+    /// None if the numbers are not regular.
     fn fill_parts(
         &self,
         task: &Task<E>,
@@ -347,7 +361,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let part = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
         let parts = scratch.parts.of(PARTS * part * self.blocks)?;
         let input = E::as_compute(whole);
-        // channels-last cells can be read where they are
+        // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
         let at_once = match in_place && input.is_some() {
             true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
@@ -360,7 +374,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             segments.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
         }
         let places: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
-        // of a run of cells all channels are made while it is in L1, but planes are read in streams
+        // All channels of a run of pixels are split while the run is in L1. Planes are read as
+        // streams instead.
         let together = if in_place { 1 } else { places.len().max(1) };
         let mut most = 0;
         let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
@@ -407,13 +422,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
-    /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
+    /// Returns the offset of the weights of a phase of a panel, in units of the elements per output
+    /// channel and tap.
     fn before(&self, g: usize, of: &PhaseSums) -> usize {
         (g * self.padded + of.panel.first_channel) * self.taps.weights
             + self.taps.phases[of.phase].weights * of.panel.width
     }
 
-    /// The weights of a phase of a panel, `[tap][input channel][output channel]`, made of their parts where those are what there is.
+    /// Returns the weights of a phase of a panel, `[tap][input channel][output channel]`. If the
+    /// filter is kept in limbs, joins them.
     fn whole_weights<'w>(
         &'w self,
         g: usize,
@@ -436,7 +453,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a phase, in products of parts.
+    /// Computes the sums of a phase in tile registers.
     fn multiply(
         &self,
         g: usize,
@@ -449,7 +466,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let sides = panel.width / SIDE;
         let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
         let mut start = Start::Bias(self.bias_of(g, panel));
-        // All taps of some channels, whose cells then stay in L1. Passes begin at the same channels and taps wherever a range does, for the same bits.
+        // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
+        // same channels and taps for every range, so that results are bitwise equal.
         let at_once = (STEPS / phase.taps.len().max(1)).max(1);
         for first in (0..self.blocks).step_by(at_once) {
             let blocks = first..(first + at_once).min(self.blocks);
@@ -458,7 +476,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let inside = |run: &Run| run.taps.start.max(pass.start)..run.taps.end.min(pass.end);
                 let read = of.runs.iter().map(inside).filter(|taps| !taps.is_empty());
                 let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
-                // parts of the weights, and the steps among them from a tap and a block to the next
+                // The limbs of the weights, the distances from a tap and from a block to the next
+                // in steps, and the first tap and block.
                 let (weights, (of_tap, of_block), from) = match self.weights {
                     Weights::Parted(parts) => {
                         let weights = &parts[self.before(g, of) * self.blocks * PARTS * DEPTH..];
@@ -497,7 +516,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a run, in vectors.
+    /// Computes the sums of a run with vector kernels.
     fn sum(
         &self,
         g: usize,

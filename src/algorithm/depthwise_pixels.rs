@@ -1,8 +1,12 @@
-//! Groups of few channels, lanes are output channels: strides leave no lane empty.
+//! Sums of weighted pixels, for groups of few channels. Lanes are output channels, so that strides
+//! leave no lane empty.
 //!
-//! Channels-last data is computed as it lies, all channels of a row at a time: where a group has one channel in and out, a vector of the input is what a vector
-//! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
-//! transposed squares on its way in and on its way out, a vector of channels at a time.
+//! Channels-last data is read and written in its own layout, all channels of a row together. If a
+//! group has one channel in and out, a vector of output channels reads the same vector of input
+//! channels. Otherwise its lanes are gathered, once per input channel of a group.
+//!
+//! Channels-first data must have one channel in and out per group. It goes through register
+//! transposes on load and on store, a vector of channels at a time.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -25,51 +29,59 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// The share of L2 that a block's input takes: its output goes through the rest.
+/// The divisor of L2 for the input of a block. The rest is for its output.
 const SHARE_OF_INPUT: usize = 4;
 
-/// Bytes of results that are made before they are stored: channels first, they stay in L1; channels last, they are where they are stored, most often, and so many
-/// rows read few cells more than they have.
+/// Bytes of results that are computed before they are stored, for channels-first and channels-last
+/// data.
+///
+/// Channels-first results stay in L1. Channels-last results are usually computed in place, and with
+/// this many rows, few of the pixels that are read belong to the halo.
 const RESULT_BYTES: [usize; 2] = [16 * 1024, 256 * 1024];
 
-/// Bytes of a row's cells that are read for neighbouring rows after each other, so that they stay in L1 (0.87 of the time on 28×28 cells of 256 channels).
+/// Bytes of a row's pixels that are read for adjacent rows before the next pixels, so that they
+/// stay in L1.
 const BYTES_BELOW: usize = 8 * 1024;
 
-/// Positions that share the loads of weights: parts of a row have no fewer.
+/// The fewest positions per part of a row. They share the loads of weights.
 const LEAST_POSITIONS: usize = 8;
 
-/// Cells that are transposed at a time.
+/// Pixels that are transposed together.
 const CELLS_AT_ONCE: usize = 4096;
 
-/// Bytes of channels-first input that are transposed together, where a plane is smaller: in L1 with its results.
+/// Bytes of channels-first input that are transposed together if a plane is smaller. They stay in
+/// L1 together with their results.
 const TRANSPOSED_BYTES: usize = 16 * 1024;
 
-/// Products of a sum where lanes are picked, at most: it is one chain.
+/// The most products per sum with gathered lanes, as the sum is one chain.
 const LONGEST_SUM: usize = 128;
 
-/// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
+/// The most taps. There is a list of the taps inside the input for every distinct position near a
+/// border.
 const MOST_TAPS: usize = 256;
 
-/// Above this many, the list of what is read of a cell, a vector for each vector of output channels and input channel of a group, outgrows its use.
+/// The most entries in the list of lane gathers. There is one per vector of output channels and
+/// input channel of a group.
 const MOST_READS: usize = 4096;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepthwisePixels {
-    /// Output channels of a vector.
+    /// Output channels per vector.
     pub width: usize,
-    /// Groups that are computed together: all of them where channels are last, or else vectors of them as long as they are small.
+    /// Groups that are computed together. Channels-last data has all groups together.
+    /// Channels-first data has a vector of groups, or several vectors if planes are small.
     pub together: usize,
-    /// Input channels and output channels of those.
+    /// Input channels and output channels of these groups.
     pub depths: (usize, usize),
-    /// Grid rows of a block.
+    /// Grid rows per block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    /// Whether pixels are read and written as they lie.
+    /// Whether the data is channels-last.
     channels_last: bool,
     axes: Axes,
-    /// Where a group has not one channel in and out.
+    /// The lane gathers, unless a group has one channel in and out.
     picks: Option<Picks>,
 }
 
@@ -190,12 +202,12 @@ impl Algorithm for DepthwisePixels {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (self.axes.rows(), self.axes.columns());
-        // squares run over the last cell by a vector of cells
+        // A register transpose may overrun the last pixel by a vector of pixels.
         let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
         let cells = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
         let results = cells.saturating_mul(self.depths.1);
         let window = self.window(self.block_rows);
-        // channels-first windows are copied twice
+        // Channels-first windows are copied twice.
         let elements = window.saturating_mul(2).saturating_add(results);
         let blocks = y.grid.div_ceil(self.block_rows);
         elements
@@ -233,7 +245,7 @@ impl Algorithm for DepthwisePixels {
         let units = problem.group.div_ceil(unit);
         let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
         let parts = wanted.div_ceil(groups.len());
-        // columns of a single row only: what a task copies is consecutive
+        // Only single rows are split by columns, so that the input of a task is contiguous.
         let (rows, columns) = if (y.output, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
         let partition = Partition {
             groups,
@@ -253,7 +265,7 @@ impl DepthwisePixels {
         (RESULT_BYTES[usize::from(problem.data_format == DataFormat::Nxc)] / row).clamp(1, self.block_rows)
     }
 
-    /// Elements of the input that a block of grid rows reads, at most.
+    /// The most elements of the input that a block of grid rows reads.
     fn window(&self, rows: usize) -> usize {
         let (outer, y, x) = self.axes.parts();
         let shifts = y.shifts();
@@ -264,12 +276,12 @@ impl DepthwisePixels {
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DepthwisePixels,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    /// Where the weights of each phase begin, by residues, in taps.
+    /// Per phase, in the order of residues, the number of taps before its own.
     weights_of: Vec<usize>,
     weights: &'a [E::Compute],
     bias: Vec<E::Compute>,
@@ -278,40 +290,41 @@ struct Prepared<'a, E: Element> {
     strides: (usize, usize, Vec<usize>),
 }
 
-/// Grid rows of one phase that have the same taps inside the input, and how one of them is computed.
+/// Grid rows of one phase with the same taps inside the input, and their computation.
 struct Rows {
     grid: Range<usize>,
-    /// The first input row that grid row zero would read; nothing where no tap is inside.
+    /// The first input row that grid row zero would read. None if no tap is inside the input.
     first: Option<i64>,
     stretches: Vec<Stretch>,
 }
 
-/// Output cells of a row that have the same taps inside the input, one column phase.
+/// Output pixels of a row with the same taps inside the input, for one column phase.
 struct Stretch {
-    /// The first one's column, of the task's.
+    /// The column of the first pixel, relative to the task.
     column: usize,
-    /// How many there are, as far apart as there are column phases.
+    /// The number of pixels. They are as far apart as there are column phases.
     count: usize,
-    /// The first input cell of the row that the first one reads, in elements.
+    /// The offset in the input row of the pixel that the first output pixel reads, in elements.
     source: usize,
-    /// The taps, seen from there.
+    /// The taps, with offsets relative to `source`.
     taps: PixelTaps,
 }
 
 /// The columns of a task.
 struct Columns {
-    /// Of the grid.
+    /// Columns of the grid.
     grid: Range<usize>,
-    /// Of the output.
+    /// Columns of the output.
     cells: Range<usize>,
-    /// Of what is read, the input or a copy.
+    /// Columns of the source, which is the input or a copy.
     input: Range<usize>,
 }
 
-/// A tap inside the input: its place among those of its phase, and its shift.
+/// A tap inside the input: its index in its phase, and its shift.
 type Inside = (usize, i64);
 
-/// The runs of grid positions of an axis that have the same taps inside the input, with those taps and the least of their shifts.
+/// Returns the runs of grid positions with the same taps inside the input, each with these taps and
+/// their least shift.
 fn runs(axis: &AxisPhases, phase: usize) -> Vec<(Range<usize>, Vec<Inside>, i64)> {
     let shift = |at: usize| axis.phases[phase].taps[at].shift;
     let run = |(grid, taps): (Range<usize>, Range<usize>)| {
@@ -348,7 +361,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// Everything that a task writes.
+    /// Computes a task's output.
     fn run(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
         let (outer_axes, y, x) = plan.axes.parts();
@@ -356,7 +369,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let image = &self.operands.input[task.n * self.strides.0..];
         let [.., row, column] = *self.strides.2 else { return Ok(()) };
 
-        // per outer phase, the places in the outer kernel and in the input that meet
+        // Per outer phase, the taps inside the input: the index in the phase, and the offset in the
+        // input.
         let sizes = || outer_axes.iter().map(|axis| axis.out_step);
         let met: Vec<Vec<(usize, usize)>> = task
             .output
@@ -365,7 +379,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
             .collect();
         let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
-        // cells are read in whole vectors
+        // Pixels are read in whole vectors.
         let reach = plan.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
         let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
@@ -406,7 +420,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     None => {
                         let window = window_of(y, &block);
                         let data = scratch.block.of(slab * slabs.len() + lanes)?;
-                        // tasks may lie where no tap is inside the input
+                        // Some tasks have no tap inside the input.
                         let read = !window.is_empty() && !columns.input.is_empty();
                         for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
@@ -439,7 +453,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Channels last: whole output rows, in place where the element type allows.
+    /// Computes channels-last results by whole output rows, in place if the element type allows.
     fn store_last(
         &self,
         task: &mut Task<E>,
@@ -471,7 +485,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Channels first: by way of squares, a vector of channels at a time.
+    /// Stores channels-first results by register transposes, a vector of channels at a time.
     fn store_first(
         &self,
         task: &mut Task<E>,
@@ -507,8 +521,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The taps of the outer axes that are inside the input at a grid position: the place among those of the phase, and where the input is, in
-    /// elements of an image.
+    /// Returns the taps of the outer axes that are inside the input at a grid position.
+    ///
+    /// Each has its index in the phase, and the offset of its input in an image, in elements.
     fn outer_taps(&self, at: &[usize], phases: &[usize]) -> Vec<(usize, usize)> {
         let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.strides.2);
         axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
@@ -525,7 +540,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// How the grid rows of a phase of outer and row axes are computed.
+    /// Returns the grid rows of a phase of the outer axes and the row axis, grouped by their taps.
     fn rows(
         &self,
         (phase, ry): (usize, usize),
@@ -583,7 +598,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         runs(y, ry).into_iter().map(row).collect()
     }
 
-    /// Consecutive cells of some channels, side by side.
+    /// Copies consecutive pixels of some channels. The channels of a pixel become adjacent.
     fn fill(&self, source: &[E], channels: usize, cells: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
         let depth = self.plan.depths.0;
         if self.problem.data_format == DataFormat::Nxc {
@@ -600,8 +615,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         crate::layout::transposed(self.kernels, copies, stride, (cells, channels), to, depth);
     }
 
-    /// The sums of all output rows of a range of grid rows, which begin at `to`. `data` begins with input row `first_row`; `first` is the first of
-    /// `channels` channels.
+    /// Computes all output rows of a range of grid rows into `to`.
+    ///
+    /// `data` begins with input row `first_row`. `first` is the first of `channels` channels.
     fn sum(
         &self,
         spread: &Spread,
@@ -618,7 +634,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * spread.width * depth);
         let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
         for ry in 0..y.out_step {
-            // the last grid row may not have all phases
+            // The last grid row may lack some phases.
             let end = grid.end.min((y.output + y.out_step - 1 - ry) / y.out_step);
             for run in &spread.rows[outer * y.out_step + ry] {
                 let (begin, end) = (grid.start.max(run.grid.start), end.min(run.grid.end));
@@ -632,7 +648,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (source, to) = (&source[stretch.source..], &mut to[stretch.column * depth..]);
                     let rows = (end - begin, in_row, out_row);
                     let columns = (stretch.count, in_column, out_column);
-                    // the longer side is the inner loop
+                    // The inner loop is the longer one.
                     let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
                     let (taps, picks) = (&stretch.taps, self.plan.picks.as_ref());
                     let below = (BYTES_BELOW / size_of::<E::Compute>() / many.1).max(LEAST_POSITIONS);
@@ -649,12 +665,12 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 }
 
-/// How rows are computed, and how far apart they are in what is read.
+/// The computation of a task's rows, and their strides.
 struct Spread<'a> {
     /// By outer phase of the task, then by row phase.
     rows: &'a [Vec<Rows>],
     row_stride: usize,
-    /// Columns of what is written.
+    /// Columns of the task's output.
     width: usize,
 }
 
@@ -663,7 +679,7 @@ fn blocks(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize
     range.clone().step_by(size).map(move |begin| begin..(begin + size).min(end))
 }
 
-/// The input rows that a range of grid rows reads.
+/// Returns the input positions that a range of grid positions of an axis reads.
 fn window_of(axis: &AxisPhases, grid: &Range<usize>) -> Range<usize> {
     let shifts = axis.shifts();
     let at = |u: usize, shift: Option<&i64>| {

@@ -2,8 +2,9 @@
 //! the lanes.
 //!
 //! The input of a block of grid rows is copied into [`InputTiles`]. It is read in place if all taps
-//! have the same shift. Each phase then is `out[channel][position] = Σ weight · input_tile[position
-//! + tap]`. The phases of an output row are interleaved when they are stored.
+//! have shift zero. Each phase then is
+//! `out[channel][position] = Σ weight · input_tile[position + tap]`.
+//! The phases of an output row are interleaved when they are stored.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
