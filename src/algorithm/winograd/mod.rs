@@ -1,9 +1,17 @@
-//! Each phase as a small dense convolution over the shared grid, of fewer products than it has (tap, position) pairs: neighbouring taps and positions are
-//! multiplied in transformed tiles (Winograd's minimal filtering, `src/kernel/winograd.rs`).
+//! Each phase as a small dense convolution over the shared grid, with fewer products than (tap,
+//! position) pairs.
 //!
-//! Per accumulator block of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
-//! multiplied point by point as [`direct_channels`](crate::algorithm::direct_channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
-//! split into twos and threes. Sums that are not finite are made again tap by tap: in transformed tiles an infinity is not told from what is not a number.
+//! Adjacent taps and positions are multiplied in transformed tiles (Winograd's minimal filtering,
+//! `src/kernel/winograd.rs`). If an axis has more than three taps, they are split into blocks of
+//! two and three.
+//!
+//! Per accumulator block, tiles of the input are transformed, with input channels as lanes. Then,
+//! per panel of output channels, the weights are transformed, and all tiles are multiplied point by
+//! point. The products use the kernels and the filter layout of
+//! [`direct_channels`](crate::algorithm::direct_channels).
+//!
+//! Non-finite sums are computed again tap by tap, as an infinity in a transformed tile may become
+//! NaN.
 
 mod tiles;
 
@@ -31,29 +39,31 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Input channels from which on what cancels out in a tile is lost among the rounding errors of the sum (one channel: up to twice the largest error of a sum tap by
-/// tap; and there would be little to gain).
+/// The fewest input channels. With few channels, cancellation in the tiles dominates the rounding
+/// error of the sum, and there is little to gain.
 const FEWEST_CHANNELS: usize = 16;
 
-/// (Input channel, piece) pairs whose products are summed in one chain, at most: results have the errors of several sums. Chains of 192 had up to 2.7 times onnxruntime's
-/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 64 1.6 times and of 48 1.4 times, each for some 3 % more time (Zen 4).
+/// The most (input channel, tap block) pairs whose products are summed in one chain. A result is
+/// made of several sums and has the errors of all of them, so chains are short.
 const LONGEST_CHAIN: usize = 48;
 
-/// Chains whose weights are transformed at once: their sums are added while they are in L1 (of one, up to 16 % more time), and the weights of a point stay
-/// there from tile to tile (four took 3 % more where there are few tiles).
+/// Chains whose weights are transformed together. With several, their sums are added while they are
+/// in L1. With few, the weights of a point stay in L1 from tile to tile.
 const CHAINS_OF_PASS: usize = 2;
 
-/// Tiles of an accumulator block, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, an accumulator block has more (256 to 256 channels on 32×32
-/// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
+/// The approximate fewest tiles per accumulator block. With fewer, the transformation of the
+/// weights would serve too few tiles. Accumulator blocks have more tiles if L2 holds them.
 const FEWEST_TILES: usize = 128;
 
-/// What the transformed tiles of an accumulator block take, at most, in sizes of L2: layers of many taps have fewer tiles.
+/// The most bytes of the transformed tiles of an accumulator block, as a multiple of L2.
+/// Accumulator blocks of layers with many taps have fewer tiles.
 const MOST_OF_L2: usize = 4;
 
-/// Positions of an accumulator block, at most: of few channels, more would gain nothing.
+/// The most positions per accumulator block. Layers of few channels would gain nothing from more.
 const MOST_POSITIONS: usize = 4096;
 
-/// Positions after which tiles repeat themselves, at most: an accumulator block has all of them, and dilated taps are far apart.
+/// The longest period, in positions, after which tiles repeat. An accumulator block has whole
+/// periods, and dilation makes them long.
 const LONGEST_PERIOD: usize = 1024;
 
 /// The decision for one problem.
@@ -61,21 +71,21 @@ const LONGEST_PERIOD: usize = 1024;
 pub struct Winograd {
     /// Blocks and panels.
     pub blocked: Blocked,
-    /// Tiles whose products are summed at once.
+    /// Tiles per register tile.
     pub tiles: usize,
-    /// Input channels of a chunk of the filter.
+    /// Input channels per chunk of the filter.
     pub chunk: usize,
-    /// Rows and columns of positions whose sums are made and stored together.
+    /// Rows and columns of an accumulator block.
     pub window: (usize, usize),
-    /// How tiles lie on rows and columns.
+    /// The layouts of tiles on rows and columns.
     lattices: [Lattice; 2],
 }
 
-/// What is listed of a plan.
+/// The tables of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     accumulators: AccumulatorTable,
-    /// For each phase.
+    /// The terms of each phase.
     terms: Vec<Vec<Term>>,
 }
 
@@ -89,7 +99,7 @@ impl Table {
     }
 }
 
-/// How a grid is cut.
+/// The split of a grid into blocks and accumulator blocks.
 struct Cutting {
     block: (usize, usize),
     /// Rows and columns of an accumulator block.
@@ -115,7 +125,7 @@ impl Cutting {
     }
 }
 
-/// Elements of the channels of a transformed cell: an odd number of vectors.
+/// Elements per pixel of the transformed input: an odd number of vectors.
 fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
@@ -221,7 +231,7 @@ impl Algorithm for Winograd {
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let Blocked { width, ref axes, .. } = self.blocked;
         let input_tiles = self.blocked.input_tiles();
-        // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
+        // Pixels have an odd number of whole vectors and are made from a vector of planes.
         let channels = problem.group_in.saturating_add(4 * width);
         let block = input_tiles
             .working_bytes(channels, element)
@@ -232,7 +242,7 @@ impl Algorithm for Winograd {
         let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
         let data = data.saturating_mul(phases).saturating_mul(channels);
         let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
-        // see [`Self::passes`]
+        // See [`Self::passes`].
         let weights = work.iter().map(|of| of.products.max(of.points * LONGEST_CHAIN)).max().unwrap_or(0);
         let weights = weights.saturating_mul(CHAINS_OF_PASS);
         data.saturating_add(points.saturating_add(weights).saturating_mul(width))
@@ -289,57 +299,59 @@ impl Winograd {
         }
     }
 
-    /// Cells behind the input tiles of a block: the last tiles may have results that are not the block's.
+    /// Pixels after the input tiles of a block. The last tiles may have results outside the block.
     fn slack(&self, input_tiles: &InputTiles) -> usize {
         let [rows, columns] = self.lattices.map(|lattice| lattice.0.unwrap_or(0));
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
 
-    /// Tiles of an accumulator block, at most, of a phase of so many taps along rows and columns.
+    /// The most tiles per accumulator block for a phase with this many taps along rows and columns.
     fn most_tiles(&self, taps: (usize, usize)) -> usize {
         self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
     }
 
-    /// Input channels whose products with so many pieces are summed in one chain, and those whose weights are transformed at once.
+    /// Returns the input channels per chain for this many tap blocks, and the input channels whose
+    /// weights are transformed together.
     fn passes(&self, problem: &Problem, pieces: usize) -> (usize, usize) {
         let chain = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
         let pass = chain * CHAINS_OF_PASS;
-        // weights of a chunk are next to each other
+        // The weights of a chunk are adjacent.
         (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a Winograd,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     table: &'a Table,
     panels: Panels<'a, E>,
-    /// As many as a panel is wide.
+    /// Zeros, as many as a panel is wide.
     zeros: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
 }
 
-/// A block's input: cells of channels.
+/// The input of a block, as pixels of channels.
 #[derive(Clone, Copy)]
 struct Cells<'a, T> {
     data: &'a [T],
-    /// Elements of a cell.
+    /// Elements per pixel.
     size: usize,
-    /// Cells of a row.
+    /// Pixels per row.
     pitch: usize,
 }
 
-/// Where the tiles of a phase of an accumulator block are.
+/// The offsets of the tiles of one phase of an accumulator block.
 #[derive(Default)]
 struct Tiles {
-    /// The index of what each reads first, among a block's cells.
+    /// The index of each tile's first pixel in the block's input.
     starts: Vec<usize>,
-    /// The index of each result among the accumulator block's sums; those that a tile has and the accumulator block has not are behind them.
+    /// The indices of each tile's results among the accumulator block's sums. Results outside the
+    /// accumulator block go after its sums.
     places: Vec<[usize; 4]>,
-    /// For each term, where its transformed data begin.
+    /// The offset of each term's transformed data.
     data: Vec<usize>,
 }
 
@@ -382,7 +394,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let input_tiles = &self.table.accumulators.taps.input_tiles;
         let Scratch { block, tile, ragged, transformed: [data, weights, products], .. } = scratch;
         let size = match self.problem.data_format {
-            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            // An odd number of vectors, as pixels a power of two apart would compete for the same
+            // cache sets.
             DataFormat::Ncx => self.channels(),
             DataFormat::Nxc => self.problem.group_in,
         };
@@ -396,7 +409,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
         let mut of_phases: Vec<Option<Tiles>> = vec![];
         of_phases.resize_with(self.table.terms.len(), || None);
-        // of all phases, at once: what is there stays as long as nothing grows
+        // Allocates for all phases at once, as growing the buffer would lose its contents.
         let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
             let tiles = plan.most_tiles(self.taps_of(phase));
             terms.iter().map(|term| term.points() * tiles * self.tile_stride(term)).sum::<usize>()
@@ -407,7 +420,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let panels = self.panels.within(task.channels.clone());
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
-                // another accumulator block
+                // This is another accumulator block.
                 of_phases.fill_with(|| None);
                 used = 0;
             }
@@ -441,18 +454,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         ((term.pieces.len() * self.channels() / lanes) | 1) * lanes
     }
 
-    /// Taps of a phase along rows and columns.
+    /// The taps of a phase along rows and columns.
     fn taps_of(&self, phase: usize) -> (usize, usize) {
         let (_, y, x) = self.plan.blocked.axes.parts();
         let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
         (y.phases[row].taps.len(), x.phases[column].taps.len())
     }
 
-    /// Where the tiles of a phase of an accumulator block are, in a block that begins at `rows` and `columns` of the grid.
+    /// Returns the offsets of the tiles of a phase of an accumulator block. The block begins at
+    /// `rows` and `columns` of the grid.
     fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
         let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
         let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Tiles::default() };
-        // the accumulator block's positions, as the grid counts them
+        // The accumulator block's positions in the grid.
         let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
         let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
         let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
@@ -475,7 +489,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         tiles
     }
 
-    /// Transforms the data of an accumulator block's tiles, for each term of a phase.
+    /// Transforms the input of an accumulator block's tiles, for each term of a phase.
     fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
         let lanes = self.kernels.lanes;
         let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * cells.size);
@@ -495,7 +509,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a phase over an accumulator block; whether all of them are finite.
+    /// Computes the sums of a phase over an accumulator block. Returns whether all of them are
+    /// finite.
     fn multiply(
         &self,
         g: usize,
@@ -528,7 +543,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             let (of_chain, of_pass) = plan.passes(problem, pieces.len());
             for from in (0..problem.group_in).step_by(of_pass) {
                 let pass = from..(from + of_pass).min(problem.group_in);
-                // one vector more: points a power of two apart would fight for the same cache sets
+                // One more vector, as points a power of two apart would compete for the same cache
+                // sets.
                 let of_point = pieces.len() * pass.len() * width + self.kernels.lanes;
                 let weights = weights.of(points * of_point)?;
                 let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
@@ -563,7 +579,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(finite)
     }
 
-    /// Transforms the weights of a term for some input channels: `[point][piece][input channel][output channel]`.
+    /// Transforms the weights of a term for some input channels:
+    /// `[point][tap block][input channel][output channel]`.
     fn transform_weights(
         &self,
         g: usize,
@@ -590,7 +607,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The chunk of an input channel, and its weights in a phase of a panel: `[tap][input channel][output channel]`.
+    /// Returns the chunk of an input channel, and its weights in a phase of a panel:
+    /// `[tap][input channel][output channel]`.
     fn chunk(&self, g: usize, of: &PhaseSums, channel: usize) -> (Range<usize>, &[E::Compute]) {
         let (phase, width) = (&self.table.accumulators.taps.phases[of.phase], of.panel.width);
         let first = channel / self.plan.chunk * self.plan.chunk;
@@ -599,7 +617,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         (chunk, &weights[first * phase.taps.len() * width..])
     }
 
-    /// Makes sums that are not finite again, tap by tap; positions of the accumulator block's rows are `pitch` apart.
+    /// Computes non-finite sums again, tap by tap. The accumulator block's rows are `pitch`
+    /// positions apart.
     fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
         let (plan, width) = (self.plan, of.panel.width);
         let phase = &self.table.accumulators.taps.phases[of.phase];

@@ -1,16 +1,18 @@
-//! How the positions and the taps of a phase are parted into tiles.
+//! The split of a phase's positions and taps into tiles.
 
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{MOST_RESULTS, MOST_TAPS, points_of};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 
-/// How tiles lie on an axis: their results are so far apart; none where each position is a tile of its own.
+/// The layout of tiles on an axis: the distance between the results of a tile. None if each
+/// position is a tile of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lattice(pub(crate) Option<usize>);
 
 impl Lattice {
-    /// Results as far apart as taps are, if all of them are equally far from the next and a tile has room for two.
+    /// Chooses the distance of taps as the distance of results, if it is the same for all taps and
+    /// the grid has room for two results.
     pub(crate) fn of(axis: &AxisPhases) -> Lattice {
         let gaps = axis.phases.iter().flat_map(|phase| {
             let pairs = phase.taps.windows(2);
@@ -20,29 +22,33 @@ impl Lattice {
         Lattice(gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)))
     }
 
-    /// Positions after which the lattice repeats itself.
+    /// The number of positions after which the layout repeats.
     pub(crate) fn period(self) -> usize {
         self.0.map_or(1, |gap| MOST_RESULTS * gap)
     }
 
-    /// Whether a phase of so many taps has tiles of several results.
+    /// Returns the distance between results if a phase with this many taps has tiles of several
+    /// results.
     pub(crate) fn pairs(self, taps: usize) -> Option<usize> {
         self.0.filter(|_| taps > 1)
     }
 
-    /// The first positions of the tiles of a phase of so many taps, `positions` beginning with a period. Which position belongs to which tile is the same however
-    /// an axis is cut.
+    /// Returns the first positions of the tiles of a phase with this many taps.
+    ///
+    /// `positions` begin with a period. The assignment of positions to tiles does not depend on the
+    /// split of the axis.
     pub(crate) fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
         let gap = self.pairs(taps);
         positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(MOST_RESULTS)))
     }
 
-    /// How many there are among the first `len` positions.
+    /// The number of tiles among the first `len` positions.
     pub(crate) fn count(self, taps: usize, len: usize) -> usize {
         self.pairs(taps).map_or(len, |gap| len / (MOST_RESULTS * gap) * gap + (len % (MOST_RESULTS * gap)).min(gap))
     }
 
-    /// The taps of a phase, by ascending shift, in runs for tiles of one, two or three: the taps of a tile, and where its runs begin.
+    /// Splits the taps of a phase, by ascending shift, into runs of one, two or three adjacent
+    /// taps. Returns, per length, the first taps of its runs.
     pub(crate) fn runs(self, taps: usize) -> Vec<(usize, Vec<usize>)> {
         if self.pairs(taps).is_none() {
             return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
@@ -64,7 +70,7 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// Products of a tile for each piece and pair of channels.
+    /// Products of a tile per tap block and pair of channels.
     pub(crate) fn points(&self) -> usize {
         points_of(self.taps.0) * points_of(self.taps.1)
     }
@@ -75,15 +81,15 @@ impl Term {
 pub(crate) struct Piece {
     /// The offset of its first tap in a channel's input tiles.
     pub(crate) offset: usize,
-    /// Their places among the phase's, row by row.
+    /// The indices of its taps in the phase, row by row.
     pub(crate) taps: Vec<usize>,
 }
 
-/// The terms of a phase, with pieces as far as `offsets` tells of taps.
+/// Returns the terms of a phase. `offsets` are those of its taps in a channel's input tiles.
 pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usize]) -> Vec<Term> {
     let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
     let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
-    // shifts rise or fall with the kernel index
+    // Shifts rise or fall with the kernel index.
     let place = |phase: &Phase, at: usize| {
         let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
         if falls { phase.taps.len() - 1 - at } else { at }
@@ -104,24 +110,24 @@ pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usi
         .collect()
 }
 
-/// What a tile of a phase takes.
+/// The work of a tile of a phase.
 pub(crate) struct Work {
     /// Taps along rows and columns.
     pub(crate) taps: (usize, usize),
-    /// Products for each pair of channels.
+    /// Products per pair of channels.
     pub(crate) products: usize,
-    /// Points whose sums make results.
+    /// Points whose sums are transformed to results.
     pub(crate) points: usize,
-    /// Positions that it has results for.
+    /// Positions whose results a tile computes.
     pub(crate) results: usize,
 }
 
 impl Work {
-    /// Of each phase of rows and columns, all taps of outer axes together.
+    /// The work of each phase of rows and columns, with the taps of all outer axes.
     pub(crate) fn of(axes: &Axes, lattices: [Lattice; 2]) -> Vec<Work> {
         let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        // products and points along an axis
+        // Returns the products and the points along an axis.
         let along = |lattice: Lattice, taps: usize| {
             let runs =
                 lattice.runs(taps).into_iter().map(|(taps, runs)| (points_of(taps) * runs.len(), points_of(taps)));
@@ -186,7 +192,7 @@ mod tests {
         assert_eq!(lattice(4, 2, 1, Transposed), Some(1));
         assert_eq!(lattice(5, 2, 3, Transposed), Some(3));
         assert_eq!(lattice(3, 1, 1, Transposed), Some(1));
-        // one tap a phase, and none next to another on a grid of 18
+        // There is one tap per phase, or taps too far apart for a grid of 18.
         assert_eq!(lattice(2, 2, 1, Transposed), None);
         assert_eq!(lattice(2, 1, 18, Transposed), None);
     }
@@ -199,7 +205,7 @@ mod tests {
             let phases: Vec<&Phase> = axes.iter().map(|axis| &axis.phases[0]).collect();
             let lattices = [&axes[1], &axes[2]].map(Lattice::of);
             let count = phases.iter().map(|phase| phase.taps.len()).product::<usize>();
-            // far apart, so that an offset tells its tap
+            // The distances are large, so that an offset identifies its tap.
             let shift = |at: usize, phase: usize| phases[phase].taps[at].shift;
             let (rows, columns) = (phases[1].taps.len(), phases[2].taps.len());
             let offset = |tap: usize| {
