@@ -84,7 +84,7 @@ impl Algorithm for Amx {
             return Err(format!("{isa} has no tile registers"));
         }
         if !matches!(datum_type, DatumType::F32 | DatumType::F16) {
-            return Err(format!("tile registers have no sums in the type that those of {datum_type:?} are made in"));
+            return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
         }
         let axes = query.axes()?;
         let parted = match layout {
@@ -131,9 +131,9 @@ impl Algorithm for Amx {
     }
 
     fn explain(&self) -> String {
-        let runs = if self.by_row { "rows" } else { "blocks" };
+        let runs = if self.by_row { "within rows" } else { "across rows" };
         format!(
-            "each number in three parts of 8 bits, by {runs}, blocks of {}x{} positions",
+            "each number in three limbs of 8 bits, runs {runs}, blocks of {}x{} positions",
             self.blocked.rows, self.blocked.columns
         )
     }

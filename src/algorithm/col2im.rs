@@ -49,7 +49,7 @@ impl Algorithm for Col2im {
     fn propose(query: &Query) -> Result<Col2im, String> {
         let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
-            return Err("a forward convolution has nothing to gather".to_string());
+            return Err("a forward convolution has no overlapping products".to_string());
         }
         if problem.axes.len() != 2 {
             return Err(format!("{} spatial axes, not two", problem.axes.len()));
@@ -66,11 +66,11 @@ impl Algorithm for Col2im {
             return Err("taps do not overlap".to_string());
         }
         if problem.group_in == 1 {
-            return Err("products of one channel a group need no matrix".to_string());
+            return Err("one input channel per group needs no matrix product".to_string());
         }
         let products = problem.group_out * taps;
         if products > 1024 {
-            return Err(format!("{products} products a position outgrow the ring"));
+            return Err(format!("{products} products per position are too many for the ring"));
         }
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };

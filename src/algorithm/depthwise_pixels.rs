@@ -92,25 +92,25 @@ impl Algorithm for DepthwisePixels {
         let &Query { problem, datum_type, layout, machine, .. } = query;
         let KernelSizes { lanes, picks, .. } = query.sizes;
         let picked = (problem.group_in, problem.group_out) != (1, 1);
-        let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
+        let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
         if picked && problem.data_format == DataFormat::Ncx {
-            return Err(format!("{}, not one to one, channels first", of_group()));
+            return Err(format!("channels-first {}, only one to one are possible", of_group()));
         }
         if picked && problem.group_out >= lanes {
-            return Err(format!("{} fill a vector", of_group()));
+            return Err(format!("{} fill a vector by themselves", of_group()));
         }
         let reads = problem.group.saturating_mul(problem.group_out).div_ceil(lanes).saturating_mul(problem.group_in);
         if picked && reads > MOST_READS {
-            return Err(format!("{reads} vectors to pick from are too many to list"));
+            return Err(format!("{reads} lane gathers are too many to list"));
         }
         let list = picked.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
         if let Some(None) = list {
-            return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
+            return Err(format!("{}, of which an output vector reads more than one input vector", of_group()));
         }
         let axes = query.axes()?;
         let taps = problem.axes.iter().fold(1usize, |taps, axis| taps.saturating_mul(axis.kernel));
         if taps > MOST_TAPS {
-            return Err(format!("{taps} taps are too many to list for each place near a border"));
+            return Err(format!("{taps} taps are too many to list for each position near a border"));
         }
         let channels = problem.group * problem.group_out;
         if channels < lanes / 2 {

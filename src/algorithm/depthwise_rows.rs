@@ -112,10 +112,10 @@ impl Algorithm for DepthwiseRows {
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
         let &Query { problem, datum_type, layout, machine, .. } = query;
         if problem.group_in != 1 {
-            return Err(format!("{} input channels a group, not one", problem.group_in));
+            return Err(format!("{} input channels per group, not one", problem.group_in));
         }
         if problem.data_format != DataFormat::Ncx {
-            return Err("rows of a channel are not contiguous in NXC".to_string());
+            return Err("the rows of a channel are not contiguous in channels-last data".to_string());
         }
         let axes = query.axes()?;
         if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, tail_mr: 1 }) {

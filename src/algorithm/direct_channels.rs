@@ -77,7 +77,7 @@ impl Algorithm for DirectChannels {
         };
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_out < lanes {
-            return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
+            return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -207,9 +207,9 @@ impl Algorithm for DirectChannels {
             (_, true) => "in a transposed copy",
             _ => "in padded rows",
         };
-        let runs = if self.by_row { "rows" } else { "blocks" };
+        let runs = if self.by_row { "within rows" } else { "across rows" };
         format!(
-            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source} by {runs}, blocks of {}x{} positions",
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source}, runs {runs}, blocks of {}x{} positions",
             self.positions, self.blocked.width, self.chunk, self.taps, self.blocked.rows, self.blocked.columns
         )
     }

@@ -52,11 +52,11 @@ impl Algorithm for OverlapAdd {
     fn propose(query: &Query) -> Result<OverlapAdd, String> {
         let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
-            return Err("a forward convolution has nothing to add up".to_string());
+            return Err("a forward convolution has no overlapping products".to_string());
         }
         let [axis] = &*problem.axes else { return Err(format!("{} spatial axes, not one", problem.axes.len())) };
         if axis.dilation != 1 {
-            return Err("taps apart".to_string());
+            return Err("dilated taps".to_string());
         }
         let axes = query.axes()?;
         let (lanes, channel_tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
@@ -74,12 +74,12 @@ impl Algorithm for OverlapAdd {
         // This depends on the filter alone, so that a filter packed for one shape serves every
         // other shape.
         if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / query.element {
-            return Err(format!("blocks of {block} positions and {columns} products each outgrow L2"));
+            return Err(format!("blocks of {block} positions with {columns} products each exceed L2"));
         }
         let block = block.clamp(1, grid.max(1));
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
         let tile = channel_tiles.iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
-        let tile = tile.ok_or("no kernel has tiles of so many columns")?;
+        let tile = tile.ok_or("no kernel has tiles of this many columns")?;
         let multiplications = [positions.div_ceil(tile), columns / width, problem.group_in];
         let multiplied = cost::tile(tile, vectors, 0, true).times(&multiplications);
         let added = cost::ADDED_RUN + cost::ADDED * axis.kernel.div_ceil(lanes);

@@ -136,10 +136,10 @@ impl Algorithm for Winograd {
     fn propose(query: &Query) -> Result<Winograd, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if !datum_type.is_float() {
-            return Err("integers can't be halved".to_string());
+            return Err("its transforms halve weights, which integers do not allow".to_string());
         }
         if matches!(datum_type, DatumType::F32 | DatumType::F16) && isa == Isa::Amx {
-            return Err(format!("tile registers of {isa} multiply as much, and more exactly"));
+            return Err(format!("the tile registers of {isa} are as fast, and more exact"));
         }
         let axes = query.axes()?;
         let forced = match layout {
@@ -150,16 +150,16 @@ impl Algorithm for Winograd {
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
-            return Err(format!("{inputs} to {outputs} channels a group are too few"));
+            return Err(format!("groups of {inputs} to {outputs} channels are too small"));
         }
         let (outer, y, x) = axes.parts();
         let lattices = [Lattice::of(y), Lattice::of(x)];
         if lattices == [Lattice(None); 2] {
-            return Err("no axis has several positions, and taps next to each other".to_string());
+            return Err("no axis has several positions and adjacent taps".to_string());
         }
         let period = lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
         if period > LONGEST_PERIOD {
-            return Err(format!("its taps are too far apart: tiles repeat after {period} positions"));
+            return Err(format!("dilation is too large, as tiles repeat only after {period} positions"));
         }
         let element = query.element;
         let work = Work::of(axes, lattices);
