@@ -69,10 +69,10 @@ impl Algorithm for Gemv {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let sums = (problem.group_out * taps).next_multiple_of(self.width).saturating_mul(problem.group);
         let input = problem.group * problem.group_in;
-        let cells = taps.saturating_mul(size_of::<Option<usize>>());
+        let offsets = taps.saturating_mul(size_of::<Option<usize>>());
         let stored = taps.saturating_mul(2 * problem.group_out + self.width);
         let elements = sums.saturating_add(input).saturating_mul(problem.batch).saturating_add(stored);
-        elements.saturating_mul(element).saturating_add(cells)
+        elements.saturating_mul(element).saturating_add(offsets)
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -169,15 +169,15 @@ impl Gemv {
         kernels: &Kernels<E::Compute>,
         operands: &Operands<E>,
         sums: &[E::Compute],
-        cells: &[Option<usize>],
+        offsets: &[Option<usize>],
         output: &mut [E],
     ) -> TractResult<()> {
-        let (taps, channels) = (cells.len(), problem.group_out);
+        let (taps, channels) = (offsets.len(), problem.group_out);
         let (uniform, placed) = operands.epilogue.split();
         let width = channels.next_multiple_of(kernels.lanes);
         let mut by_channel = zeros("working memory", channels * taps)?;
         let last = problem.data_format == DataFormat::Nxc;
-        let mut by_cell = zeros("working memory", if last { taps * width } else { 0 })?;
+        let mut by_position = zeros("working memory", if last { taps * width } else { 0 })?;
         let per_image = output.len() / problem.batch;
         for (n, g) in (0..problem.batch).cartesian_product(0..problem.group) {
             let (first, at) = (g * channels, n * per_image);
@@ -195,10 +195,10 @@ impl Gemv {
             }
             uniform.apply(&mut by_channel);
             if last {
-                crate::layout::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_cell, width);
-                for (cell, values) in cells.iter().zip(by_cell.chunks_mut(width)) {
-                    let Some(cell) = cell else { continue };
-                    let (at, values) = (at + cell + first, &mut values[..channels]);
+                crate::layout::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_position, width);
+                for (offset, values) in offsets.iter().zip(by_position.chunks_mut(width)) {
+                    let Some(offset) = offset else { continue };
+                    let (at, values) = (at + offset + first, &mut values[..channels]);
                     placed.apply_cell(first, at, values);
                     E::narrow_slice(values, &mut output[at..at + channels]);
                 }
@@ -229,26 +229,26 @@ impl Gemv {
         let strides = strides_of(&problem.output_shape());
         let (c, x) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
         // Per kernel position, the offset of its output position in a channel's plane.
-        let cells: Vec<Option<usize>> = problem
+        let offsets: Vec<Option<usize>> = problem
             .axes
             .iter()
             .map(|a| 0..a.kernel)
             .multi_cartesian_product()
             .map(|kernel| {
                 kernel.iter().zip(&problem.axes).zip(&strides[x..]).try_fold(0, |offset, ((k, axis), stride)| {
-                    let cell = *k as i64 * axis.dilation as i64 - axis.pad_begin;
-                    (0..axis.output as i64).contains(&cell).then(|| offset + cell as usize * stride)
+                    let index = *k as i64 * axis.dilation as i64 - axis.pad_begin;
+                    (0..axis.output as i64).contains(&index).then(|| offset + index as usize * stride)
                 })
             })
             .collect();
         let plane: usize = problem.axes.iter().map(|a| a.output).product();
         let (uniform, placed) = operands.epilogue.split();
-        let cell_stride = strides[x + problem.axes.len() - 1];
+        let position_stride = strides[x + problem.axes.len() - 1];
         let mut values: Vec<E::Compute> = vec![];
-        let filled = cells.iter().flatten().count() == plane;
-        let in_order = filled && cells.iter().enumerate().all(|(k, cell)| *cell == Some(k));
+        let filled = offsets.iter().flatten().count() == plane;
+        let in_order = filled && offsets.iter().enumerate().all(|(k, offset)| *offset == Some(k));
         if in_order || (filled && problem.data_format == DataFormat::Nxc) {
-            return self.store(problem, kernels, operands, sums, &cells, output);
+            return self.store(problem, kernels, operands, sums, &offsets, output);
         }
         for n in 0..problem.batch {
             for channel in 0..problem.group * problem.group_out {
@@ -257,9 +257,9 @@ impl Gemv {
                 let first = n * strides[0] + channel * strides[c];
                 let output = &mut output[first..];
                 let epilogue = placed.of(channel);
-                let result = |cell: usize, value: E::Compute| {
+                let result = |offset: usize, value: E::Compute| {
                     let mut value = [value];
-                    epilogue.apply(first + cell, 1, &mut value);
+                    epilogue.apply(first + offset, 1, &mut value);
                     E::narrow(value[0])
                 };
                 // The results of one channel in kernel order, then the result of output positions
@@ -272,12 +272,12 @@ impl Gemv {
                 values.push(bias);
                 uniform.apply(&mut values);
                 if !filled {
-                    let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
-                    empty.for_each(|(cell, to)| *to = result(cell, values[taps]));
+                    let empty = output.iter_mut().enumerate().step_by(position_stride).take(plane);
+                    empty.for_each(|(offset, to)| *to = result(offset, values[taps]));
                 }
-                for (cell, value) in cells.iter().zip(&values) {
-                    if let Some(cell) = cell {
-                        output[*cell] = result(*cell, *value);
+                for (offset, value) in offsets.iter().zip(&values) {
+                    if let Some(offset) = offset {
+                        output[*offset] = result(*offset, *value);
                     }
                 }
             }
