@@ -127,9 +127,9 @@ impl Algorithm for Col2im {
         let rows = slots(y, self.chunk_rows).saturating_mul(slot);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
-        let gathered = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
+        let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
         let block = slot.saturating_mul(problem.group_in);
-        let working = ring.saturating_add(gathered).saturating_add(block).saturating_mul(element);
+        let working = ring.saturating_add(accumulated).saturating_add(block).saturating_mul(element);
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
@@ -214,7 +214,7 @@ struct Prepared<'a, E: Element> {
     zeros: Vec<E::Compute>,
     /// Per phase of a row, the products that its taps add, relative to a channel, kernel row and
     /// input row.
-    gathered: Vec<Vec<Col2imRun>>,
+    accumulated: Vec<Vec<Col2imRun>>,
     /// Strides of the input: image, channel, row, column.
     strides: [usize; 4],
 }
@@ -251,13 +251,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             .collect::<TractResult<Vec<_>>>()?;
         let x = &plan.axes[1];
         let pitch = plan.ring_pitch(kernels.lanes);
-        let gathered = |tap: &Tap| {
+        let accumulated = |tap: &Tap| {
             let to = x.inside(tap.shift);
             // A position inside the input is never before the first column.
             let from = usize::try_from(to.start as i64 + tap.shift).ok().filter(|_| !to.is_empty())?;
             Some(Col2imRun { from: tap.k * pitch + from, to })
         };
-        let gathered = x.phases.iter().map(|phase| phase.taps.iter().filter_map(gathered).collect()).collect();
+        let accumulated = x.phases.iter().map(|phase| phase.taps.iter().filter_map(accumulated).collect()).collect();
         let input = crate::layout::strides_of(&problem.input_shape());
         let (c, x) = (problem.data_format.c_axis(4), problem.data_format.x_axis());
         Ok(Prepared {
@@ -269,7 +269,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             weights: filter.data::<E::Compute>()?,
             operands,
             zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
-            gathered,
+            accumulated,
             strides: [input[0], input[c], input[x], input[x + 1]],
         })
     }
@@ -311,8 +311,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 made = chunk.end;
             }
             for (ry, phase) in y.phases.iter().enumerate() {
-                let cell = u * y.out_step + ry;
-                if cell >= y.output {
+                let output_row = u * y.out_step + ry;
+                if output_row >= y.output {
                     break;
                 }
                 let [height, width] = [0, 1].map(|axis| self.problem.axes[axis].kernel);
@@ -328,11 +328,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                         .bias
                         .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
                     let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
-                    for (row, gathered) in of_channel.zip(&self.gathered) {
+                    for (row, accumulated) in of_channel.zip(&self.accumulated) {
                         self.kernels.gather(
                             &ring.data[channel * height * width * ring.pitch..],
                             &taps,
-                            gathered,
+                            accumulated,
                             bias,
                             row,
                         );
@@ -346,7 +346,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         self.kernels,
                         slot,
                         0,
-                        cell,
+                        output_row,
                         0,
                         &columns,
                         self.operands.epilogue.of(g * self.problem.group_out + channel),
@@ -357,7 +357,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (uniform, placed) = self.operands.epilogue.split();
                     rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    task.output.write_whole_cells(self.kernels, (0, cell, 0), &rows, placed, &mut scratch.row)?;
+                    task.output.write_whole_cells(self.kernels, (0, output_row, 0), &rows, placed, &mut scratch.row)?;
                 }
             }
         }
@@ -372,7 +372,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         rows: Range<usize>,
         chunk: usize,
         ring: &mut Ring<E::Compute>,
-        (block, cells): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+        (block, pixels): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let width = self.problem.axes[1].input;
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
@@ -397,11 +397,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 } else if let Some(from) = E::as_compute(from) {
                     crate::layout::transposed(self.kernels, from, step, (channels, count), data, padded);
                 } else {
-                    let cells = cells.of(channels * count)?;
-                    for (to, from) in cells.chunks_mut(channels).zip(from.chunks(step)) {
+                    let pixels = pixels.of(channels * count)?;
+                    for (to, from) in pixels.chunks_mut(channels).zip(from.chunks(step)) {
                         E::widen_slice(&from[..channels], to);
                     }
-                    crate::layout::transposed(self.kernels, cells, channels, (channels, count), data, padded);
+                    crate::layout::transposed(self.kernels, pixels, channels, (channels, count), data, padded);
                 }
                 Source { data, base: 0, channel_stride: padded, channels, taps: &[0], ahead: false }
             }

@@ -166,8 +166,8 @@ struct Prepared<'a, E: Element> {
 impl<E: Element> Prepared<'_, E> {
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (problem, axis) = (self.problem, self.axis);
-        let cells = task.output.columns.clone();
-        let positions = self.positions(&cells);
+        let outputs = task.output.columns.clone();
+        let positions = self.positions(&outputs);
         let taps = axis.kernel;
         let pitch = (problem.group_out * taps).next_multiple_of(self.plan.width);
         let sums = scratch.tile.of(positions.len() * pitch)?;
@@ -175,20 +175,20 @@ impl<E: Element> Prepared<'_, E> {
         for co in 0..problem.group_out {
             let channel = g * problem.group_out + co;
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
-            let row = scratch.row.of(cells.len())?;
+            let row = scratch.row.of(outputs.len())?;
             row.fill(bias);
             for (position, products) in positions.clone().zip(sums.chunks(pitch)) {
                 // The first tap's output index, relative to the first output element of the task.
-                let at = (position * axis.stride) as i64 - axis.pad_begin - cells.start as i64;
+                let at = (position * axis.stride) as i64 - axis.pad_begin - outputs.start as i64;
                 let begin = (-at).clamp(0, taps as i64);
-                let end = (cells.len() as i64 - at).clamp(begin, taps as i64);
+                let end = (outputs.len() as i64 - at).clamp(begin, taps as i64);
                 let products = &products[co * taps..][begin as usize..end as usize];
                 if !products.is_empty() {
                     self.kernels.add(products, &mut row[(at + begin) as usize..][..products.len()]);
                 }
             }
             let slot = task.channel(problem, g, co);
-            let first = task.output.index(slot, 0, 0, cells.start);
+            let first = task.output.index(slot, 0, 0, outputs.start);
             self.operands.epilogue.of(channel).apply(first, task.output.stride(), row);
             task.output.write_row(slot, 0, 0, row);
         }
@@ -196,13 +196,13 @@ impl<E: Element> Prepared<'_, E> {
     }
 
     /// The input positions that reach a range of output elements.
-    fn positions(&self, cells: &Range<usize>) -> Range<usize> {
+    fn positions(&self, outputs: &Range<usize>) -> Range<usize> {
         let Axis { input, stride, kernel, pad_begin, .. } = *self.axis;
         let (stride, size) = (stride as i64, input as i64);
         // `position·stride - pad_begin + kernel` exceeds the first output index, and
         // `position·stride - pad_begin` is at most the last.
-        let begin = ceil_div(cells.start as i64 + pad_begin - kernel as i64 + 1, stride).clamp(0, size);
-        let end = ceil_div(cells.end as i64 + pad_begin, stride).clamp(begin, size);
+        let begin = ceil_div(outputs.start as i64 + pad_begin - kernel as i64 + 1, stride).clamp(0, size);
+        let end = ceil_div(outputs.end as i64 + pad_begin, stride).clamp(begin, size);
         begin as usize..end as usize
     }
 

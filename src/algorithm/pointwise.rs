@@ -64,12 +64,12 @@ impl<E: Element> ElementWise<'_, E> {
                 }
                 DataFormat::Nxc => {
                     let (uniform, placed) = epilogue.split();
-                    let cells = (AT_ONCE / unit).max(1) * unit;
-                    self.change(*first, cells, part, |at, run| {
+                    let pixels = (AT_ONCE / unit).max(1) * unit;
+                    self.change(*first, pixels, part, |at, run| {
                         uniform.apply(run);
                         if !placed.is_empty() {
-                            for (i, cell) in run.chunks_mut(unit).enumerate() {
-                                placed.apply_cell(0, at + i * unit, cell);
+                            for (i, pixel) in run.chunks_mut(unit).enumerate() {
+                                placed.apply_cell(0, at + i * unit, pixel);
                             }
                         }
                     });
@@ -79,11 +79,11 @@ impl<E: Element> ElementWise<'_, E> {
         })
     }
 
-    /// Changes a run of elements, `piece` at a time. `at` is the index of its first element.
-    fn change(&self, at: usize, piece: usize, to: &mut [E], each: impl Fn(usize, &mut [E::Compute])) {
+    /// Changes a run of elements, `at_once` at a time. `at` is the index of its first element.
+    fn change(&self, at: usize, at_once: usize, to: &mut [E], each: impl Fn(usize, &mut [E::Compute])) {
         let mut wide = vec![];
-        for (i, to) in to.chunks_mut(piece).enumerate() {
-            let at = at + i * piece;
+        for (i, to) in to.chunks_mut(at_once).enumerate() {
+            let at = at + i * at_once;
             if let Some(from) = self.from {
                 to.copy_from_slice(&from[at..at + to.len()]);
             }
