@@ -76,11 +76,11 @@ pub struct DirectPositions {
     pub tail_mr: usize,
     /// Groups per group batch, whose input and results are transposed together. More than one if
     /// channels are last and groups are narrow.
-    pub bundle: usize,
+    pub batched_groups: usize,
     /// Vectors of positions per register tile.
     pub nv: usize,
     /// Whether the input tiles have one copy per column shift, so that their rows have no gaps.
-    pub apart: bool,
+    pub copy_per_shift: bool,
     /// Whether the input is read in place.
     pub direct: bool,
     /// Whether input that is read in place is prefetched ahead of the tiles, as the caches do not
@@ -140,7 +140,7 @@ impl Algorithm for DirectPositions {
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         let element = query.element;
         // Groups per batch. With more than one, a panel must hold all output channels of a group.
-        let bundle = match problem.data_format {
+        let batched_groups = match problem.data_format {
             DataFormat::Ncx => 1,
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
@@ -154,17 +154,19 @@ impl Algorithm for DirectPositions {
             }
         };
         let mut best: Option<DirectPositions> = None;
-        for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
-            if in_place && !apart {
+        for (copy_per_shift, batched_groups) in
+            [(true, 1), (false, 1), (true, batched_groups), (false, batched_groups)].into_iter().unique()
+        {
+            if in_place && !copy_per_shift {
                 continue;
             }
             // The input tiles of a block take at most half of L2, as the weights stream through the
             // rest.
-            let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
+            let budget = machine.l2 / 2 / element / (problem.group_in * batched_groups).max(1);
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
                 true => (y.grid.min((budget / x.grid).max(1)), x.grid),
-                false => GridBlocks::within(axes, apart, budget),
+                false => GridBlocks::within(axes, copy_per_shift, budget),
             };
             let GridBlocks {
                 rows: block_rows,
@@ -172,12 +174,12 @@ impl Algorithm for DirectPositions {
                 positions: flat,
                 count: blocks,
                 input_tiles: laid_out,
-            } = GridBlocks::even(axes, block, apart, in_place);
+            } = GridBlocks::even(axes, block, copy_per_shift, in_place);
             let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
             let copied = match in_place {
                 true => Cost::ZERO,
                 false => {
-                    let copying = cost::copied(problem.data_format, problem.group_in * bundle);
+                    let copying = cost::copied(problem.data_format, problem.group_in * batched_groups);
                     let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
                     let selects = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1;
                     let selected = Cost::new(machine.rates.strided_row) * block_rows;
@@ -192,10 +194,10 @@ impl Algorithm for DirectPositions {
             for (mr, nv, rows, family) in buffered.chain(direct) {
                 let remainder = problem.group_out % mr;
                 let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
-                if forced.is_some_and(|f| f != (mr, tail_mr)) || (bundle > 1 && mr < problem.group_out) {
+                if forced.is_some_and(|f| f != (mr, tail_mr)) || (batched_groups > 1 && mr < problem.group_out) {
                     continue;
                 }
-                if query.leaves_out(variant(in_place, apart, rows)) {
+                if query.leaves_out(variant(in_place, copy_per_shift, rows)) {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
@@ -228,10 +230,10 @@ impl Algorithm for DirectPositions {
                 let store = match rows {
                     true if same_element => row_store,
                     true => row_store + cost::NARROWED,
-                    false => cost::buffered(problem.data_format, mr.min(problem.group_out) * bundle),
+                    false => cost::buffered(problem.data_format, mr.min(problem.group_out) * batched_groups),
                 };
                 let stored = (store + unfinished).times(&[runs, vectors, problem.group_out, phases]);
-                let chunk_tiles = match (chunk_tiles(mr * bundle, nv * lanes, x, element), rows && tile_major) {
+                let chunk_tiles = match (chunk_tiles(mr * batched_groups, nv * lanes, x, element), rows && tile_major) {
                     (stored, false) => stored,
                     (stored, true) => stored.min(L1_SHARE / (chain * nv * lanes * element).max(1)).max(1),
                 };
@@ -251,9 +253,9 @@ impl Algorithm for DirectPositions {
                     best = Some(DirectPositions {
                         mr,
                         tail_mr,
-                        bundle,
+                        batched_groups,
                         nv,
-                        apart,
+                        copy_per_shift,
                         direct: in_place,
                         ahead: fetches && bytes > machine.l2,
                         rows,
@@ -275,7 +277,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn variant(&self) -> &'static str {
-        variant(self.direct, self.apart, self.rows)
+        variant(self.direct, self.copy_per_shift, self.rows)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
@@ -283,8 +285,8 @@ impl Algorithm for DirectPositions {
         let input_tiles = if self.direct {
             0
         } else {
-            let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
-            input_tiles.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
+            let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
+            input_tiles.working_bytes(problem.group_in.saturating_mul(self.batched_groups), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         input_tiles.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
@@ -295,14 +297,15 @@ impl Algorithm for DirectPositions {
     }
 
     fn explain(&self) -> String {
-        let source = match (self.direct, self.apart) {
+        let source = match (self.direct, self.copy_per_shift) {
             (true, _) if self.ahead => "in place, fetched ahead",
             (true, _) => "in place",
             (_, true) => "in a copy per column shift",
             _ => "in padded rows",
         };
         let store = if self.rows { "from registers" } else { "through a buffer" };
-        let groups = if self.bundle > 1 { format!(" of {} groups", self.bundle) } else { String::new() };
+        let groups =
+            if self.batched_groups > 1 { format!(" of {} groups", self.batched_groups) } else { String::new() };
         format!(
             "tiles of {}x{}, rows stored {store}, input read {source}, blocks of {}x{} positions{groups}",
             self.mr, self.nv, self.block_rows, self.block_columns
@@ -310,7 +313,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<TapTable> {
-        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
         TapTable::new(&self.axes, input_tiles, self.direct, 1, problem.group_in)
     }
 
@@ -339,9 +342,9 @@ impl Algorithm for DirectPositions {
             let copy_plan =
                 copied.then(|| task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)).transpose()?;
             let groups = task.groups.clone();
-            groups.clone().step_by(self.bundle).try_for_each(|g| {
-                let bundle = g..groups.end.min(g + self.bundle);
-                prepared.run_groups(task, bundle, copy_plan.as_ref(), scratch)
+            groups.clone().step_by(self.batched_groups).try_for_each(|g| {
+                let batch = g..groups.end.min(g + self.batched_groups);
+                prepared.run_groups(task, batch, copy_plan.as_ref(), scratch)
             })
         })
     }
@@ -536,8 +539,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             } else {
                 let position = tile * chunk;
                 source.base = origin + position;
-                let place = (position, chunk.min(flat - position), pitch);
-                self.run_chunk(task, groups.clone(), panel, &source, place, &mut buffers)
+                let offsets = (position, chunk.min(flat - position), pitch);
+                self.run_chunk(task, groups.clone(), panel, &source, offsets, &mut buffers)
             }
         };
         if plan.tile_major {
@@ -590,13 +593,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let first_channel = task.channel(self.problem, g, panel.first_channel);
         let from = task.columns.start + columns.start;
-        let cells = x.cells(&(from..from + columns.len()));
+        let outputs = x.cells(&(from..from + columns.len()));
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
-                let cell = |row: usize| (task.rows.start + row) * y.out_step + ry;
+                let output_row = |row: usize| (task.rows.start + row) * y.out_step + ry;
                 // The rows inside the output.
-                let count = rows.clone().take_while(|row| cell(*row) < task.output.rows.end).count();
+                let count = rows.clone().take_while(|row| output_row(*row) < task.output.rows.end).count();
                 if count == 0 {
                     break;
                 }
@@ -605,9 +608,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                     *operand = operand_of(panel, weights, phase, source.channels);
                 }
                 let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
-                let (first_cell, step) =
-                    (task.output.cell(cell(rows.start), cells.start), y.out_step * task.output.columns.len());
-                let at = task.output.index(first_channel, o, cell(rows.start), cells.start);
+                let (first_element, step) =
+                    (task.output.cell(output_row(rows.start), outputs.start), y.out_step * task.output.columns.len());
+                let at = task.output.index(first_channel, o, output_row(rows.start), outputs.start);
                 let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: StridedRuns| {
                     self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
                     if !self.epilogue.is_empty() {
@@ -615,29 +618,33 @@ impl<'a, E: Element> Prepared<'a, E> {
                         for (m, slice) in slices.iter_mut().enumerate() {
                             for run in 0..runs.count {
                                 let at = at + m * self.plane + run * step;
-                                self.epilogue.of(first + m).apply(at, 1, &mut slice[run * runs.step..][..cells.len()]);
+                                self.epilogue.of(first + m).apply(
+                                    at,
+                                    1,
+                                    &mut slice[run * runs.step..][..outputs.len()],
+                                );
                             }
                         }
                     }
                     TractResult::Ok(())
                 };
                 let slots = first_channel..first_channel + channels;
-                let runs = StridedRuns { cells: 0..cells.len(), count, step, pitch };
-                let all = first_cell..first_cell + (count - 1) * step + cells.len();
+                let runs = StridedRuns { cells: 0..outputs.len(), count, step, pitch };
+                let all = first_element..first_element + (count - 1) * step + outputs.len();
                 let mut in_place = SmallVec::new();
                 if task.output.channel_cells(slots, o, all, &mut in_place) {
                     finish(&mut in_place, runs)?;
                     continue;
                 }
                 drop(in_place);
-                let of_channel = count * cells.len();
+                let of_channel = count * outputs.len();
                 let staging = buffers.tile.of(channels * of_channel)?;
                 let mut slices = staging.chunks_exact_mut(of_channel.max(1)).collect();
-                finish(&mut slices, StridedRuns { step: cells.len(), ..runs })?;
+                finish(&mut slices, StridedRuns { step: outputs.len(), ..runs })?;
                 for (m, slice) in slices.iter().enumerate() {
-                    for (run, cells_of_run) in slice.chunks(cells.len().max(1)).enumerate() {
-                        let row = cell(rows.start + run);
-                        task.output.put(first_channel + m, o, row, cells.start, cells_of_run);
+                    for (run, values) in slice.chunks(outputs.len().max(1)).enumerate() {
+                        let row = output_row(rows.start + run);
+                        task.output.put(first_channel + m, o, row, outputs.start, values);
                     }
                 }
             }
@@ -657,9 +664,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let lanes = self.kernels.lanes;
         let positions = runs.cells.len().div_ceil(self.columns);
         let whole = positions / (self.plan.nv * lanes) * self.plan.nv * lanes;
-        let cells = runs.cells.len().min(whole * self.columns);
+        let outputs = runs.cells.len().min(whole * self.columns);
         if whole > 0 {
-            let runs = StridedRuns { cells: 0..cells, ..*runs };
+            let runs = StridedRuns { cells: 0..outputs, ..*runs };
             panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
         }
         if whole == positions {
@@ -669,7 +676,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // The last tile ends at the last position. If there are enough positions, it computes some
         // of them again.
         let first = positions.checked_sub(tile.positions()).unwrap_or(whole);
-        let cells = first * self.columns;
+        let outputs = first * self.columns;
         let source = Source { base: source.base + first, ..*source };
         // The last runs may reach past the end of an input that is read in place.
         let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions();
@@ -677,13 +684,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
             false => runs.count,
         };
-        let left = StridedRuns { cells: cells..runs.cells.len(), count: inside, ..*runs };
+        let left = StridedRuns { cells: outputs..runs.cells.len(), count: inside, ..*runs };
         tile.run(operands, &source, bias, slices, &left);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
             let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
             let at = run * runs.step;
-            let left = StridedRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
+            let left = StridedRuns { cells: at + outputs..at + runs.cells.len(), count: 1, ..*runs };
             tile.run(operands, &source, bias, slices, &left);
         }
         Ok(())
@@ -716,7 +723,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // Groups are adjacent in the output. In the buffer, their panels are padded.
         let row = |at: usize| at / channels * of_group + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
-        let squares = rows.len() >= FEWEST_TRANSPOSED || self.makes_whole_cells(rows.len());
+        let transposes = rows.len() >= FEWEST_TRANSPOSED || self.interleaves_pixels(rows.len());
 
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
@@ -737,18 +744,18 @@ impl<'a, E: Element> Prepared<'a, E> {
                         run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
                     }
                 }
-                if problem.data_format == DataFormat::Nxc && squares {
-                    let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
+                if problem.data_format == DataFormat::Nxc && transposes {
+                    let offsets = (groups.start * problem.group_out + panel.first_channel, o, ry);
                     let (uniform, placed) = self.epilogue.split();
                     uniform.apply(out);
                     let epilogue = (placed, &mut *buffers.row);
-                    self.store_cells(task, place, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
+                    self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
                 for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
-                    let cell = (task.rows.start + run.row) * y.out_step + ry;
-                    if cell >= task.output.rows.end {
+                    let output_row = (task.rows.start + run.row) * y.out_step + ry;
+                    if output_row >= task.output.rows.end {
                         break;
                     }
                     let first = (task.columns.start + run.column) * x.out_step;
@@ -760,7 +767,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
                         let epilogue = self.epilogue.of(g * problem.group_out + panel.first_channel + m);
-                        task.output.write(self.kernels, channel, o, cell, first, &rows, epilogue, buffers.row)?;
+                        task.output.write(self.kernels, channel, o, output_row, first, &rows, epilogue, buffers.row)?;
                     }
                 }
             }
@@ -770,13 +777,13 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Whether the phases of a row form runs without gaps in channels-last data, and few enough
     /// channels per pixel that one interleaving stores them.
-    fn makes_whole_cells(&self, channels: usize) -> bool {
+    fn interleaves_pixels(&self, channels: usize) -> bool {
         channels == self.problem.group * self.problem.group_out && (2..=16).contains(&(channels * self.columns))
     }
 
     /// Stores rows of positions as pixels, by register transposes or by interleaving. `rows` are
     /// the rows' offsets in `out`.
-    fn store_cells(
+    fn store_pixels(
         &self,
         task: &mut Task<E>,
         (channel, outer, phase_row): (usize, usize, usize),
@@ -787,7 +794,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (axes.rows(), axes.columns());
-        let whole = self.makes_whole_cells(rows.len());
+        let whole = self.interleaves_pixels(rows.len());
         for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + phase_row;
             if row >= task.output.rows.end {
@@ -806,9 +813,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 continue;
             }
             for rx in 0..self.columns {
-                let place = (outer, row, first + rx);
+                let offsets = (outer, row, first + rx);
                 let from = (&out[rx * phase_stride + run.at..], rows, run.len);
-                task.output.write_rows(self.kernels, place, x.out_step, channel, from, epilogue, buffer)?;
+                task.output.write_rows(self.kernels, offsets, x.out_step, channel, from, epilogue, buffer)?;
             }
         }
         Ok(())
