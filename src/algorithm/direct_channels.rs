@@ -40,7 +40,7 @@ pub(crate) const MOST_POSITIONS: usize = 8;
 
 /// The same for a transposed copy, in which the channels of a position are adjacent. Longer tiles
 /// are faster there, but slower if channels are a plane apart.
-const MOST_CELLS: usize = 14;
+const MOST_PIXELS: usize = 14;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Algorithm for DirectChannels {
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let row_share = y.share_inside();
 
-        let most = if transposed { MOST_CELLS } else { MOST_POSITIONS };
+        let most = if transposed { MOST_PIXELS } else { MOST_POSITIONS };
         let mut best: Option<DirectChannels> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
         {
@@ -216,7 +216,8 @@ impl Algorithm for DirectChannels {
 
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
         let (axes, input_tiles) = (&self.blocked.axes, self.blocked.input_tiles());
-        let taps = TapTable::new(axes, input_tiles, self.direct, self.cell(problem, lanes), problem.group_in)?;
+        let taps =
+            TapTable::new(axes, input_tiles, self.direct, self.pixel_channels(problem, lanes), problem.group_in)?;
         AccumulatorTable::new(problem, axes, &self.shape(), lanes, taps)
     }
 
@@ -253,7 +254,7 @@ impl DirectChannels {
     }
 
     /// Adjacent channels per position of the input tiles.
-    fn cell(&self, problem: &Problem, lanes: usize) -> usize {
+    fn pixel_channels(&self, problem: &Problem, lanes: usize) -> usize {
         match problem.data_format {
             // An odd number of vectors, as pixels a power of two apart would compete for the same
             // cache sets.
@@ -292,7 +293,7 @@ struct Prepared<'a, E: Element> {
     kernels: &'static Kernels<E::Compute>,
     taps: &'a TapTable,
     /// Adjacent channels per position of the input tiles.
-    cell: usize,
+    pixel_channels: usize,
     panels: Panels<'a, E>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
@@ -308,7 +309,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         tables: &'a AccumulatorTable,
     ) -> TractResult<Self> {
         let axes = &plan.blocked.axes;
-        let cell = plan.cell(problem, kernels.lanes);
+        let pixel_channels = plan.pixel_channels(problem, kernels.lanes);
         let panels = PanelShape {
             widths: (plan.blocked.width, plan.blocked.tail_width),
             positions: plan.positions,
@@ -319,7 +320,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             problem,
             kernels,
             taps: &tables.taps,
-            cell,
+            pixel_channels,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
@@ -339,21 +340,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         let spatial = &self.input.spatial;
         let (source, pitch, step) = if let Some(copy_plan) = copy_plan {
             let stride = self.taps.input_tiles.channel_stride;
-            let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
-            if problem.data_format == DataFormat::Ncx && self.cell == 1 {
+            let data = scratch.block.of(problem.group_in.next_multiple_of(self.pixel_channels) * stride)?;
+            if problem.data_format == DataFormat::Ncx && self.pixel_channels == 1 {
                 let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
                     let from = &self.input.data[first + ci * self.input.channel..];
                     self.taps.input_tiles.fill(self.kernels, copy_plan, from, to, &mut scratch.tile)
                 };
                 data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
             } else {
-                let (to, working) = ((&mut *data, self.cell), (&mut scratch.ragged, &mut scratch.tile));
+                let (to, working) = ((&mut *data, self.pixel_channels), (&mut scratch.ragged, &mut scratch.tile));
                 self.input.fill_pixels((self.kernels, &self.taps.input_tiles), copy_plan, first, to, working)?;
             }
-            let channel_stride = if self.cell == 1 { stride } else { 1 };
+            let channel_stride = if self.pixel_channels == 1 { stride } else { 1 };
             let source =
                 Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
-            (source, self.taps.input_tiles.pitch, self.cell)
+            (source, self.taps.input_tiles.pitch, self.pixel_channels)
         } else {
             let data = E::as_compute(self.input.data).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
