@@ -48,7 +48,7 @@ const FEW_POSITIONS: usize = 256;
 const SHARE_OF_SUMS: usize = 16;
 
 /// Positions that are transposed together before they are split into limbs. They stay in L1.
-const POSITIONS_BY_WAY: usize = 64;
+const TRANSPOSED_POSITIONS: usize = 64;
 
 /// Bytes of channels-last pixels that are split together, in one pass per block of channels. They
 /// stay in L1.
@@ -61,7 +61,7 @@ pub struct Amx {
     pub blocked: Blocked,
     /// Whether the filter is kept in limbs, which take one and a half times as many bytes.
     /// Otherwise the weights of a pass are split for each accumulator block.
-    pub parted: bool,
+    pub in_limbs: bool,
     /// Input channels. A filter that is not kept in limbs has all of them in one chunk.
     pub chunk: usize,
     /// Whether runs of positions end at the end of each grid row. Otherwise they run over the
@@ -87,7 +87,7 @@ impl Algorithm for Amx {
             return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
         }
         let axes = query.axes()?;
-        let parted = match layout {
+        let in_limbs = match layout {
             None => None,
             Some(FilterLayout::Parts { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
                 Some(true)
@@ -99,9 +99,10 @@ impl Algorithm for Amx {
             }
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let plans = [false, true].map(|apart| Amx::with_input_tiles(problem, axes.clone(), machine, parted, apart));
-        let [together, apart] = plans;
-        Ok(if apart.blocked.cost < together.blocked.cost { apart } else { together })
+        let plans = [false, true]
+            .map(|copy_per_shift| Amx::with_input_tiles(problem, axes.clone(), machine, in_limbs, copy_per_shift));
+        let [together, copy_per_shift] = plans;
+        Ok(if copy_per_shift.blocked.cost < together.blocked.cost { copy_per_shift } else { together })
     }
 
     fn cost(&self) -> Option<u64> {
@@ -112,19 +113,19 @@ impl Algorithm for Amx {
         let input_tiles = self.blocked.input_tiles();
         // The buffers of the vector kernels: whole pixels, the planes that they are transposed
         // from, and the weights of a phase.
-        let cells = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
         let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
-        let of_parts =
+        let of_limbs =
             input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
-        let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
-        let staging = 2 * POSITIONS_BY_WAY * DEPTH * element;
+        let limbs = of_limbs.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
+        let staging = 2 * TRANSPOSED_POSITIONS * DEPTH * element;
         let shared = self.blocked.working_bytes(problem, self.acc_block, element);
-        [cells, weights, parts, staging, shared].into_iter().fold(0, usize::saturating_add)
+        [pixels, weights, limbs, staging, shared].into_iter().fold(0, usize::saturating_add)
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        match self.parted {
+        match self.in_limbs {
             true => FilterLayout::Parts { width: WIDTH, tail_width: self.blocked.tail_width },
             false => FilterLayout::Chunks { width: WIDTH, tail_width: self.blocked.tail_width, chunk: self.chunk },
         }
@@ -175,12 +176,18 @@ impl Amx {
     }
 
     /// Decides on everything except the layout of the input tiles.
-    fn with_input_tiles(problem: &Problem, axes: Axes, machine: &Machine, parted: Option<bool>, apart: bool) -> Amx {
+    fn with_input_tiles(
+        problem: &Problem,
+        axes: Axes,
+        machine: &Machine,
+        in_limbs: Option<bool>,
+        copy_per_shift: bool,
+    ) -> Amx {
         let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
         // The limbs of a block's input take at most half of L2.
         let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
-        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, false);
+        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -204,8 +211,8 @@ impl Amx {
         let copied = (cost::SPLIT * blocks.input_tiles.channel_stride + transposed) * blocks_of_channels * 2;
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
-        let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
-        let per_side = if parted { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
+        let in_limbs = in_limbs.unwrap_or(flat <= FEW_POSITIONS);
+        let per_side = if in_limbs { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
         let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
         let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
         let streamed = (per_side + again).times(&[steps, sides]);
@@ -216,11 +223,11 @@ impl Amx {
                 tail_width: tail_width(problem),
                 rows: blocks.rows,
                 columns: blocks.columns,
-                copy_per_shift: apart,
+                copy_per_shift,
                 cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
                 axes,
             },
-            parted,
+            in_limbs,
             chunk: problem.group_in,
             by_row: rows < whole,
             acc_block,
@@ -247,7 +254,7 @@ fn tail_width(problem: &Problem) -> usize {
 #[derive(Clone, Copy)]
 enum Weights<'a, T> {
     /// Limbs, ready to be multiplied.
-    Parted(&'a [u16]),
+    Limbs(&'a [u16]),
     Whole(&'a [T]),
 }
 
@@ -297,7 +304,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels,
             padded,
             weights: match filter.parts() {
-                Some(parts) => Weights::Parted(parts),
+                Some(limbs) => Weights::Limbs(limbs),
                 None => Weights::Whole(filter.data()?),
             },
             regular: filter.is_regular(),
@@ -317,28 +324,28 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch = self.taps.input_tiles.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
-        let part = if self.regular { self.fill_parts(task, g, copy_plan, scratch)? } else { None };
-        let Scratch { tile, ragged, parts, weights, block, row, .. } = scratch;
-        if let Some(part) = part {
-            let data = parts.of(PARTS * part * self.blocks)?;
+        let limb = if self.regular { self.fill_limbs(task, g, copy_plan, scratch)? } else { None };
+        let Scratch { tile, ragged, parts: limbs, weights, block, row, .. } = scratch;
+        if let Some(limb) = limb {
+            let data = limbs.of(PARTS * limb * self.blocks)?;
             let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;
             let mut steps = vec![];
             return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
-                self.multiply(g, &of, (data, part), (weights, &mut steps), sums);
+                self.multiply(g, &of, (data, limb), (weights, &mut steps), sums);
                 Ok(())
             });
         }
         let first = self.input.first(task, g);
-        let cell = match self.problem.data_format {
+        let pixel = match self.problem.data_format {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
-        let data = block.of(cell * self.taps.input_tiles.channel_stride)?;
+        let data = block.of(pixel * self.taps.input_tiles.channel_stride)?;
         let tiles = (self.kernels, &self.taps.input_tiles);
-        self.input.fill_pixels(tiles, copy_plan, first, (&mut *data, cell), (ragged, tile))?;
+        self.input.fill_pixels(tiles, copy_plan, first, (&mut *data, pixel), (ragged, tile))?;
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
-            of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));
+            of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, pixel), &mut sums[run.at..]));
             Ok(())
         })
     }
@@ -348,7 +355,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Per block of channels, the result holds the high limbs of all pixels, then the middle ones,
     /// then the low ones. Returns the number of elements from a pixel's limb to its next limb, or
     /// None if the numbers are not regular.
-    fn fill_parts(
+    fn fill_limbs(
         &self,
         task: &Task<E>,
         g: usize,
@@ -358,37 +365,37 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (problem, kernels) = (self.problem, self.kernels);
         let GroupedInput { data: whole, channel: stride, spatial, .. } = &self.input;
         let first = self.input.first(task, g);
-        let part = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
-        let parts = scratch.parts.of(PARTS * part * self.blocks)?;
+        let limb = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
+        let limbs = scratch.parts.of(PARTS * limb * self.blocks)?;
         let input = E::as_compute(whole);
         // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
         let at_once = match in_place && input.is_some() {
             true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
-            false => POSITIONS_BY_WAY,
+            false => TRANSPOSED_POSITIONS,
         };
         let segments = self.taps.input_tiles.segments(copy_plan, at_once);
-        let staging = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
-        let wide = scratch.tile.of(POSITIONS_BY_WAY * DEPTH)?;
-        for to in parts.chunks_mut(part) {
-            segments.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
+        let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * DEPTH)?;
+        let wide = scratch.tile.of(TRANSPOSED_POSITIONS * DEPTH)?;
+        for to in limbs.chunks_mut(limb) {
+            segments.outside.iter().for_each(|pixels| to[pixels.start * DEPTH..pixels.end * DEPTH].fill(0));
         }
-        let places: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
+        let pairs: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
         // All channels of a run of pixels are split while the run is in L1. Planes are read as
         // streams instead.
-        let together = if in_place { 1 } else { places.len().max(1) };
+        let together = if in_place { 1 } else { pairs.len().max(1) };
         let mut most = 0;
         let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
-        for (places, (at, c)) in places.chunks(together).cartesian_product(blocks()) {
-            let to = &mut parts[at * PARTS * part..][..PARTS * part];
+        for (pairs, (at, c)) in pairs.chunks(together).cartesian_product(blocks()) {
+            let to = &mut limbs[at * PARTS * limb..][..PARTS * limb];
             let channels = DEPTH.min(problem.group_in - c);
-            for ((base, cells), (run, landed)) in places {
+            for ((base, pixels), (run, copied)) in pairs {
                 let at = first + base + c * stride + run.start * column;
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
                     (true, None) => {
-                        for (cell, to) in whole[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
-                            E::widen_slice(&cell[..channels], &mut to[..channels]);
+                        for (pixel, to) in whole[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
+                            E::widen_slice(&pixel[..channels], &mut to[..channels]);
                         }
                         (&*staging, DEPTH)
                     }
@@ -396,25 +403,25 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let (planes, step) = match input {
                             Some(input) => (&input[at..], *stride),
                             None => {
-                                for (c, to) in wide.chunks_mut(POSITIONS_BY_WAY).take(channels).enumerate() {
+                                for (c, to) in wide.chunks_mut(TRANSPOSED_POSITIONS).take(channels).enumerate() {
                                     let from = &whole[at + c * stride..][..run.len()];
                                     E::widen_slice(from, &mut to[..run.len()]);
                                 }
-                                (&*wide, POSITIONS_BY_WAY)
+                                (&*wide, TRANSPOSED_POSITIONS)
                             }
                         };
                         crate::layout::transposed(kernels, planes, step, (run.len(), channels), staging, DEPTH);
                         (&*staging, DEPTH)
                     }
                 };
-                for CopySegment { to: cell, from: position, step: every, count } in &segments.all[landed.clone()] {
-                    let to = &mut to[(cells + cell) * DEPTH..];
-                    let cells = (*count, channels);
-                    most = most.max(self.matrix.split(&from[position * step..], every * step, cells, to, part));
+                for CopySegment { to: pixel, from: position, step: every, count } in &segments.all[copied.clone()] {
+                    let to = &mut to[(pixels + pixel) * DEPTH..];
+                    let pixels = (*count, channels);
+                    most = most.max(self.matrix.split(&from[position * step..], every * step, pixels, to, limb));
                 }
             }
         }
-        Ok(is_regular(most).then_some(part))
+        Ok(is_regular(most).then_some(limb))
     }
 
     /// The bias of a panel.
@@ -441,11 +448,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let len = self.taps.phases[of.phase].taps.len() * of_tap;
         match self.weights {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
-            Weights::Parted(parts) => {
+            Weights::Limbs(limbs) => {
                 let joined = joined.of(len)?;
                 let of_channel = self.blocks * PARTS * DEPTH;
-                let parts = parts[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
-                for (from, to) in parts.zip(joined.chunks_mut(of_tap)) {
+                let limbs = limbs[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
+                for (from, to) in limbs.zip(joined.chunks_mut(of_tap)) {
                     self.matrix.join(from, of.panel.width / SIDE, to);
                 }
                 Ok(joined)
@@ -458,8 +465,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         g: usize,
         of: &PhaseSums,
-        (data, part): (&[u16], usize),
-        (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
+        (data, limb): (&[u16], usize),
+        (split, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
@@ -479,19 +486,19 @@ impl<'a, E: Element> Prepared<'a, E> {
                 // The limbs of the weights, the distances from a tap and from a block to the next
                 // in steps, and the first tap and block.
                 let (weights, (of_tap, of_block), from) = match self.weights {
-                    Weights::Parted(parts) => {
-                        let weights = &parts[self.before(g, of) * self.blocks * PARTS * DEPTH..];
+                    Weights::Limbs(limbs) => {
+                        let weights = &limbs[self.before(g, of) * self.blocks * PARTS * DEPTH..];
                         (weights, (self.blocks, 1), (0, 0))
                     }
                     Weights::Whole(weights) => {
                         let weights = &weights[self.before(g, of) * channels..];
-                        let places = blocks.clone().cartesian_product(read.clone());
-                        for ((block, tap), to) in places.zip(parted.chunks_mut(of_step)) {
+                        let pairs = blocks.clone().cartesian_product(read.clone());
+                        for ((block, tap), to) in pairs.zip(split.chunks_mut(of_step)) {
                             let c = block * DEPTH..channels.min((block + 1) * DEPTH);
                             let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
                             self.matrix.split_weights(&weights[begin..end], sides, to);
                         }
-                        (&*parted, (1, read.len()), (read.start, blocks.start))
+                        (&*split, (1, read.len()), (read.start, blocks.start))
                     }
                 };
                 for run in of.runs {
@@ -502,12 +509,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     steps.clear();
                     for block in blocks.clone() {
                         steps.extend(taps.clone().map(|tap| MatrixStep {
-                            offset: phase.taps[tap] * DEPTH + block * PARTS * part,
+                            offset: phase.taps[tap] * DEPTH + block * PARTS * limb,
                             weights: ((tap - from.0) * of_tap + (block - from.1) * of_block) * of_step,
                         }));
                     }
                     let base = run.positions.start * DEPTH;
-                    let source = PartSource { data, base, step: DEPTH, part, steps };
+                    let source = PartSource { data, base, step: DEPTH, part: limb, steps };
                     let sums = &mut sums[run.at..];
                     self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
                 }
@@ -522,7 +529,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         g: usize,
         of: &PhaseSums,
         run: &Run,
-        (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
+        (weights, data, pixel): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
@@ -534,15 +541,15 @@ impl<'a, E: Element> Prepared<'a, E> {
             for from in (0..all).step_by(chunk) {
                 let channels = chunk.min(all - from);
                 let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
-                let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * cell);
+                let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * pixel);
                 let mut position = run.positions.start;
                 for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
                     while position + tile.positions() <= run.positions.end {
-                        let base = position * cell + from;
+                        let base = position * pixel + from;
                         let source =
                             Source { data, base, channel_stride: 1, channels, taps: offset.as_slice(), ahead: false };
                         let sums = &mut sums[(position - run.positions.start) * WIDTH..];
-                        tile.run(weights, &source, cell, start, sums, WIDTH);
+                        tile.run(weights, &source, pixel, start, sums, WIDTH);
                         position += tile.positions();
                     }
                 }
