@@ -100,14 +100,14 @@ impl Table {
 }
 
 /// The split of a grid into blocks and accumulator blocks.
-struct Cutting {
+struct GridSplit {
     block: (usize, usize),
     /// Rows and columns of an accumulator block.
     window: (usize, usize),
 }
 
-impl Cutting {
-    fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> Cutting {
+impl GridSplit {
+    fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> GridSplit {
         let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
         let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
@@ -121,7 +121,7 @@ impl Cutting {
         let fewest = (FEWEST_TILES * MOST_RESULTS * MOST_RESULTS).min(within(MOST_OF_L2 * machine.l2));
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
-        Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
+        GridSplit { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
     }
 }
 
@@ -163,8 +163,8 @@ impl Algorithm for Winograd {
         }
         let element = query.element;
         let work = Work::of(axes, lattices);
-        let Cutting { block, window } =
-            Cutting::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
+        let GridSplit { block, window } =
+            GridSplit::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
         let blocks = GridBlocks::even(axes, block, false, false);
 
         let outer: usize = outer.iter().map(|axis| axis.grid).product();
@@ -312,8 +312,8 @@ impl Winograd {
 
     /// Returns the input channels per chain for this many tap blocks, and the input channels whose
     /// weights are transformed together.
-    fn passes(&self, problem: &Problem, pieces: usize) -> (usize, usize) {
-        let chain = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
+    fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
+        let chain = even_part(problem.group_in, LONGEST_CHAIN / tap_blocks.clamp(1, LONGEST_CHAIN));
         let pass = chain * CHAINS_OF_PASS;
         // The weights of a chunk are adjacent.
         (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
@@ -335,7 +335,7 @@ struct Prepared<'a, E: Element> {
 
 /// The input of a block, as pixels of channels.
 #[derive(Clone, Copy)]
-struct Cells<'a, T> {
+struct Pixels<'a, T> {
     data: &'a [T],
     /// Elements per pixel.
     size: usize,
@@ -350,7 +350,7 @@ struct Tiles {
     starts: Vec<usize>,
     /// The indices of each tile's results among the accumulator block's sums. Results outside the
     /// accumulator block go after its sums.
-    places: Vec<[usize; 4]>,
+    results: Vec<[usize; 4]>,
     /// The offset of each term's transformed data.
     data: Vec<usize>,
 }
@@ -400,10 +400,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             DataFormat::Nxc => self.problem.group_in,
         };
         let inside = size * input_tiles.channel_stride;
-        let cells = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
-        let (first, to) = (self.input.first(task, g), (&mut cells[..inside], size));
+        let pixels = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
+        let (first, to) = (self.input.first(task, g), (&mut pixels[..inside], size));
         self.input.fill_pixels((self.kernels, input_tiles), copy_plan, first, to, (ragged, tile))?;
-        let cells = Cells { data: cells, size, pitch: input_tiles.pitch };
+        let pixels = Pixels { data: pixels, size, pitch: input_tiles.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
         let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
@@ -427,17 +427,17 @@ impl<'a, E: Element> Prepared<'a, E> {
             let tiles = match &mut of_phases[of.phase] {
                 Some(tiles) => tiles,
                 none => {
-                    let mut tiles = self.tiles(&of, &rows, &columns, cells);
+                    let mut tiles = self.tiles(&of, &rows, &columns, pixels);
                     for term in &self.table.terms[of.phase] {
                         tiles.data.push(used);
                         used += term.points() * tiles.starts.len() * self.tile_stride(term);
                     }
-                    self.transform(of.phase, &tiles, cells, data);
+                    self.transform(of.phase, &tiles, pixels, data);
                     none.insert(tiles)
                 }
             };
             if !self.multiply(g, &of, tiles, data, (weights, products), sums)? {
-                self.repair(g, &of, pitch, cells, sums);
+                self.repair(g, &of, pitch, pixels, sums);
             }
             Ok(())
         })
@@ -451,7 +451,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Elements between the transformed tiles of a term.
     fn tile_stride(&self, term: &Term) -> usize {
         let lanes = self.kernels.lanes;
-        ((term.pieces.len() * self.channels() / lanes) | 1) * lanes
+        ((term.tap_blocks.len() * self.channels() / lanes) | 1) * lanes
     }
 
     /// The taps of a phase along rows and columns.
@@ -463,7 +463,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Returns the offsets of the tiles of a phase of an accumulator block. The block begins at
     /// `rows` and `columns` of the grid.
-    fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, cells: Cells<E::Compute>) -> Tiles {
+    fn tiles(&self, of: &PhaseSums, rows: &Range<usize>, columns: &Range<usize>, pixels: Pixels<E::Compute>) -> Tiles {
         let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
         let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Tiles::default() };
         // The accumulator block's positions in the grid.
@@ -480,26 +480,26 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut tiles = Tiles::default();
         for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
             for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
-                let at = (row - rows.start) * cells.pitch + column - columns.start;
-                tiles.starts.push(at * cells.size);
+                let at = (row - rows.start) * pixels.pitch + column - columns.start;
+                tiles.starts.push(at * pixels.size);
                 let (y, x) = ((Some(row), gaps.0.map(|gap| row + gap)), (Some(column), gaps.1.map(|gap| column + gap)));
-                tiles.places.push([result(y.0, x.0), result(y.0, x.1), result(y.1, x.0), result(y.1, x.1)]);
+                tiles.results.push([result(y.0, x.0), result(y.0, x.1), result(y.1, x.0), result(y.1, x.1)]);
             }
         }
         tiles
     }
 
     /// Transforms the input of an accumulator block's tiles, for each term of a phase.
-    fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
+    fn transform(&self, phase: usize, tiles: &Tiles, pixels: Pixels<E::Compute>, to: &mut [E::Compute]) {
         let lanes = self.kernels.lanes;
-        let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * cells.size);
-        let steps = (steps[0] * cells.pitch, steps[1]);
+        let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * pixels.size);
+        let steps = (steps[0] * pixels.pitch, steps[1]);
         for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
             let tile = self.tile_stride(term);
             let strides = PointStrides { point: tile, tile: term.points() * tile };
-            for (piece, at) in term.pieces.iter().zip((*begin..).step_by(self.channels())) {
+            for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
                 let data = TileData {
-                    cells: &cells.data[piece.offset * cells.size..],
+                    cells: &pixels.data[block.offset * pixels.size..],
                     starts: &tiles.starts,
                     steps,
                     channels: self.problem.group_in.next_multiple_of(lanes),
@@ -526,8 +526,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let terms = &self.table.terms[of.phase];
         if terms.is_empty() {
             for run in of.runs {
-                let cells = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
-                cells.for_each(|sums| sums[..width].copy_from_slice(bias));
+                let pixels = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
+                pixels.for_each(|sums| sums[..width].copy_from_slice(bias));
             }
             return Ok(true);
         }
@@ -537,18 +537,18 @@ impl<'a, E: Element> Prepared<'a, E> {
             let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
             let points = term.points();
             let tile_stride = self.tile_stride(term);
-            let pieces: TVec<usize> = (0..term.pieces.len()).map(|piece| piece * self.channels()).collect();
+            let tap_blocks: TVec<usize> = (0..term.tap_blocks.len()).map(|block| block * self.channels()).collect();
             let of_tile = points * width + self.kernels.lanes;
             let products = products.of(count * of_tile)?;
-            let (of_chain, of_pass) = plan.passes(problem, pieces.len());
+            let (of_chain, of_pass) = plan.passes(problem, tap_blocks.len());
             for from in (0..problem.group_in).step_by(of_pass) {
                 let pass = from..(from + of_pass).min(problem.group_in);
                 // One more vector, as points a power of two apart would compete for the same cache
                 // sets.
-                let of_point = pieces.len() * pass.len() * width + self.kernels.lanes;
+                let of_point = tap_blocks.len() * pass.len() * width + self.kernels.lanes;
                 let weights = weights.of(points * of_point)?;
                 let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
-                    .map(|chain| (pieces.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
+                    .map(|chain| (tap_blocks.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
                     .collect();
                 for (at, chain) in &chains {
                     self.transform_weights(g, of, term, chain.clone(), (&mut weights[*at..], of_point));
@@ -563,7 +563,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let base = begin + (at * points + point) * tile_stride + chain.start;
                                 let channels = chain.len();
                                 let source =
-                                    Source { data, base, channel_stride: 1, channels, taps: &pieces, ahead: false };
+                                    Source { data, base, channel_stride: 1, channels, taps: &tap_blocks, ahead: false };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                                 tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
                             }
@@ -573,7 +573,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
             }
             let strides = PointStrides { point: width, tile: of_tile };
-            finite &= transforms.products(products, strides, start, width, &tiles.places, sums);
+            finite &= transforms.products(products, strides, start, width, &tiles.results, sums);
             start = Start::Add;
         }
         Ok(finite)
@@ -595,12 +595,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         while from < pass.end {
             let (chunk, weights) = self.chunk(g, of, from);
             let end = pass.end.min(chunk.end);
-            for (piece, at) in term.pieces.iter().zip((from - pass.start..).step_by(pass.len())) {
+            for (block, at) in term.tap_blocks.iter().zip((from - pass.start..).step_by(pass.len())) {
                 let tap = |tap: &usize| {
                     let first = tap * chunk.len() + from - chunk.start;
                     &weights[first * width..(first + end - from) * width]
                 };
-                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = piece.taps.iter().map(tap).collect();
+                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = block.taps.iter().map(tap).collect();
                 transforms.filter(&taps, &mut to[at * width..], of_point);
             }
             from = end;
@@ -619,7 +619,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Computes non-finite sums again, tap by tap. The accumulator block's rows are `pitch`
     /// positions apart.
-    fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
+    fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, pixels: Pixels<E::Compute>, sums: &mut [E::Compute]) {
         let (plan, width) = (self.plan, of.panel.width);
         let phase = &self.table.accumulators.taps.phases[of.phase];
         let Some(tile) = self.panels.tiles(of.panel).last() else { return };
@@ -630,22 +630,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                 continue;
             }
             let at = run.positions.start + i;
-            let position = (at / pitch * cells.pitch + at % pitch) * cells.size;
+            let position = (at / pitch * pixels.pitch + at % pitch) * pixels.size;
             sums.copy_from_slice(self.panels.bias(g, of.panel));
             for from in (0..self.problem.group_in).step_by(plan.chunk) {
                 let (chunk, weights) = self.chunk(g, of, from);
                 let of_tap = chunk.len() * width;
                 for (tap, weights) in phase.taps.iter().zip(weights.chunks(of_tap)) {
-                    let base = position + tap * cells.size + from;
+                    let base = position + tap * pixels.size + from;
                     let source = Source {
-                        data: cells.data,
+                        data: pixels.data,
                         base,
                         channel_stride: 1,
                         channels: chunk.len(),
                         taps: &[0],
                         ahead: false,
                     };
-                    tile.run(weights, &source, cells.size, Start::Add, sums, width);
+                    tile.run(weights, &source, pixels.size, Start::Add, sums, width);
                 }
             }
         }

@@ -66,7 +66,7 @@ impl Lattice {
 pub(crate) struct Term {
     /// Taps of a tile along rows and columns.
     pub(crate) taps: (usize, usize),
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) tap_blocks: Vec<TapBlock>,
 }
 
 impl Term {
@@ -78,7 +78,7 @@ impl Term {
 
 /// The taps of one tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct TapBlock {
     /// The offset of its first tap in a channel's input tiles.
     pub(crate) offset: usize,
     /// The indices of its taps in the phase, row by row.
@@ -90,23 +90,23 @@ pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usi
     let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
     let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
     // Shifts rise or fall with the kernel index.
-    let place = |phase: &Phase, at: usize| {
+    let index = |phase: &Phase, at: usize| {
         let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
         if falls { phase.taps.len() - 1 - at } else { at }
     };
-    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + place(y, ky)) * x.taps.len() + place(x, kx);
+    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + index(y, ky)) * x.taps.len() + index(x, kx);
     let (rows, columns) = (lattices[0].runs(y.taps.len()), lattices[1].runs(x.taps.len()));
     rows.iter()
         .cartesian_product(&columns)
         .map(|((rows, of_rows), (columns, of_columns))| {
-            let piece = |((o, ky), kx): ((usize, &usize), &usize)| Piece {
+            let tap_block = |((o, ky), kx): ((usize, &usize), &usize)| TapBlock {
                 offset: offsets[flat(o, *ky, *kx)],
                 taps: (*ky..ky + rows).cartesian_product(*kx..kx + columns).map(|(ky, kx)| flat(o, ky, kx)).collect(),
             };
-            let places = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
-            Term { taps: (*rows, *columns), pieces: places.map(piece).collect() }
+            let blocks = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
+            Term { taps: (*rows, *columns), tap_blocks: blocks.map(tap_block).collect() }
         })
-        .filter(|term| !term.pieces.is_empty())
+        .filter(|term| !term.tap_blocks.is_empty())
         .collect()
 }
 
@@ -214,15 +214,16 @@ mod tests {
             };
             let offsets: Vec<usize> = (0..count).map(|tap| offset(tap) as usize).collect();
             let terms = terms_of(&phases, lattices, &offsets);
-            let taps = terms.iter().flat_map(|term| &term.pieces).flat_map(|piece| piece.taps.iter().copied());
+            let taps =
+                terms.iter().flat_map(|term| &term.tap_blocks).flat_map(|tap_block| tap_block.taps.iter().copied());
             assert_eq!(taps.sorted().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
             for term in &terms {
                 let gap = |axis: usize| lattices[axis].0.unwrap_or(0);
-                for piece in &term.pieces {
-                    assert_eq!(piece.taps.len(), term.taps.0 * term.taps.1);
-                    for (i, tap) in piece.taps.iter().enumerate() {
+                for tap_block in &term.tap_blocks {
+                    assert_eq!(tap_block.taps.len(), term.taps.0 * term.taps.1);
+                    for (i, tap) in tap_block.taps.iter().enumerate() {
                         let (row, column) = (i / term.taps.1, i % term.taps.1);
-                        assert_eq!(offsets[*tap], piece.offset + 100 * row * gap(0) + column * gap(1));
+                        assert_eq!(offsets[*tap], tap_block.offset + 100 * row * gap(0) + column * gap(1));
                     }
                 }
             }
