@@ -47,7 +47,7 @@ const BYTES_BELOW: usize = 8 * 1024;
 const LEAST_POSITIONS: usize = 8;
 
 /// Pixels that are transposed together.
-const CELLS_AT_ONCE: usize = 4096;
+const PIXELS_AT_ONCE: usize = 4096;
 
 /// Bytes of channels-first input that are transposed together if a plane is smaller. They stay in
 /// L1 together with their results.
@@ -82,7 +82,7 @@ pub struct DepthwisePixels {
     channels_last: bool,
     axes: Axes,
     /// The lane gathers, unless a group has one channel in and out.
-    picks: Option<Picks>,
+    gathers: Option<Picks>,
 }
 
 impl Algorithm for DepthwisePixels {
@@ -90,20 +90,20 @@ impl Algorithm for DepthwisePixels {
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
         let &Query { problem, datum_type, layout, machine, .. } = query;
-        let KernelSizes { lanes, picks, .. } = query.sizes;
-        let picked = (problem.group_in, problem.group_out) != (1, 1);
+        let KernelSizes { lanes, picks: by_permutation, .. } = query.sizes;
+        let gathered = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
-        if picked && problem.data_format == DataFormat::Ncx {
+        if gathered && problem.data_format == DataFormat::Ncx {
             return Err(format!("channels-first {}, only one to one are possible", of_group()));
         }
-        if picked && problem.group_out >= lanes {
+        if gathered && problem.group_out >= lanes {
             return Err(format!("{} fill a vector by themselves", of_group()));
         }
         let reads = problem.group.saturating_mul(problem.group_out).div_ceil(lanes).saturating_mul(problem.group_in);
-        if picked && reads > MOST_READS {
+        if gathered && reads > MOST_READS {
             return Err(format!("{reads} lane gathers are too many to list"));
         }
-        let list = picked.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
+        let list = gathered.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
         if let Some(None) = list {
             return Err(format!("{}, of which an output vector reads more than one input vector", of_group()));
         }
@@ -122,7 +122,7 @@ impl Algorithm for DepthwisePixels {
         }
         let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
-        if picked && chain > LONGEST_SUM {
+        if gathered && chain > LONGEST_SUM {
             return Err(format!("{chain} products are too many to sum in one chain"));
         }
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
@@ -144,7 +144,7 @@ impl Algorithm for DepthwisePixels {
             cost: 0,
             channels_last: problem.data_format == DataFormat::Nxc,
             axes: axes.clone(),
-            picks: list.flatten(),
+            gathers: list.flatten(),
         };
         let budget = machine.l2 / SHARE_OF_INPUT / query.element;
         let (one, two) = (plan.window(1), plan.window(2));
@@ -163,14 +163,14 @@ impl Algorithm for DepthwisePixels {
             let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
         });
-        let summed = match picked {
-            true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, picks),
+        let summed = match gathered {
+            true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, by_permutation),
             false => cost::pixels(problem.data_format, output, taps, shared),
         };
         let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step);
         let runs = cost::RUN_OF_PIXELS * runs;
         let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
-        let of_taps = match picked {
+        let of_taps = match gathered {
             true => cost::CHANNELS,
             false => cost::TAP_OF_PIXELS * all_taps * inside,
         };
@@ -192,7 +192,7 @@ impl Algorithm for DepthwisePixels {
     }
 
     fn variant(&self) -> &'static str {
-        match (&self.picks, self.depths.0 > self.width) {
+        match (&self.gathers, self.depths.0 > self.width) {
             (Some(_), _) => "pixels, lanes gathered",
             (None, _) if self.channels_last => "pixels, lanes loaded",
             (None, true) => "transposed pixels of several vectors",
@@ -204,8 +204,8 @@ impl Algorithm for DepthwisePixels {
         let (y, x) = (self.axes.rows(), self.axes.columns());
         // A register transpose may overrun the last pixel by a vector of pixels.
         let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
-        let cells = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
-        let results = cells.saturating_mul(self.depths.1);
+        let pixels = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
+        let results = pixels.saturating_mul(self.depths.1);
         let window = self.window(self.block_rows);
         // Channels-first windows are copied twice.
         let elements = window.saturating_mul(2).saturating_add(results);
@@ -271,8 +271,8 @@ impl DepthwisePixels {
         let shifts = y.shifts();
         let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
         let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
-        let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
-        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
+        let slices = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
+        slices.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
     }
 }
 
@@ -295,11 +295,11 @@ struct Rows {
     grid: Range<usize>,
     /// The first input row that grid row zero would read. None if no tap is inside the input.
     first: Option<i64>,
-    stretches: Vec<Stretch>,
+    pixel_runs: Vec<PixelRun>,
 }
 
 /// Output pixels of a row with the same taps inside the input, for one column phase.
-struct Stretch {
+struct PixelRun {
     /// The column of the first pixel, relative to the task.
     column: usize,
     /// The number of pixels. They are as far apart as there are column phases.
@@ -315,7 +315,7 @@ struct Columns {
     /// Columns of the grid.
     grid: Range<usize>,
     /// Columns of the output.
-    cells: Range<usize>,
+    output: Range<usize>,
     /// Columns of the source, which is the input or a copy.
     input: Range<usize>,
 }
@@ -378,21 +378,22 @@ impl<'a, E: Element> Prepared<'a, E> {
             .iter()
             .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
             .collect();
-        let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
+        let outer_slices: Vec<usize> =
+            met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect();
         // Pixels are read in whole vectors.
-        let reach = plan.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
+        let reach = plan.gathers.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
         let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
         let whole = in_place.is_some() || task.columns.len() == x.grid;
         let columns = Columns {
             grid: task.columns.clone(),
-            cells: task.output.columns.clone(),
+            output: task.output.columns.clone(),
             input: if whole { 0..x.input } else { window_of(x, &task.columns) },
         };
-        let slab = plan.window(plan.block_rows) / slabs.len().max(1);
-        let place = |offset: usize| match in_place {
+        let outer_slice = plan.window(plan.block_rows) / outer_slices.len().max(1);
+        let offset_of = |offset: usize| match in_place {
             Some(_) => offset,
-            None => slabs.partition_point(|other| *other < offset) * slab,
+            None => outer_slices.partition_point(|other| *other < offset) * outer_slice,
         };
         let rows: Vec<Vec<Rows>> = task
             .output
@@ -400,14 +401,14 @@ impl<'a, E: Element> Prepared<'a, E> {
             .iter()
             .zip(&met)
             .cartesian_product(0..y.out_step)
-            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, place))
+            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, offset_of))
             .collect();
-        let spread = Spread { rows: &rows, row_stride, width: columns.cells.len() };
+        let spread = Spread { rows: &rows, row_stride, width: columns.output.len() };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
             DataFormat::Ncx => {
-                let stored = CELLS_AT_ONCE.min(plan.stored_rows(self.problem) * y.out_step * x.output);
-                (0..stored + lanes).map(|cell| cell * plan.depths.1).collect()
+                let stored = PIXELS_AT_ONCE.min(plan.stored_rows(self.problem) * y.out_step * x.output);
+                (0..stored + lanes).map(|pixel| pixel * plan.depths.1).collect()
             }
         };
 
@@ -419,13 +420,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                     Some(data) => (0..y.input, data),
                     None => {
                         let window = window_of(y, &block);
-                        let data = scratch.block.of(slab * slabs.len() + lanes)?;
+                        let data = scratch.block.of(outer_slice * outer_slices.len() + lanes)?;
                         // Some tasks have no tap inside the input.
                         let read = !window.is_empty() && !columns.input.is_empty();
-                        for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs).filter(|_| read) {
+                        for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(&outer_slices).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
                             let source = &image[first * self.strides.1 + from + at..];
-                            let copies = scratch.ragged.of(slab)?;
+                            let copies = scratch.ragged.of(outer_slice)?;
                             self.fill(source, channels.len(), window.len() * columns.input.len(), copies, to);
                         }
                         (window, &*data)
@@ -436,14 +437,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let sums = |to: &mut [E::Compute]| {
                             self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
                         };
-                        let cells = y.cells(&grid);
+                        let output_rows = y.cells(&grid);
                         match self.problem.data_format {
-                            DataFormat::Nxc => self.store_last(task, outer, cells, sums, &mut scratch.tile)?,
+                            DataFormat::Nxc => self.store_last(task, outer, output_rows, sums, &mut scratch.tile)?,
                             DataFormat::Ncx => {
-                                let results = scratch.tile.of((cells.len() * spread.width + lanes) * plan.depths.1)?;
+                                let results =
+                                    scratch.tile.of((output_rows.len() * spread.width + lanes) * plan.depths.1)?;
                                 sums(results);
                                 let staging = scratch.ragged.of(lanes * STAGED_CELLS)?;
-                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), staging);
+                                self.store_first(
+                                    task,
+                                    outer,
+                                    output_rows,
+                                    channels.clone(),
+                                    (results, &starts),
+                                    staging,
+                                );
                             }
                         }
                     }
@@ -458,23 +467,23 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         outer: usize,
-        cells: Range<usize>,
+        rows: Range<usize>,
         sums: impl Fn(&mut [E::Compute]),
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
-        let at = task.output.index(0, outer, cells.start, task.output.columns.start);
+        let at = task.output.index(0, outer, rows.start, task.output.columns.start);
         let (uniform, placed) = self.operands.epilogue.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
             uniform.apply(results);
             if !placed.is_empty() {
-                for (p, cell) in results.chunks_mut(depth).enumerate() {
-                    placed.apply_cell(0, at + p * depth, cell);
+                for (p, pixel) in results.chunks_mut(depth).enumerate() {
+                    placed.apply_cell(0, at + p * depth, pixel);
                 }
             }
         };
-        let to = task.output.cells_of_rows(outer, cells);
+        let to = task.output.cells_of_rows(outer, rows);
         if let Some(to) = E::as_compute_mut(to) {
             finished(to);
             return Ok(());
@@ -490,21 +499,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         outer: usize,
-        cells: Range<usize>,
+        rows: Range<usize>,
         channels: Range<usize>,
         (results, starts): (&mut [E::Compute], &[usize]),
         staging: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
         let (uniform, placed) = self.operands.epilogue.split();
-        let (count, depth) = (cells.len() * width, self.plan.depths.1);
+        let (count, depth) = (rows.len() * width, self.plan.depths.1);
         uniform.apply(&mut results[..count * depth]);
-        let first = task.output.cell(cells.start, task.output.columns.start);
+        let first = task.output.cell(rows.start, task.output.columns.start);
         for vector in blocks(&channels, lanes) {
             let slot = task.channel(self.problem, vector.start, 0);
             let slots = slot..slot + vector.len();
-            for at in (0..count).step_by(CELLS_AT_ONCE) {
-                let run = IndexedRun { cells: first + at..first + count.min(at + CELLS_AT_ONCE), first: 0 };
+            for at in (0..count).step_by(PIXELS_AT_ONCE) {
+                let run = IndexedRun { cells: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
                     (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
                 task.output.write_transposed(
@@ -533,8 +542,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 (0..axis.input as i64).contains(&index).then_some(index as usize)
             };
             let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
-            let next = |(place, slab): (usize, usize)| {
-                inside.iter().map(move |(i, index)| (place * taps.len() + i, slab + index * stride)).collect::<Vec<_>>()
+            let next = |(tap, offset): (usize, usize)| {
+                inside.iter().map(move |(i, index)| (tap * taps.len() + i, offset + index * stride)).collect::<Vec<_>>()
             };
             all.into_iter().flat_map(next).collect()
         })
@@ -547,27 +556,27 @@ impl<'a, E: Element> Prepared<'a, E> {
         outer: &[(usize, usize)],
         columns: &Columns,
         row_stride: usize,
-        place: impl Fn(usize) -> usize,
+        offset_of: impl Fn(usize) -> usize,
     ) -> Vec<Rows> {
         let (plan, depth) = (self.plan, self.plan.depths.0);
         let of_tap = plan.width * self.problem.group_in;
         let (y, x) = (plan.axes.rows(), plan.axes.columns());
         let of_phases: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
-        let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
-        let stretch =
+        let phases = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
+        let pixel_run =
             |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
                 let residues =
-                    plan.axes.iter().zip(picked.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
+                    plan.axes.iter().zip(phases.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
                 let steps = plan.axes.iter().map(|axis| axis.out_step);
                 let first = self.weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
                 let (of_rows, of_columns) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
                 let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
-                for (o, slab) in outer {
+                for (o, offset) in outer {
                     for (i, dy) in y_taps {
                         for (j, dx) in x_taps {
                             let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
                             taps.push(PixelTap {
-                                offset: place(*slab) + dy * row_stride + dx * depth,
+                                offset: offset_of(*offset) + dy * row_stride + dx * depth,
                                 weights: (first + (o * of_rows + i) * of_columns + j) * of_tap,
                             });
                         }
@@ -575,10 +584,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let begin = grid.start.max(columns.grid.start);
                 let column = begin * x.out_step + rx;
-                let end = (grid.end * x.out_step).min(columns.cells.end);
+                let end = (grid.end * x.out_step).min(columns.output.end);
                 let source = (begin * x.in_step) as i64 + x_least - columns.input.start as i64;
-                Stretch {
-                    column: column - columns.cells.start,
+                PixelRun {
+                    column: column - columns.output.start,
                     count: end.saturating_sub(column).div_ceil(x.out_step),
                     source: if taps.is_empty() { 0 } else { source as usize * depth },
                     taps: PixelTaps::new(taps, x.in_step * depth),
@@ -587,32 +596,32 @@ impl<'a, E: Element> Prepared<'a, E> {
         let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
             grid,
             first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
-            stretches: of_phases
+            pixel_runs: of_phases
                 .iter()
                 .enumerate()
                 .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
-                .map(|(rx, run)| stretch(rx, run, &y_taps, y_least))
-                .filter(|stretch| stretch.count > 0)
+                .map(|(rx, run)| pixel_run(rx, run, &y_taps, y_least))
+                .filter(|pixel_run| pixel_run.count > 0)
                 .collect(),
         };
         runs(y, ry).into_iter().map(row).collect()
     }
 
     /// Copies consecutive pixels of some channels. The channels of a pixel become adjacent.
-    fn fill(&self, source: &[E], channels: usize, cells: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
+    fn fill(&self, source: &[E], channels: usize, pixels: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
         let depth = self.plan.depths.0;
         if self.problem.data_format == DataFormat::Nxc {
-            return E::widen_slice(&source[..cells * depth], &mut to[..cells * depth]);
+            return E::widen_slice(&source[..pixels * depth], &mut to[..pixels * depth]);
         }
         let plane = self.strides.1;
         if let Some(source) = E::as_compute(source) {
-            return crate::layout::transposed(self.kernels, source, plane, (cells, channels), to, depth);
+            return crate::layout::transposed(self.kernels, source, plane, (pixels, channels), to, depth);
         }
         let stride = copies.len() / depth;
         for (c, copy) in copies.chunks_mut(stride.max(1)).enumerate().take(channels) {
-            E::widen_slice(&source[c * plane..c * plane + cells], &mut copy[..cells]);
+            E::widen_slice(&source[c * plane..c * plane + pixels], &mut copy[..pixels]);
         }
-        crate::layout::transposed(self.kernels, copies, stride, (cells, channels), to, depth);
+        crate::layout::transposed(self.kernels, copies, stride, (pixels, channels), to, depth);
     }
 
     /// Computes all output rows of a range of grid rows into `to`.
@@ -644,20 +653,21 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let row = run.first.map_or(0, |first| (begin * y.in_step) as i64 + first - first_row as i64);
                 let source = &data[row as usize * spread.row_stride..];
                 let to = &mut to[((begin - grid.start) * y.out_step + ry) * spread.width * depth..];
-                for stretch in &run.stretches {
-                    let (source, to) = (&source[stretch.source..], &mut to[stretch.column * depth..]);
+                for pixel_run in &run.pixel_runs {
+                    let (source, to) = (&source[pixel_run.source..], &mut to[pixel_run.column * depth..]);
                     let rows = (end - begin, in_row, out_row);
-                    let columns = (stretch.count, in_column, out_column);
+                    let columns = (pixel_run.count, in_column, out_column);
                     // The inner loop is the longer one.
                     let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
-                    let (taps, picks) = (&stretch.taps, self.plan.picks.as_ref());
+                    let (taps, gathers) = (&pixel_run.taps, self.plan.gathers.as_ref());
                     let below = (BYTES_BELOW / size_of::<E::Compute>() / many.1).max(LEAST_POSITIONS);
                     let part = if few.0 > 1 { many.0.div_ceil(many.0.div_ceil(below)) } else { many.0 };
                     for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
                         let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
-                        let cells = Cells { source, step: many.1, taps, weights, each, bias, channels, picks };
+                        let operands =
+                            Cells { source, step: many.1, taps, weights, each, bias, channels, picks: gathers };
                         let to = &mut to[i * few.2 + begin * many.2..];
-                        self.kernels.sum_of_pixels(&cells, to, many.2, part.min(many.0 - begin));
+                        self.kernels.sum_of_pixels(&operands, to, many.2, part.min(many.0 - begin));
                     }
                 }
             }
