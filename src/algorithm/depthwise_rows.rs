@@ -290,9 +290,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let input_tiles = input_tiles_of(axes, &plan.laid_out, plan.block_rows, plan.variant == Variant::Runs);
         let steps = steps(axes, &plan.laid_out);
         let weights_of = taps_before(axes);
-        let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
-            let first = weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
-            picked
+        let taps_of = |phases_of_axes: &[&Phase]| -> Vec<(usize, usize)> {
+            let first = weights_of[axes.iter().zip(phases_of_axes).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
+            phases_of_axes
                 .iter()
                 .map(|p| p.taps.iter().map(|t| t.shift))
                 .multi_cartesian_product()
@@ -300,20 +300,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .map(|(i, shifts)| (input_tiles.tap(&shifts), first + i))
                 .collect()
         };
-        let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
+        let phases_of_axes = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
         let by_window = matches!(plan.variant, Variant::Windows | Variant::WindowsInPlace);
-        let windows = picked().filter(|_| by_window).enumerate().map(|(i, picked)| {
-            let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
+        let windows = phases_of_axes().filter(|_| by_window).enumerate().map(|(i, phases_of_axes)| {
+            let [.., y, x] = phases_of_axes[..] else { unreachable!("axes end in rows and columns") };
             if plan.variant == Variant::WindowsInPlace {
                 let first = weights_of[y.residue * axes[1].out_step + x.residue];
                 let results = axes[0].output.saturating_sub(i).div_ceil(axes[0].out_step);
                 return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first, results);
             }
-            WindowTaps::new(&taps_of(&picked), y, x.taps.len(), input_tiles.pitch, steps)
+            WindowTaps::new(&taps_of(&phases_of_axes), y, x.taps.len(), input_tiles.pitch, steps)
         });
         let windows = windows.collect();
-        let all: Vec<Vec<(usize, usize)>> =
-            picked().filter(|_| !plan.variant.has_one_phase()).map(|picked| taps_of(&picked)).collect();
+        let all: Vec<Vec<(usize, usize)>> = phases_of_axes()
+            .filter(|_| !plan.variant.has_one_phase())
+            .map(|phases_of_axes| taps_of(&phases_of_axes))
+            .collect();
         let rows = all.chunks(axes.columns().out_step).map(|row| row.to_vec()).collect();
         let planes = match (plan.variant, &axes[..]) {
             (Variant::Planes, [y, x]) => {
@@ -397,8 +399,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             let epilogue = self.operands.epilogue.of(output_channel);
             for outer in 0..task.output.outer_phases.len() {
                 if self.plan.variant.has_one_phase() {
-                    let place = (slot, outer, rows.clone());
-                    self.run_rows(task, source, &weights[..taps], bias, place, epilogue, scratch_row)?;
+                    let output_rows = (slot, outer, rows.clone());
+                    self.run_rows(task, source, &weights[..taps], bias, output_rows, epilogue, scratch_row)?;
                     continue;
                 }
                 let rows_of_taps = &self.rows[task.output.outer_phases[outer] * y.out_step..];
@@ -411,15 +413,15 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if self.plan.variant == Variant::Runs {
                     let at = task.output.index(slot, outer, rows.start, 0);
                     if let Some(to) = task.output.whole_rows(x.output, slot, outer, rows.clone()) {
-                        self.run_cells(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
+                        self.run_elements(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
                         continue;
                     }
                 }
                 let end = (rows.end * y.out_step).min(y.output);
-                for cell in rows.start * y.out_step..end {
-                    let source = &source[(cell / y.out_step - rows.start) * self.input_tiles.pitch..];
-                    let place = (slot, outer, cell);
-                    self.run_row(task, source, &phases[cell % y.out_step], bias, place, epilogue, scratch_row)?;
+                for row in rows.start * y.out_step..end {
+                    let source = &source[(row / y.out_step - rows.start) * self.input_tiles.pitch..];
+                    let output_row = (slot, outer, row);
+                    self.run_row(task, source, &phases[row % y.out_step], bias, output_row, epilogue, scratch_row)?;
                 }
             }
         }
@@ -440,15 +442,16 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let windows = self.windows.iter().skip(task.output.outer_phases[outer] * y.out_step).take(y.out_step);
-        let cells = y.cells(&rows);
-        let at = task.output.index(slot, outer, cells.start, 0);
-        let to = task.output.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
+        let output_rows = y.cells(&rows);
+        let at = task.output.index(slot, outer, output_rows.start, 0);
+        let to =
+            task.output.whole_rows(x.output, slot, outer, output_rows.clone()).context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
             if let Some(planes) = &self.planes {
                 self.kernels.sum_of_plane(planes, source, weights, bias, to);
             }
-            for (ry, taps) in windows.clone().enumerate().take(cells.len()) {
-                let rows = (cells.len() - ry).div_ceil(y.out_step);
+            for (ry, taps) in windows.clone().enumerate().take(output_rows.len()) {
+                let rows = (output_rows.len() - ry).div_ceil(y.out_step);
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
                 taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
             }
@@ -465,7 +468,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Computes consecutive elements, the first of which has index `at` in the output.
-    fn run_cells(
+    fn run_elements(
         &self,
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
@@ -493,21 +496,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
         bias: E::Compute,
-        (slot, outer, cell): (usize, usize, usize),
+        (slot, outer, output_row): (usize, usize, usize),
         epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let x = self.plan.axes.columns();
         let whole = x.output == x.grid * x.out_step;
-        let at = task.output.index(slot, outer, cell, 0);
-        if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, cell..cell + 1) {
-            return self.run_cells(source, phases, bias, (epilogue, at), to, row);
+        let at = task.output.index(slot, outer, output_row, 0);
+        if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, output_row..output_row + 1) {
+            return self.run_elements(source, phases, bias, (epilogue, at), to, row);
         }
         let row = row.of(x.grid * x.out_step)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         let row = &mut row[..x.output];
         epilogue.apply(at, 1, row);
-        task.output.write_row(slot, outer, cell, row);
+        task.output.write_row(slot, outer, output_row, row);
         Ok(())
     }
 }
