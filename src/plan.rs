@@ -1,7 +1,9 @@
-//! Plans: what will run for one input shape, decided before anything is built.
+//! Plans: the decisions for one input shape, made before anything is built.
 //!
-//! A [`Plan`] is inert: it can be compared, printed and tested without running anything. Strategies stand in one ordered
-//! list, best first, the reference last; each says why it declines.
+//! A [`Plan`] is inert. It can be compared, printed and tested without a run. The planner asks
+//! every strategy for its decision and takes the one with the lowest estimated cost. The order of
+//! the strategies breaks ties, and the reference is last. A strategy that declines gives its
+//! reason.
 
 use crate::algorithm::{Decision, Query, Strategy};
 use crate::element::{ELEMENT_TYPES, compute_bytes};
@@ -15,72 +17,78 @@ use std::fmt;
 use std::path::PathBuf;
 use tract_core::internal::*;
 
-/// The limit where [`PlanOptions::memory_limit`] is open: 16 GiB.
+/// The memory limit if [`PlanOptions::memory_limit`] is not set: 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
 
-/// What may be forced on the planner.
+/// The choices that can be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PlanOptions {
-    /// Only this strategy (planning fails where it declines).
+    /// The only strategy to consider. Planning fails if it declines.
     pub strategy: Option<Strategy>,
-    /// Only this instruction set (planning fails where the CPU lacks it).
+    /// The only instruction set to consider. Planning fails if the CPU lacks it.
     pub isa: Option<Isa>,
-    /// Plan for this machine instead of the one that the program runs on. Its instruction set need not be this CPU's;
-    /// a plan for one that this CPU lacks can be looked at, and not run.
+    /// The machine to plan for, instead of the one that the program runs on.
+    ///
+    /// Its instruction set need not be one of this CPU. A plan for a missing instruction set can be
+    /// inspected but not run.
     pub machine: Option<Machine>,
-    /// A [variant](Plan::variant) that is not considered, so that it can be measured what it is worth.
+    /// A [variant](Plan::variant) that is not considered, so that its benefit can be measured.
     #[doc(hidden)]
     pub left_out: Option<&'static str>,
-    /// Only strategies that read a filter already packed like this.
+    /// The layout of an already packed filter. Only strategies that read this layout are
+    /// considered.
     pub layout: Option<FilterLayout>,
-    /// How the strategy is chosen where none is forced: by estimates if unset.
+    /// The way to choose the strategy if none is forced. By estimates if not set.
     pub tuning: Option<Tuning>,
-    /// The file that measured choices are read from and written to. Without one they last as long as the process.
+    /// The file that measured choices are read from and written to. Without a file they last as
+    /// long as the process.
     pub tuning_file: Option<PathBuf>,
-    /// Most bytes of an output, and most bytes of working memory that a thread takes to compute one. A larger output is an
-    /// error; a strategy that needs more declines. Integers of other types than `i64` are copied to it and back, which
-    /// counts as working memory.
+    /// The most bytes of an output, and of the working memory per thread.
+    ///
+    /// A larger output is an error. A strategy that needs more working memory declines. Integers of
+    /// other types than `i64` are converted to it and back, and these copies count as working
+    /// memory.
     pub memory_limit: Option<usize>,
 }
 
 impl PlanOptions {
-    /// The same, with only this strategy, or with any.
+    /// Returns the same options with only this strategy, or with any.
     pub fn with_strategy(self, strategy: impl Into<Option<Strategy>>) -> PlanOptions {
         PlanOptions { strategy: strategy.into(), ..self }
     }
 
-    /// The same, with only this instruction set, or with the machine's best.
+    /// Returns the same options with only this instruction set, or with the machine's best.
     pub fn with_isa(self, isa: impl Into<Option<Isa>>) -> PlanOptions {
         PlanOptions { isa: isa.into(), ..self }
     }
 
-    /// The same, for another machine, or for the one that the program runs on.
+    /// Returns the same options for another machine, or for the one that the program runs on.
     pub fn with_machine(self, machine: impl Into<Option<Machine>>) -> PlanOptions {
         PlanOptions { machine: machine.into(), ..self }
     }
 
-    /// The same, with only strategies that read a filter packed like this, or with any.
+    /// Returns the same options for a filter in this layout, or in any.
     pub fn with_layout(self, layout: impl Into<Option<FilterLayout>>) -> PlanOptions {
         PlanOptions { layout: layout.into(), ..self }
     }
 
-    /// The same, with another limit to the bytes of an output and of working memory, or with 16 GiB.
+    /// Returns the same options with another memory limit, or with 16 GiB.
     pub fn with_memory_limit(self, bytes: impl Into<Option<usize>>) -> PlanOptions {
         PlanOptions { memory_limit: bytes.into(), ..self }
     }
 
-    /// The same, with a way to choose strategies, or with estimates.
+    /// Returns the same options with a way to choose strategies, or with estimates.
     pub fn with_tuning(self, tuning: impl Into<Option<Tuning>>) -> PlanOptions {
         PlanOptions { tuning: tuning.into(), ..self }
     }
 
-    /// The same, with a file for measured choices, or without one.
+    /// Returns the same options with a file for measured choices, or without one.
     pub fn with_tuning_file(self, path: impl Into<Option<PathBuf>>) -> PlanOptions {
         PlanOptions { tuning_file: path.into(), ..self }
     }
 
-    /// The limit that is given, or the default one.
+    /// Returns the given limit, or the default one.
     pub(crate) fn limit(&self) -> MemoryLimit {
         MemoryLimit(self.memory_limit.unwrap_or(DEFAULT_MEMORY_LIMIT))
     }
@@ -90,7 +98,7 @@ impl PlanOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Tuning {
-    /// By the estimates: the same plan in every process on one kind of machine.
+    /// By estimates. Every process on the same kind of machine makes the same plan.
     #[default]
     Estimated,
     /// By timing the cheapest candidates on this machine, when a shape is first planned.
@@ -100,7 +108,7 @@ pub enum Tuning {
 impl Tuning {
     const ALL: [Tuning; 2] = [Tuning::Estimated, Tuning::Measured];
 
-    /// The name, as the knob `TRACT_DECONV_TUNING` has it.
+    /// Returns the name, as in the knob `TRACT_DECONV_TUNING`.
     pub fn name(self) -> &'static str {
         match self {
             Tuning::Estimated => "estimated",
@@ -108,10 +116,9 @@ impl Tuning {
         }
     }
 
-    /// The way to choose of a name.
+    /// Returns the way to choose with this name.
     ///
-    /// # Errors
-    /// An unknown name; the message lists the known ones.
+    /// # Errors The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Tuning> {
         Tuning::ALL.into_iter().find(|tuning| tuning.name() == name).with_context(|| {
             let known = Tuning::ALL.map(Tuning::name).join(", ");
@@ -120,12 +127,12 @@ impl Tuning {
     }
 }
 
-/// Most bytes of an output, and most bytes of working memory.
+/// The most bytes of an output, and of working memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemoryLimit(usize);
 
 impl MemoryLimit {
-    /// Refuses an output above the limit.
+    /// Checks that an output is within the limit.
     pub fn check_output(self, shape: &[usize], datum_type: DatumType) -> TractResult<()> {
         let limit = self.0;
         let bytes = shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim));
@@ -133,7 +140,7 @@ impl MemoryLimit {
         Ok(())
     }
 
-    /// Refuses working memory above the limit.
+    /// Checks that working memory is within the limit.
     pub fn check_working(self, bytes: usize) -> TractResult<()> {
         ensure!(
             bytes <= self.0,
@@ -144,21 +151,22 @@ impl MemoryLimit {
     }
 }
 
-/// Bytes of the operands and the output of a problem as they are computed, where that is not in their own type.
+/// Returns the bytes of the converted operands and output of a problem. Zero if they are computed
+/// in their own type.
 pub(crate) fn converted_bytes(problem: &Problem, datum_type: DatumType) -> usize {
     let computed_as = integers::computed_as(datum_type);
     if computed_as == datum_type {
         return 0;
     }
     let elements = [problem.input_shape(), problem.output_shape()].map(|shape| shape.iter().product::<usize>());
-    // no overflow: a problem's tensors are bounded
+    // This can't overflow, as a problem's tensors are bounded.
     (elements[0] + elements[1] + problem.group * problem.group_out).saturating_mul(computed_as.size_of())
 }
 
-/// The times by which a strategy was chosen, fastest first.
+/// The times that decided on a strategy, fastest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Nanoseconds of a run of each candidate.
+    /// Nanoseconds per run of each candidate.
     pub times: Vec<(Strategy, u64)>,
 }
 
@@ -169,9 +177,9 @@ impl fmt::Display for Measured {
     }
 }
 
-/// What will run for one input shape.
+/// The decisions for one input shape.
 ///
-/// Kernels rely on what a plan holds, so nothing of it can be changed after planning:
+/// Kernels rely on them, so they can't be changed after planning:
 ///
 /// ```compile_fail,E0616
 /// # use tract_core::internal::*;
@@ -186,24 +194,27 @@ impl fmt::Display for Measured {
 pub struct Plan {
     spec: DeconvSpec,
     problem: Problem,
-    /// What the strategies but for the reference compute: see [`Problem::folded`].
+    /// The problem that all strategies except the reference compute: see [`Problem::folded`].
     folded: Problem,
     datum_type: DatumType,
     decision: Decision,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
-    /// The times of the candidates, where the strategy was chosen by them.
+    /// The times of the candidates, if they decided on the strategy.
     measured: Option<Measured>,
-    /// Keeps the blocks of outputs.
+    /// Keeps the memory blocks of outputs.
     pool: PoolUser,
 }
 
 impl Plan {
-    /// Plans a spec for a concrete input shape. `requested` is the value of the run-time output shape, where there is one.
+    /// Plans a spec for a concrete input shape. `requested` is the value of the run-time output
+    /// shape, if the spec has one.
     ///
     /// # Errors
-    /// What [`DeconvSpec::validate`] and [`DeconvSpec::problem`] refuse, an output above the memory limit, an unsupported
-    /// element type, or a forced strategy that declines.
+    /// - [`DeconvSpec::validate`] or [`DeconvSpec::problem`] fails.
+    /// - The output is above the memory limit.
+    /// - The element type is not supported.
+    /// - A forced strategy declines.
     pub fn new(
         spec: &DeconvSpec,
         input: &[usize],
@@ -211,14 +222,15 @@ impl Plan {
         datum_type: DatumType,
         options: &PlanOptions,
     ) -> TractResult<Plan> {
-        // a spec can be edited after it was validated
+        // A spec can be edited after it was validated.
         spec.validate()?;
         let problem = spec.problem(input, requested)?;
         let folded = problem.folded();
         Plan::choose(spec, problem, folded, datum_type, options)
     }
 
-    /// The best of the strategies that take a problem, `folded` as it may be.
+    /// Chooses the best strategy that accepts a problem. `folded` is the same problem, folded where
+    /// possible.
     fn choose(
         spec: &DeconvSpec,
         problem: Problem,
@@ -233,7 +245,7 @@ impl Plan {
         let limit = options.limit();
         limit.check_output(&problem.output_shape(), datum_type)?;
         let converted = converted_bytes(&problem, datum_type);
-        // what the strategies take that only the limit keeps from running
+        // The smallest working memory among the strategies that only the limit rules out.
         let mut least: Option<(usize, Strategy)> = None;
         let computed_as = integers::computed_as(datum_type);
         let (isa, machine) = match options.machine {
@@ -308,89 +320,93 @@ impl Plan {
         bail!("strategy: none is left, {}", reasons.join("; "))
     }
 
-    /// What is computed.
+    /// Returns the spec.
     pub fn spec(&self) -> &DeconvSpec {
         &self.spec
     }
 
-    /// The spec, resolved for the input's shape.
+    /// Returns the spec, resolved for the input's shape.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// What the strategies but for the reference compute: see [`Problem::folded`].
+    /// Returns the problem that all strategies except the reference compute: see
+    /// [`Problem::folded`].
     pub fn folded(&self) -> &Problem {
         &self.folded
     }
 
-    /// Element type of input, filter, bias and output.
+    /// Returns the element type of input, filter, bias and output.
     pub fn datum_type(&self) -> DatumType {
         self.datum_type
     }
 
-    /// The instruction set of its kernels.
+    /// Returns the instruction set of the kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The estimated cost in vector multiply-adds, where the strategy competes with others.
+    /// Returns the estimated cost in vector multiply-adds. None for the reference.
     pub fn cost(&self) -> Option<u64> {
         self.decision.cost()
     }
 
-    /// Which variant of the strategy it is; empty where there is one only.
+    /// Returns the variant of the strategy. Empty if there is only one.
     #[doc(hidden)]
     pub fn variant(&self) -> &'static str {
         self.decision.variant()
     }
 
-    /// The strategies that were considered before or beside the chosen one, and why each declined.
+    /// Returns the other strategies that were considered, each with the reason why it declined.
     pub fn declined(&self) -> &[(Strategy, String)] {
         &self.declined
     }
 
-    /// Bytes that a run takes on one thread besides operands and output. Integers that are converted count, with their
-    /// output.
+    /// Returns the bytes of working memory per thread of a run, without operands and output.
+    ///
+    /// If integers are converted, the converted operands and output count.
     pub fn working_bytes(&self) -> usize {
         let computed_as = integers::computed_as(self.datum_type);
         let converted = converted_bytes(&self.problem, self.datum_type);
         self.decision.working_bytes(&self.folded, compute_bytes(computed_as)).saturating_add(converted)
     }
 
-    /// The chosen strategy with everything it decided.
+    /// Returns the chosen strategy with all of its parameters.
     pub(crate) fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// The chosen strategy.
+    /// Returns the chosen strategy.
     pub fn strategy(&self) -> Strategy {
         self.decision.strategy()
     }
 
-    /// The times of the candidates, where the strategy was chosen by them.
+    /// Returns the times of the candidates, if they decided on the strategy.
     pub fn measured(&self) -> Option<&Measured> {
         self.measured.as_ref()
     }
 
-    /// The same plan, chosen by times.
+    /// Returns the same plan, chosen by times.
     pub(crate) fn chosen_by(self, measured: Measured) -> Plan {
         Plan { measured: Some(measured), ..self }
     }
 
-    /// What runs, then a line for each strategy that was considered and why it declined.
+    /// Describes the plan in a line, then each strategy that declined and its reason.
     pub fn explain(&self) -> String {
         let declined = self.declined.iter().map(|(strategy, reason)| format!("\n  {strategy}: {reason}"));
         std::iter::once(self.to_string()).chain(declined).collect()
     }
 
-    /// The layout that the filter must be packed in.
+    /// Returns the layout that the filter must be packed in.
     pub fn filter_layout(&self) -> FilterLayout {
         self.decision.filter_layout()
     }
 
-    /// The layout to pack a constant filter in when the input's shape is not known whole: plans made with it in
-    /// [`PlanOptions::layout`] exist for every shape that is not empty. `input` are the dimensions as far as they are known;
-    /// the others are planned for as one image of a moderate size.
+    /// Returns the layout for a constant filter if the input's shape is not fully known.
+    ///
+    /// Plans with this layout in [`PlanOptions::layout`] exist for every shape that is not empty.
+    /// `input` has the known dimensions. The planner assumes one image of a moderate size for the
+    /// others.
     pub fn shape_free_layout(
         spec: &DeconvSpec,
         input: &[TDim],
@@ -413,7 +429,8 @@ impl Plan {
                 None => typical,
             })
             .collect();
-        // gemv is for single positions only, which the spatial axes are only known to be where they are all one
+        // Gemv is only for single positions. The spatial axes are known to be single only if all of
+        // them are one.
         let single = input[x..x + spec.rank()].iter().all(|dim| dim.as_i64() == Some(1));
         let requested: Option<TVec<i64>> = match &spec.padding {
             Padding::OutputShape { shape: requested, .. } if requested.dims().iter().any(|d| d.as_i64().is_none()) => {
@@ -423,7 +440,8 @@ impl Plan {
         };
         let problem = spec.validate().and_then(|()| spec.problem(&shape, requested.as_deref()));
         let chosen = problem.and_then(|problem| {
-            // for another requested shape, an axis along which nothing moves here may have padding, and be left unfolded
+            // With another requested shape, an axis that folds here may have padding, and then does
+            // not fold.
             let folds = !matches!(spec.padding, Padding::OutputShape { .. });
             let folded = if folds { problem.folded() } else { problem.clone() };
             Plan::choose(spec, problem, folded, datum_type, options)

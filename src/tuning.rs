@@ -1,8 +1,9 @@
-//! Measured planning, where it is asked for: the cheapest candidates of a layer are timed, and the fastest is kept.
+//! Measured planning: the cheapest candidates of a layer are timed, and the fastest is chosen.
 //!
-//! A choice lasts as long as the process. Where there is a file, choices are read from it and appended to it, so that later
-//! processes make the same plans without measuring. A line of the file is a layer, a tab, and the times of its candidates,
-//! fastest first. Lines for other machines, instruction sets and numbers of threads stand beside each other.
+//! A choice lasts as long as the process. With a tuning file, choices are also read from it and
+//! appended to it, so that later processes make the same plans without measuring. A line of the
+//! file has the layer, a tab, and the times of its candidates, fastest first. A file may have lines
+//! for several machines, instruction sets and numbers of threads.
 
 use crate::algorithm::Strategy;
 use crate::estimate::machine::Machine;
@@ -20,20 +21,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
 
-/// Candidates that are timed, at most.
+/// The most candidates that are timed.
 const CANDIDATES: usize = 3;
 
-/// Candidates whose estimate is more than this many times the lowest are not timed.
+/// Candidates with an estimate of more than this many times the lowest are not timed.
 const HOPELESS: u64 = 4;
 
-/// Runs of each candidate, at least and at most, and the time after which none is begun.
+/// The fewest and the most runs of each candidate, and the time after which no run is begun.
 const RUNS: std::ops::Range<usize> = 2..20;
 const TIME: Duration = Duration::from_millis(20);
 
-/// Choices that a process remembers. Beyond them each plan is measured anew.
+/// The most choices that a process remembers. Further plans are measured each time.
 const MOST_CHOICES: usize = 1 << 14;
 
-/// Bytes of a file that are read, at most.
+/// The most bytes that are read from a file.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// The choices of this process.
@@ -41,18 +42,19 @@ static CHOICES: Mutex<Option<Choices>> = Mutex::new(None);
 
 #[derive(Default)]
 struct Choices {
-    /// By layer, as the lines of a file have it.
+    /// By layer, in the form of the file's lines.
     measured: HashMap<String, Measured>,
     /// The files that were read.
     read: Vec<PathBuf>,
 }
 
-/// Plans a spec as [`Plan::new`] does, which the arguments are those of, by times where the options ask for it.
+/// Plans a spec as [`Plan::new`] does with the same arguments, or by times if the options request
+/// it.
 ///
-/// A candidate that can't be timed, for want of memory for example, is left out. Where that leaves none, the estimate decides.
+/// A candidate that can't be timed is left out, for example if memory is short. If none is left,
+/// the estimates decide.
 ///
-/// # Errors
-/// As [`Plan::new`].
+/// # Errors As [`Plan::new`].
 pub(crate) fn plan(
     spec: &DeconvSpec,
     input: &[usize],
@@ -90,7 +92,7 @@ pub(crate) fn plan(
     Ok(chosen.chosen_by(measured))
 }
 
-/// What a choice depends on, on one line and without tabs.
+/// Everything that a choice depends on, in one line without tabs.
 fn key(plan: &Plan, options: &PlanOptions) -> String {
     let (spec, problem) = (plan.spec(), plan.problem());
     let machine = options.machine.unwrap_or_else(|| Machine::with_isa(plan.isa()));
@@ -113,7 +115,7 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
     )
 }
 
-/// Times each candidate that can be run, in turns. None where there is none.
+/// Times all candidates that can be run, in turns. None if there are none.
 fn measure(candidates: &[Plan]) -> Option<Measured> {
     let first = candidates.first()?;
     let operands = operands(first).map_err(|error| log::warn!("tuning: {error:#}")).ok()?;
@@ -121,7 +123,7 @@ fn measure(candidates: &[Plan]) -> Option<Measured> {
     for plan in candidates {
         let ready = PackedFilter::pack(plan.spec(), &plan.filter_layout(), &operands.1).and_then(|filter| {
             let layer = Layer::new(plan.clone());
-            // builds what runs read, and warms caches
+            // This run builds the tables and warms the caches.
             layer.run(&operands.0, &filter, None)?;
             Ok((layer, filter))
         });
@@ -148,7 +150,8 @@ fn measure(candidates: &[Plan]) -> Option<Measured> {
     (!times.is_empty()).then_some(Measured { times })
 }
 
-/// An input and a filter of moderate numbers. Their values do not change how long an algorithm takes.
+/// Returns an input and a filter with moderate values. The time of an algorithm does not depend on
+/// the values.
 fn operands(plan: &Plan) -> TractResult<(Tensor, Arc<Tensor>)> {
     let tensor = |what: &str, shape: &[usize]| -> TractResult<Tensor> {
         let mut tensor = zero_tensor::<f32>(what, shape)?;
@@ -166,7 +169,7 @@ fn choices() -> MutexGuard<'static, Option<Choices>> {
     CHOICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The choice for a layer, if the process knows it or the file does. A file is read once a process.
+/// Returns the choice for a layer, if the process or the file has it. A process reads a file once.
 fn remembered(key: &str, file: Option<&Path>) -> Option<Measured> {
     let mut choices = choices();
     let choices = choices.get_or_insert_default();
@@ -193,7 +196,7 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// A line of a file. None where this version did not write it.
+/// Parses a line of a file. None if this version did not write it.
 fn parsed(line: &str) -> Option<(&str, Measured)> {
     let (key, times) = line.split_once('\t')?;
     let time = |word: &str| {
@@ -213,7 +216,7 @@ fn written(key: &str, measured: &Measured) -> String {
 fn remember(key: String, measured: &Measured, file: Option<&Path>) {
     if let Some(path) = file {
         let line = written(&key, measured);
-        // one write, so that lines of several processes do not mix
+        // A single write, so that lines of several processes do not mix.
         let appended =
             OpenOptions::new().append(true).create(true).open(path).and_then(|mut f| f.write_all(line.as_bytes()));
         if let Err(error) = appended {
@@ -246,7 +249,7 @@ mod tests {
         assert_eq!(measured.times[0].0, plan.strategy());
         assert!(measured.times.is_sorted_by_key(|time| time.1));
         assert!(plan.to_string().contains("measured: "), "{plan}");
-        // the same times, and not others
+        // The second plan uses the same times and does not measure again.
         let again = super::plan(&spec, &shape, None, f32::datum_type(), &tuned)?;
         assert_eq!(again, plan);
         Ok(())
@@ -271,7 +274,7 @@ mod tests {
     fn a_file_decides_and_is_written() -> TractResult<()> {
         let folder = tempfile::tempdir()?;
         let (spec, shape) = spec_2d(48, 24, 3);
-        // a choice that no estimate makes
+        // The estimates do not make this choice.
         let path = folder.path().join("given");
         let estimated = Plan::new(&spec, &shape, None, f32::datum_type(), &PlanOptions::default())?;
         let other = Strategy::ALL.iter().copied().find(|strategy| {

@@ -241,7 +241,7 @@ fn explain_names_strategy_instruction_set_and_reasons() -> TractResult<()> {
     for word in [
         "direct_channels",
         "portable",
-        "depthwise_rows: 512 input channels a group, not one",
+        "depthwise_rows: 512 input channels per group, not one",
         "gemv: more than one input position",
     ] {
         assert!(text.contains(word), "{word} in: {text}");
@@ -255,7 +255,7 @@ fn what_is_forced_is_what_runs_or_fails() -> TractResult<()> {
     let forced = |strategy| vectors().with_strategy(strategy);
     assert_eq!(plan(&spec, [9, 9], &forced(Strategy::Reference))?.strategy(), Strategy::Reference);
     let error = plan(&spec, [9, 9], &forced(Strategy::DepthwiseRows)).unwrap_err().to_string();
-    assert!(error.contains("16 input channels a group, not one"), "{error}");
+    assert!(error.contains("16 input channels per group, not one"), "{error}");
     assert!(Strategy::from_name("fastest").unwrap_err().to_string().contains("strategy=fastest"));
     Ok(())
 }

@@ -7,8 +7,8 @@ use tract_deconv::rewrite::Replace;
 use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
     Activation, BetweenLayers, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat, GroupedDeconv,
-    Layer, LeftToTract, Machine, OptGroupedDeconv, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step,
-    Strategy,
+    Layer, LeftToTract, Machine, Measured, OptGroupedDeconv, Options, OutputShape, Padding, Pass, Plan, PlanOptions,
+    Side, Step, Strategy, Tuning,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
 

@@ -1,8 +1,14 @@
-//! Each phase as a small dense convolution over the shared grid, in products of matrices: positions × input channels by input channels × output channels.
+//! Each phase as a small dense convolution over the shared grid, in matrix products: positions ×
+//! input channels by input channels × output channels.
 //!
-//! Per block the input is copied into cells of input channels, in the [`parts`](crate::kernel::MatrixKernels) that tile registers multiply, so that every tap
-//! is one constant offset; accumulator blocks of sums are stored as those of [`direct_channels`](crate::algorithm::direct_channels) are. Blocks with numbers that have no such parts (infinite, not a number, or all of
-//! them at the ends of f32's range) are summed by the vectors of that strategy, and so is everything under a filter that has such numbers.
+//! The input of a block is copied into pixels of input channels and split into the
+//! [limbs](crate::kernel::MatrixKernels) that tile registers multiply. Every tap then is a constant
+//! offset. Accumulator blocks are stored as in
+//! [`direct_channels`](crate::algorithm::direct_channels).
+//!
+//! Limbs are not exact for some numbers: infinities, NaN, and those at the ends of f32's range.
+//! Blocks of such numbers are summed by the vector kernels of `direct_channels`. So is every block
+//! if the filter has such numbers.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_positions::part_of_chain;
@@ -27,37 +33,41 @@ use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Output channels of a panel: two tile registers.
+/// Output channels per panel: two tile registers.
 const WIDTH: usize = 2 * SIDE;
 
-/// Steps (blocks of input channels under a tap) of one pass, at most: sums stay in tile registers as long. More were no faster, and chains would be longer.
+/// The most steps per pass. A step is a block of input channels under one tap. Sums stay in tile
+/// registers during a pass. More steps are no faster and make longer chains.
 const STEPS: usize = 40;
 
-/// Positions of a block up to which filters are kept in parts: making those anew for each accumulator block took 1.1 to 1.4 times as long on 49 and 64 positions, 1.05 on 196,
-/// 1.0 to 1.05 above.
+/// The number of positions of a block up to which filters are kept in limbs. With few positions, it
+/// takes long to split the weights again for each accumulator block.
 const FEW_POSITIONS: usize = 256;
 
-/// The share of L2 that an accumulator block's sums take.
+/// The divisor of L2 for the sums of an accumulator block.
 const SHARE_OF_SUMS: usize = 16;
 
-/// Positions that are transposed at once on their way into parts: they stay in L1.
-const POSITIONS_BY_WAY: usize = 64;
+/// Positions that are transposed together before they are split into limbs. They stay in L1.
+const TRANSPOSED_POSITIONS: usize = 64;
 
-/// Bytes of channels-last cells that are read where they are at once, once for each block of channels: they stay in L1.
+/// Bytes of channels-last pixels that are split together, in one pass per block of channels. They
+/// stay in L1.
 const BYTES_IN_PLACE: usize = 1 << 15;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amx {
-    /// Blocks and panels, which have 32 output channels but for the last.
+    /// Blocks and panels. Panels have 32 output channels, except the last one.
     pub blocked: Blocked,
-    /// Whether the filter is kept in parts, which take half as many bytes again, or parts are made of a pass' weights for each accumulator block.
-    pub parted: bool,
-    /// Input channels, of which a filter that is not in parts has all in one chunk.
+    /// Whether the filter is kept in limbs, which take one and a half times as many bytes.
+    /// Otherwise the weights of a pass are split for each accumulator block.
+    pub in_limbs: bool,
+    /// Input channels. A filter that is not kept in limbs has all of them in one chunk.
     pub chunk: usize,
-    /// Whether runs of positions end where grid rows end, or run over the padding between rows.
+    /// Whether runs of positions end at the end of each grid row. Otherwise they run over the
+    /// padding between rows.
     pub by_row: bool,
-    /// Positions whose sums are made and stored together.
+    /// Positions per accumulator block.
     pub acc_block: usize,
 }
 
@@ -74,10 +84,10 @@ impl Algorithm for Amx {
             return Err(format!("{isa} has no tile registers"));
         }
         if !matches!(datum_type, DatumType::F32 | DatumType::F16) {
-            return Err(format!("tile registers have no sums in the type that those of {datum_type:?} are made in"));
+            return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
         }
         let axes = query.axes()?;
-        let parted = match layout {
+        let in_limbs = match layout {
             None => None,
             Some(FilterLayout::Parts { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
                 Some(true)
@@ -89,9 +99,10 @@ impl Algorithm for Amx {
             }
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
-        let plans = [false, true].map(|apart| Amx::with_input_tiles(problem, axes.clone(), machine, parted, apart));
-        let [together, apart] = plans;
-        Ok(if apart.blocked.cost < together.blocked.cost { apart } else { together })
+        let plans = [false, true]
+            .map(|copy_per_shift| Amx::with_input_tiles(problem, axes.clone(), machine, in_limbs, copy_per_shift));
+        let [together, copy_per_shift] = plans;
+        Ok(if copy_per_shift.blocked.cost < together.blocked.cost { copy_per_shift } else { together })
     }
 
     fn cost(&self) -> Option<u64> {
@@ -100,29 +111,30 @@ impl Algorithm for Amx {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let input_tiles = self.blocked.input_tiles();
-        // where vectors make the sums: whole cells, the planes that they are made of, and a phase's weights
-        let cells = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        // The buffers of the vector kernels: whole pixels, the planes that they are transposed
+        // from, and the weights of a phase.
+        let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
         let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
-        let of_parts =
+        let of_limbs =
             input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
-        let parts = of_parts.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
-        let staging = 2 * POSITIONS_BY_WAY * DEPTH * element;
+        let limbs = of_limbs.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
+        let staging = 2 * TRANSPOSED_POSITIONS * DEPTH * element;
         let shared = self.blocked.working_bytes(problem, self.acc_block, element);
-        [cells, weights, parts, staging, shared].into_iter().fold(0, usize::saturating_add)
+        [pixels, weights, limbs, staging, shared].into_iter().fold(0, usize::saturating_add)
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        match self.parted {
+        match self.in_limbs {
             true => FilterLayout::Parts { width: WIDTH, tail_width: self.blocked.tail_width },
             false => FilterLayout::Chunks { width: WIDTH, tail_width: self.blocked.tail_width, chunk: self.chunk },
         }
     }
 
     fn explain(&self) -> String {
-        let runs = if self.by_row { "rows" } else { "blocks" };
+        let runs = if self.by_row { "within rows" } else { "across rows" };
         format!(
-            "each number in three parts of 8 bits, by {runs}, blocks of {}x{} positions",
+            "each number in three limbs of 8 bits, runs {runs}, blocks of {}x{} positions",
             self.blocked.rows, self.blocked.columns
         )
     }
@@ -151,7 +163,7 @@ impl Algorithm for Amx {
 }
 
 impl Amx {
-    /// How accumulator blocks are parted.
+    /// The split of blocks into accumulator blocks.
     fn shape(&self) -> AccumulatorShape {
         AccumulatorShape {
             width: WIDTH,
@@ -163,13 +175,19 @@ impl Amx {
         }
     }
 
-    /// Decides, but for how rows are laid out.
-    fn with_input_tiles(problem: &Problem, axes: Axes, machine: &Machine, parted: Option<bool>, apart: bool) -> Amx {
+    /// Decides on everything except the layout of the input tiles.
+    fn with_input_tiles(
+        problem: &Problem,
+        axes: Axes,
+        machine: &Machine,
+        in_limbs: Option<bool>,
+        copy_per_shift: bool,
+    ) -> Amx {
         let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
-        // of L2, a block's parts take at most half
+        // The limbs of a block's input take at most half of L2.
         let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
-        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, apart, budget), apart, false);
+        let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -193,8 +211,8 @@ impl Amx {
         let copied = (cost::SPLIT * blocks.input_tiles.channel_stride + transposed) * blocks_of_channels * 2;
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
-        let parted = parted.unwrap_or(flat <= FEW_POSITIONS);
-        let per_side = if parted { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
+        let in_limbs = in_limbs.unwrap_or(flat <= FEW_POSITIONS);
+        let per_side = if in_limbs { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
         let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
         let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
         let streamed = (per_side + again).times(&[steps, sides]);
@@ -205,18 +223,18 @@ impl Amx {
                 tail_width: tail_width(problem),
                 rows: blocks.rows,
                 columns: blocks.columns,
-                copy_per_shift: apart,
+                copy_per_shift,
                 cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
                 axes,
             },
-            parted,
+            in_limbs,
             chunk: problem.group_in,
             by_row: rows < whole,
             acc_block,
         }
     }
 
-    /// (Channel, tap) pairs of the phase that has most.
+    /// The (channel, tap) pairs of the phase with the most taps.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
         let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         self.blocked.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
@@ -225,37 +243,37 @@ impl Amx {
 
 /// Output channels of the last panel.
 fn tail_width(problem: &Problem) -> usize {
-    // as it is for the rest of the channels, with one tile register or two
+    // The last panel has one tile register or two.
     match problem.group_out % WIDTH {
         1..=SIDE => SIDE,
         _ => WIDTH,
     }
 }
 
-/// The filter's elements.
+/// The elements of the filter.
 #[derive(Clone, Copy)]
 enum Weights<'a, T> {
-    /// In parts that can be multiplied.
-    Parted(&'a [u16]),
+    /// Limbs, ready to be multiplied.
+    Limbs(&'a [u16]),
     Whole(&'a [T]),
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     matrix: &'static MatrixKernels<E::Compute>,
-    /// Offsets count cells, weights count taps.
+    /// The taps. Offsets count pixels, weights count taps.
     taps: &'a TapTable,
     /// Blocks of input channels.
     blocks: usize,
     panels: Vec<PanelPlace>,
-    /// Of the panels of a group.
+    /// Output channels of a group, padded to panels.
     padded: usize,
     weights: Weights<'a, E::Compute>,
-    /// Whether tile registers can multiply them.
+    /// Whether tile registers can multiply the weights.
     regular: bool,
-    /// Padded to panel widths, per group.
+    /// The bias of each group, padded to panel widths.
     bias: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
@@ -286,7 +304,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels,
             padded,
             weights: match filter.parts() {
-                Some(parts) => Weights::Parted(parts),
+                Some(limbs) => Weights::Limbs(limbs),
                 None => Weights::Whole(filter.data()?),
             },
             regular: filter.is_regular(),
@@ -306,35 +324,38 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch = self.taps.input_tiles.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
-        let part = if self.regular { self.fill_parts(task, g, copy_plan, scratch)? } else { None };
-        let Scratch { tile, ragged, parts, weights, block, row, .. } = scratch;
-        if let Some(part) = part {
-            let data = parts.of(PARTS * part * self.blocks)?;
+        let limb = if self.regular { self.fill_limbs(task, g, copy_plan, scratch)? } else { None };
+        let Scratch { tile, ragged, parts: limbs, weights, block, row, .. } = scratch;
+        if let Some(limb) = limb {
+            let data = limbs.of(PARTS * limb * self.blocks)?;
             let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;
             let mut steps = vec![];
             return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
-                self.multiply(g, &of, (data, part), (weights, &mut steps), sums);
+                self.multiply(g, &of, (data, limb), (weights, &mut steps), sums);
                 Ok(())
             });
         }
         let first = self.input.first(task, g);
-        let cell = match self.problem.data_format {
+        let pixel = match self.problem.data_format {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
-        let data = block.of(cell * self.taps.input_tiles.channel_stride)?;
+        let data = block.of(pixel * self.taps.input_tiles.channel_stride)?;
         let tiles = (self.kernels, &self.taps.input_tiles);
-        self.input.fill_pixels(tiles, copy_plan, first, (&mut *data, cell), (ragged, tile))?;
+        self.input.fill_pixels(tiles, copy_plan, first, (&mut *data, pixel), (ragged, tile))?;
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
-            of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, cell), &mut sums[run.at..]));
+            of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, pixel), &mut sums[run.at..]));
             Ok(())
         })
     }
 
-    /// Copies what a task reads of a group into parts: of each block of channels all cells' high parts, then the middle and the low ones, the number of elements returned from
-    /// one to the next. None where the numbers are not regular.
-    fn fill_parts(
+    /// Splits the part of a group that a task reads into limbs.
+    ///
+    /// Per block of channels, the result holds the high limbs of all pixels, then the middle ones,
+    /// then the low ones. Returns the number of elements from a pixel's limb to its next limb, or
+    /// None if the numbers are not regular.
+    fn fill_limbs(
         &self,
         task: &Task<E>,
         g: usize,
@@ -344,36 +365,37 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (problem, kernels) = (self.problem, self.kernels);
         let GroupedInput { data: whole, channel: stride, spatial, .. } = &self.input;
         let first = self.input.first(task, g);
-        let part = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
-        let parts = scratch.parts.of(PARTS * part * self.blocks)?;
+        let limb = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
+        let limbs = scratch.parts.of(PARTS * limb * self.blocks)?;
         let input = E::as_compute(whole);
-        // channels-last cells can be read where they are
+        // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
         let at_once = match in_place && input.is_some() {
             true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
-            false => POSITIONS_BY_WAY,
+            false => TRANSPOSED_POSITIONS,
         };
         let segments = self.taps.input_tiles.segments(copy_plan, at_once);
-        let staging = scratch.ragged.of(POSITIONS_BY_WAY * DEPTH)?;
-        let wide = scratch.tile.of(POSITIONS_BY_WAY * DEPTH)?;
-        for to in parts.chunks_mut(part) {
-            segments.outside.iter().for_each(|cells| to[cells.start * DEPTH..cells.end * DEPTH].fill(0));
+        let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * DEPTH)?;
+        let wide = scratch.tile.of(TRANSPOSED_POSITIONS * DEPTH)?;
+        for to in limbs.chunks_mut(limb) {
+            segments.outside.iter().for_each(|pixels| to[pixels.start * DEPTH..pixels.end * DEPTH].fill(0));
         }
-        let places: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
-        // of a run of cells all channels are made while it is in L1, but planes are read in streams
-        let together = if in_place { 1 } else { places.len().max(1) };
+        let pairs: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
+        // All channels of a run of pixels are split while the run is in L1. Planes are read as
+        // streams instead.
+        let together = if in_place { 1 } else { pairs.len().max(1) };
         let mut most = 0;
         let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
-        for (places, (at, c)) in places.chunks(together).cartesian_product(blocks()) {
-            let to = &mut parts[at * PARTS * part..][..PARTS * part];
+        for (pairs, (at, c)) in pairs.chunks(together).cartesian_product(blocks()) {
+            let to = &mut limbs[at * PARTS * limb..][..PARTS * limb];
             let channels = DEPTH.min(problem.group_in - c);
-            for ((base, cells), (run, landed)) in places {
+            for ((base, pixels), (run, copied)) in pairs {
                 let at = first + base + c * stride + run.start * column;
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
                     (true, None) => {
-                        for (cell, to) in whole[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
-                            E::widen_slice(&cell[..channels], &mut to[..channels]);
+                        for (pixel, to) in whole[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
+                            E::widen_slice(&pixel[..channels], &mut to[..channels]);
                         }
                         (&*staging, DEPTH)
                     }
@@ -381,25 +403,25 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let (planes, step) = match input {
                             Some(input) => (&input[at..], *stride),
                             None => {
-                                for (c, to) in wide.chunks_mut(POSITIONS_BY_WAY).take(channels).enumerate() {
+                                for (c, to) in wide.chunks_mut(TRANSPOSED_POSITIONS).take(channels).enumerate() {
                                     let from = &whole[at + c * stride..][..run.len()];
                                     E::widen_slice(from, &mut to[..run.len()]);
                                 }
-                                (&*wide, POSITIONS_BY_WAY)
+                                (&*wide, TRANSPOSED_POSITIONS)
                             }
                         };
                         crate::layout::transposed(kernels, planes, step, (run.len(), channels), staging, DEPTH);
                         (&*staging, DEPTH)
                     }
                 };
-                for CopySegment { to: cell, from: position, step: every, count } in &segments.all[landed.clone()] {
-                    let to = &mut to[(cells + cell) * DEPTH..];
-                    let cells = (*count, channels);
-                    most = most.max(self.matrix.split(&from[position * step..], every * step, cells, to, part));
+                for CopySegment { to: pixel, from: position, step: every, count } in &segments.all[copied.clone()] {
+                    let to = &mut to[(pixels + pixel) * DEPTH..];
+                    let pixels = (*count, channels);
+                    most = most.max(self.matrix.split(&from[position * step..], every * step, pixels, to, limb));
                 }
             }
         }
-        Ok(is_regular(most).then_some(part))
+        Ok(is_regular(most).then_some(limb))
     }
 
     /// The bias of a panel.
@@ -407,13 +429,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
-    /// How many elements of a filter there are before those of a phase of a panel, for each element of an output channel under a tap.
+    /// Returns the offset of the weights of a phase of a panel, in units of the elements per output
+    /// channel and tap.
     fn before(&self, g: usize, of: &PhaseSums) -> usize {
         (g * self.padded + of.panel.first_channel) * self.taps.weights
             + self.taps.phases[of.phase].weights * of.panel.width
     }
 
-    /// The weights of a phase of a panel, `[tap][input channel][output channel]`, made of their parts where those are what there is.
+    /// Returns the weights of a phase of a panel, `[tap][input channel][output channel]`. If the
+    /// filter is kept in limbs, joins them.
     fn whole_weights<'w>(
         &'w self,
         g: usize,
@@ -424,11 +448,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let len = self.taps.phases[of.phase].taps.len() * of_tap;
         match self.weights {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
-            Weights::Parted(parts) => {
+            Weights::Limbs(limbs) => {
                 let joined = joined.of(len)?;
                 let of_channel = self.blocks * PARTS * DEPTH;
-                let parts = parts[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
-                for (from, to) in parts.zip(joined.chunks_mut(of_tap)) {
+                let limbs = limbs[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
+                for (from, to) in limbs.zip(joined.chunks_mut(of_tap)) {
                     self.matrix.join(from, of.panel.width / SIDE, to);
                 }
                 Ok(joined)
@@ -436,20 +460,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a phase, in products of parts.
+    /// Computes the sums of a phase in tile registers.
     fn multiply(
         &self,
         g: usize,
         of: &PhaseSums,
-        (data, part): (&[u16], usize),
-        (parted, steps): (&mut [u16], &mut Vec<MatrixStep>),
+        (data, limb): (&[u16], usize),
+        (split, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let sides = panel.width / SIDE;
         let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
         let mut start = Start::Bias(self.bias_of(g, panel));
-        // All taps of some channels, whose cells then stay in L1. Passes begin at the same channels and taps wherever a range does, for the same bits.
+        // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
+        // same channels and taps for every range, so that results are bitwise equal.
         let at_once = (STEPS / phase.taps.len().max(1)).max(1);
         for first in (0..self.blocks).step_by(at_once) {
             let blocks = first..(first + at_once).min(self.blocks);
@@ -458,21 +483,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let inside = |run: &Run| run.taps.start.max(pass.start)..run.taps.end.min(pass.end);
                 let read = of.runs.iter().map(inside).filter(|taps| !taps.is_empty());
                 let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
-                // parts of the weights, and the steps among them from a tap and a block to the next
+                // The limbs of the weights, the distances from a tap and from a block to the next
+                // in steps, and the first tap and block.
                 let (weights, (of_tap, of_block), from) = match self.weights {
-                    Weights::Parted(parts) => {
-                        let weights = &parts[self.before(g, of) * self.blocks * PARTS * DEPTH..];
+                    Weights::Limbs(limbs) => {
+                        let weights = &limbs[self.before(g, of) * self.blocks * PARTS * DEPTH..];
                         (weights, (self.blocks, 1), (0, 0))
                     }
                     Weights::Whole(weights) => {
                         let weights = &weights[self.before(g, of) * channels..];
-                        let places = blocks.clone().cartesian_product(read.clone());
-                        for ((block, tap), to) in places.zip(parted.chunks_mut(of_step)) {
+                        let pairs = blocks.clone().cartesian_product(read.clone());
+                        for ((block, tap), to) in pairs.zip(split.chunks_mut(of_step)) {
                             let c = block * DEPTH..channels.min((block + 1) * DEPTH);
                             let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
                             self.matrix.split_weights(&weights[begin..end], sides, to);
                         }
-                        (&*parted, (1, read.len()), (read.start, blocks.start))
+                        (&*split, (1, read.len()), (read.start, blocks.start))
                     }
                 };
                 for run in of.runs {
@@ -483,12 +509,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     steps.clear();
                     for block in blocks.clone() {
                         steps.extend(taps.clone().map(|tap| MatrixStep {
-                            offset: phase.taps[tap] * DEPTH + block * PARTS * part,
+                            offset: phase.taps[tap] * DEPTH + block * PARTS * limb,
                             weights: ((tap - from.0) * of_tap + (block - from.1) * of_block) * of_step,
                         }));
                     }
                     let base = run.positions.start * DEPTH;
-                    let source = PartSource { data, base, step: DEPTH, part, steps };
+                    let source = PartSource { data, base, step: DEPTH, part: limb, steps };
                     let sums = &mut sums[run.at..];
                     self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
                 }
@@ -497,13 +523,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a run, in vectors.
+    /// Computes the sums of a run with vector kernels.
     fn sum(
         &self,
         g: usize,
         of: &PhaseSums,
         run: &Run,
-        (weights, data, cell): (&[E::Compute], &[E::Compute], usize),
+        (weights, data, pixel): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
@@ -515,15 +541,15 @@ impl<'a, E: Element> Prepared<'a, E> {
             for from in (0..all).step_by(chunk) {
                 let channels = chunk.min(all - from);
                 let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
-                let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * cell);
+                let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * pixel);
                 let mut position = run.positions.start;
                 for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
                     while position + tile.positions() <= run.positions.end {
-                        let base = position * cell + from;
+                        let base = position * pixel + from;
                         let source =
                             Source { data, base, channel_stride: 1, channels, taps: offset.as_slice(), ahead: false };
                         let sums = &mut sums[(position - run.positions.start) * WIDTH..];
-                        tile.run(weights, &source, cell, start, sums, WIDTH);
+                        tile.run(weights, &source, pixel, start, sums, WIDTH);
                         position += tile.positions();
                     }
                 }

@@ -1,5 +1,7 @@
-//! What the algorithms share that sum accumulator blocks: a grid cut into blocks, output channels in panels, and an input that
-//! each task copies for itself.
+//! The common parts of the algorithms that use accumulator blocks.
+//!
+//! They split the grid into blocks and the output channels into panels. Each task copies its part
+//! of the input.
 
 use crate::element::Element;
 use crate::geometry::Axes;
@@ -11,18 +13,18 @@ use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_t
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
 
-/// How a layer is cut for one thread.
+/// The split of a layer for one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Output channels of a panel.
+    /// Output channels per panel.
     pub width: usize,
     /// Output channels of the last panel.
     pub tail_width: usize,
-    /// Grid rows of a block.
+    /// Grid rows per block.
     pub rows: usize,
-    /// Grid columns of a block.
+    /// Grid columns per block.
     pub columns: usize,
-    /// Whether each column shift has a copy of its own, so that rows have no gaps.
+    /// Whether the input tiles have one copy per column shift, so that their rows have no gaps.
     pub copy_per_shift: bool,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
@@ -36,23 +38,26 @@ impl Blocked {
         InputTiles::new(&self.axes, self.rows, self.columns, self.copy_per_shift)
     }
 
-    /// Bytes of the list of tasks, of an accumulator block of some positions, and of what stages its results.
+    /// Bytes of the task list, of an accumulator block of some positions, and of its staging
+    /// buffer.
     pub(crate) fn working_bytes(&self, problem: &Problem, positions: usize, element: usize) -> usize {
         let (y, x) = (self.axes.rows(), self.axes.columns());
-        // sums, and an index for each pixel; register tiles run over the end
+        // One sum and one index per pixel. Register tiles may overrun the last position.
         let sums = (positions + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.rows) * x.grid.div_ceil(self.columns);
         sums.saturating_add(STAGING_BYTES).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }
 
-    /// The tasks for the current number of threads. Blocks of fewer than `least` positions do not pay.
+    /// The tasks for the current number of threads. Blocks of fewer than `least` positions are not
+    /// worthwhile.
     pub(crate) fn partition(&self, problem: &Problem, least: usize) -> Partition {
         let Blocked { rows, columns, cost, width: panel, .. } = *self;
         Partition::for_threads(problem, &self.axes, &Block { rows, columns, least, panel, cost })
     }
 
-    /// Runs `work` on every group of every task. Where tasks copy their `input` into `tiles`, it gets the copy plan of the
-    /// task.
+    /// Runs `work` on every group of every task.
+    ///
+    /// If tasks copy their `input` into `tiles`, `work` receives the copy plan of the task.
     pub(crate) fn run<E: Element>(
         &self,
         problem: &Problem,
@@ -68,17 +73,17 @@ impl Blocked {
     }
 }
 
-/// The input of a layer, as the groups of tasks read it.
+/// The input of a layer, with the strides that tasks use to read a group.
 pub(crate) struct GroupedInput<'a, E: Element> {
     /// The whole input.
     pub data: &'a [E],
     /// Elements between channels.
     pub channel: usize,
-    /// Elements between positions along each spatial axis, of which there are at least two.
+    /// Elements between positions along each spatial axis. There are at least two axes.
     pub spatial: Vec<usize>,
     /// Elements between images.
     image: usize,
-    /// Input channels of a group.
+    /// Input channels per group.
     channels: usize,
     data_format: DataFormat,
 }
@@ -89,15 +94,15 @@ impl<'a, E: Element> GroupedInput<'a, E> {
         GroupedInput { data, channel, spatial, image, channels: problem.group_in, data_format: problem.data_format }
     }
 
-    /// The index of a group's first element, in the image of a task.
+    /// The index of a group's first element in the image of a task.
     pub fn first(&self, task: &Task<E>, g: usize) -> usize {
         task.n * self.image + g * self.channels * self.channel
     }
 
-    /// Copies what a task reads of a group into input tiles of pixels of `size` elements.
+    /// Copies the part of a group that a task reads into input tiles of pixels with `size`
+    /// elements.
     ///
-    /// # Errors
-    /// When working memory can't be had.
+    /// # Errors Failure to allocate working memory.
     pub fn fill_pixels(
         &self,
         (kernels, tiles): (&'static Kernels<E::Compute>, &InputTiles),

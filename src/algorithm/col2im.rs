@@ -1,7 +1,8 @@
-//! Few output channels and many taps: one matrix product makes what every tap adds, output rows gather it.
+//! One matrix product for all taps, whose results are accumulated into output rows.
 //!
-//! The products of a few input rows, one per (output channel, tap), live in a ring that stays in L2, so that there is no column buffer of
-//! the input's size. Nothing is shifted before the product, so the input is read in place.
+//! This suits few output channels and many taps. The products of a few input rows, one per (output
+//! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
+//! size. The input is not shifted before the product, so it is read in place.
 
 use crate::algorithm::direct_positions::part_of_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
@@ -23,19 +24,19 @@ use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// Rows that are interleaved when they are stored, at most.
+/// The most rows that are interleaved when they are stored.
 const MOST_TOGETHER: usize = 16;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Col2im {
-    /// Products (output channel × tap) of a register tile.
+    /// Products (output channel × tap) per register tile.
     pub mr: usize,
     /// Products of the last panel's tile.
     pub tail_mr: usize,
-    /// Vectors of positions of a register tile.
+    /// Vectors of positions per register tile.
     pub nv: usize,
-    /// Input rows of one matrix product.
+    /// Input rows per matrix product.
     pub chunk_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
@@ -48,7 +49,7 @@ impl Algorithm for Col2im {
     fn propose(query: &Query) -> Result<Col2im, String> {
         let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
-            return Err("a forward convolution has nothing to gather".to_string());
+            return Err("a forward convolution has no overlapping products".to_string());
         }
         if problem.axes.len() != 2 {
             return Err(format!("{} spatial axes, not two", problem.axes.len()));
@@ -65,11 +66,11 @@ impl Algorithm for Col2im {
             return Err("taps do not overlap".to_string());
         }
         if problem.group_in == 1 {
-            return Err("products of one channel a group need no matrix".to_string());
+            return Err("one input channel per group needs no matrix product".to_string());
         }
         let products = problem.group_out * taps;
         if products > 1024 {
-            return Err(format!("{products} products a position outgrow the ring"));
+            return Err(format!("{products} products per position are too many for the ring"));
         }
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
@@ -81,7 +82,7 @@ impl Algorithm for Col2im {
             if forced.is_some_and(|f| f != (mr, tail_mr)) {
                 continue;
             }
-            // enough rows to fill a tile, as far as the ring stays in half of L2
+            // Enough rows to fill a tile, if the ring still fits in half of L2.
             let fits = (machine.l2 / 2 / element / products / x.input).max(1);
             let chunk_rows = (nv * lanes).div_ceil(x.input).clamp(1, fits.min(y.input));
             let vectors = (chunk_rows * x.input).div_ceil(lanes);
@@ -98,7 +99,7 @@ impl Algorithm for Col2im {
                 DataFormat::Nxc => cost::SCATTERED,
             };
             let stored = store.times(&[vectors, problem.group_out, phases]);
-            // channels first are read in place
+            // Channels-first input is read in place.
             let copied = match problem.data_format {
                 DataFormat::Ncx => Cost::ZERO,
                 DataFormat::Nxc => cost::copied(DataFormat::Nxc, problem.group_in).times(&[vectors, problem.group_in]),
@@ -121,14 +122,14 @@ impl Algorithm for Col2im {
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (&self.axes[0], &self.axes[1]);
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
-        // vectors and panels end where whole ones do
+        // Whole vectors and panels are written, so sizes are rounded up.
         let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
         let rows = slots(y, self.chunk_rows).saturating_mul(slot);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
-        // one channel's phases, or few channels' together
-        let gathered = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
+        // The phases of one channel, or of few channels together.
+        let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
         let block = slot.saturating_mul(problem.group_in);
-        let working = ring.saturating_add(gathered).saturating_add(block).saturating_mul(element);
+        let working = ring.saturating_add(accumulated).saturating_add(block).saturating_mul(element);
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
@@ -158,7 +159,8 @@ impl Algorithm for Col2im {
         let (y, x) = (&self.axes[0], &self.axes[1]);
         let threads = threads(self.cost);
         let groups = group_parts(problem, threads);
-        // each block makes the products of its halo again, so there are only as many as the threads need
+        // Each block computes the products of its halo again, so use no more blocks than the
+        // threads need.
         let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
         let partition = Partition {
             groups,
@@ -173,18 +175,20 @@ impl Algorithm for Col2im {
 }
 
 impl Col2im {
-    /// Elements of the products of `chunk_rows` input rows by one weight.
+    /// Elements of the products of `chunk_rows` input rows with one weight.
     fn slot(&self, lanes: usize) -> usize {
         (self.chunk_rows * self.axes[1].input).next_multiple_of(lanes)
     }
 
-    /// Elements of the ring from the products of a weight to those of the next.
+    /// Elements of the ring between the products of adjacent weights.
     fn ring_pitch(&self, lanes: usize) -> usize {
         slots(&self.axes[0], self.chunk_rows) * self.slot(lanes)
     }
 }
 
-/// Slots of `chunk_rows` input rows that the ring needs: what the taps of a grid row span, wherever a chunk begins.
+/// The slots of `chunk_rows` input rows that the ring needs.
+///
+/// They hold the rows that the taps of one grid row span, for any chunk offset.
 fn slots(y: &AxisPhases, chunk_rows: usize) -> usize {
     let shifts = y.shifts();
     let span = (shifts[shifts.len() - 1] - shifts[0]) as usize + 1;
@@ -197,7 +201,7 @@ struct Panel<T: 'static> {
     tiles: Vec<&'static PositionTile<T>>,
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a Col2im,
     problem: &'a Problem,
@@ -208,18 +212,19 @@ struct Prepared<'a, E: Element> {
     weights: &'a [E::Compute],
     operands: &'a Operands<'a, E>,
     zeros: Vec<E::Compute>,
-    /// For each phase of a row, what its taps add: products of a channel, a row of the kernel and of the input.
-    gathered: Vec<Vec<Col2imRun>>,
+    /// Per phase of a row, the products that its taps add, relative to a channel, kernel row and
+    /// input row.
+    accumulated: Vec<Vec<Col2imRun>>,
     /// Strides of the input: image, channel, row, column.
     strides: [usize; 4],
 }
 
-/// The products of the last few input rows.
+/// The products of the most recent input rows.
 struct Ring<'a, T> {
     data: &'a mut [T],
     /// Elements between products.
     pitch: usize,
-    /// Elements of a slot of `chunk_rows` rows.
+    /// Elements per slot of `chunk_rows` rows.
     slot: usize,
     slots: usize,
 }
@@ -246,13 +251,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             .collect::<TractResult<Vec<_>>>()?;
         let x = &plan.axes[1];
         let pitch = plan.ring_pitch(kernels.lanes);
-        let gathered = |tap: &Tap| {
+        let accumulated = |tap: &Tap| {
             let to = x.inside(tap.shift);
-            // what is inside is not before the first column
+            // A position inside the input is never before the first column.
             let from = usize::try_from(to.start as i64 + tap.shift).ok().filter(|_| !to.is_empty())?;
             Some(Col2imRun { from: tap.k * pitch + from, to })
         };
-        let gathered = x.phases.iter().map(|phase| phase.taps.iter().filter_map(gathered).collect()).collect();
+        let accumulated = x.phases.iter().map(|phase| phase.taps.iter().filter_map(accumulated).collect()).collect();
         let input = crate::layout::strides_of(&problem.input_shape());
         let (c, x) = (problem.data_format.c_axis(4), problem.data_format.x_axis());
         Ok(Prepared {
@@ -264,12 +269,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             weights: filter.data::<E::Compute>()?,
             operands,
             zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
-            gathered,
+            accumulated,
             strides: [input[0], input[c], input[x], input[x + 1]],
         })
     }
 
-    /// One group of a block of grid rows.
+    /// Computes one group of a block of grid rows.
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (y, x) = (&self.plan.axes[0], &self.plan.axes[1]);
         let lanes = self.kernels.lanes;
@@ -281,10 +286,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch = self.plan.ring_pitch(lanes);
         let data = scratch.tile.of(self.products * pitch)?;
         let mut ring = Ring { data, pitch, slot, slots };
-        // chunks of input rows are numbered from the first row that the block reads
+        // Chunks of input rows are numbered from the first row that the block reads.
         let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
         let mut made = first_row;
-        // where channels are last and few, those of a cell are stored together: they follow each other within a phase
+        // The channels of a pixel are stored together if channels are last and few. They are
+        // adjacent within a phase.
         let channels = self.problem.group_out;
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
         let together = if last && (2..=MOST_TOGETHER).contains(&(channels * x.out_step)) { channels } else { 1 };
@@ -305,8 +311,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 made = chunk.end;
             }
             for (ry, phase) in y.phases.iter().enumerate() {
-                let cell = u * y.out_step + ry;
-                if cell >= y.output {
+                let output_row = u * y.out_step + ry;
+                if output_row >= y.output {
                     break;
                 }
                 let [height, width] = [0, 1].map(|axis| self.problem.axes[axis].kernel);
@@ -322,11 +328,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                         .bias
                         .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
                     let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
-                    for (row, gathered) in of_channel.zip(&self.gathered) {
+                    for (row, accumulated) in of_channel.zip(&self.accumulated) {
                         self.kernels.gather(
                             &ring.data[channel * height * width * ring.pitch..],
                             &taps,
-                            gathered,
+                            accumulated,
                             bias,
                             row,
                         );
@@ -340,7 +346,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         self.kernels,
                         slot,
                         0,
-                        cell,
+                        output_row,
                         0,
                         &columns,
                         self.operands.epilogue.of(g * self.problem.group_out + channel),
@@ -351,14 +357,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (uniform, placed) = self.operands.epilogue.split();
                     rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    task.output.write_whole_cells(self.kernels, (0, cell, 0), &rows, placed, &mut scratch.row)?;
+                    task.output.write_whole_cells(self.kernels, (0, output_row, 0), &rows, placed, &mut scratch.row)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// The products of a chunk of input rows, into a slot of the ring.
+    /// Computes the products of a chunk of input rows into a slot of the ring.
     fn multiply(
         &self,
         n: usize,
@@ -366,7 +372,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         rows: Range<usize>,
         chunk: usize,
         ring: &mut Ring<E::Compute>,
-        (block, cells): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
+        (block, pixels): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let width = self.problem.axes[1].input;
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
@@ -391,11 +397,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 } else if let Some(from) = E::as_compute(from) {
                     crate::layout::transposed(self.kernels, from, step, (channels, count), data, padded);
                 } else {
-                    let cells = cells.of(channels * count)?;
-                    for (to, from) in cells.chunks_mut(channels).zip(from.chunks(step)) {
+                    let pixels = pixels.of(channels * count)?;
+                    for (to, from) in pixels.chunks_mut(channels).zip(from.chunks(step)) {
                         E::widen_slice(&from[..channels], to);
                     }
-                    crate::layout::transposed(self.kernels, cells, channels, (channels, count), data, padded);
+                    crate::layout::transposed(self.kernels, pixels, channels, (channels, count), data, padded);
                 }
                 Source { data, base: 0, channel_stride: padded, channels, taps: &[0], ahead: false }
             }

@@ -1,8 +1,12 @@
-//! Groups of few channels, lanes are output channels: strides leave no lane empty.
+//! Sums of weighted pixels, for groups of few channels. Lanes are output channels, so that strides
+//! leave no lane empty.
 //!
-//! Channels-last data is computed as it lies, all channels of a row at a time: where a group has one channel in and out, a vector of the input is what a vector
-//! of the output is made of, else its lanes are picked from it for each input channel of a group. Channels-first data, of one channel in and out, goes through
-//! transposed squares on its way in and on its way out, a vector of channels at a time.
+//! Channels-last data is read and written in its own layout, all channels of a row together. If a
+//! group has one channel in and out, a vector of output channels reads the same vector of input
+//! channels. Otherwise its lanes are gathered, once per input channel of a group.
+//!
+//! Channels-first data must have one channel in and out per group. It goes through register
+//! transposes on load and on store, a vector of channels at a time.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -25,52 +29,60 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// The share of L2 that a block's input takes: its output goes through the rest.
+/// The divisor of L2 for the input of a block. The rest is for its output.
 const SHARE_OF_INPUT: usize = 4;
 
-/// Bytes of results that are made before they are stored: channels first, they stay in L1; channels last, they are where they are stored, most often, and so many
-/// rows read few cells more than they have.
+/// Bytes of results that are computed before they are stored, for channels-first and channels-last
+/// data.
+///
+/// Channels-first results stay in L1. Channels-last results are usually computed in place, and with
+/// this many rows, few of the pixels that are read belong to the halo.
 const RESULT_BYTES: [usize; 2] = [16 * 1024, 256 * 1024];
 
-/// Bytes of a row's cells that are read for neighbouring rows after each other, so that they stay in L1 (0.87 of the time on 28×28 cells of 256 channels).
+/// Bytes of a row's pixels that are read for adjacent rows before the next pixels, so that they
+/// stay in L1.
 const BYTES_BELOW: usize = 8 * 1024;
 
-/// Positions that share the loads of weights: parts of a row have no fewer.
+/// The fewest positions per part of a row. They share the loads of weights.
 const LEAST_POSITIONS: usize = 8;
 
-/// Cells that are transposed at a time.
-const CELLS_AT_ONCE: usize = 4096;
+/// Pixels that are transposed together.
+const PIXELS_AT_ONCE: usize = 4096;
 
-/// Bytes of channels-first input that are transposed together, where a plane is smaller: in L1 with its results.
+/// Bytes of channels-first input that are transposed together if a plane is smaller. They stay in
+/// L1 together with their results.
 const TRANSPOSED_BYTES: usize = 16 * 1024;
 
-/// Products of a sum where lanes are picked, at most: it is one chain.
+/// The most products per sum with gathered lanes, as the sum is one chain.
 const LONGEST_SUM: usize = 128;
 
-/// Above this many taps, the lists of those inside the input, one for each place near its borders, outgrow their use.
+/// The most taps. There is a list of the taps inside the input for every distinct position near a
+/// border.
 const MOST_TAPS: usize = 256;
 
-/// Above this many, the list of what is read of a cell, a vector for each vector of output channels and input channel of a group, outgrows its use.
+/// The most entries in the list of lane gathers. There is one per vector of output channels and
+/// input channel of a group.
 const MOST_READS: usize = 4096;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepthwisePixels {
-    /// Output channels of a vector.
+    /// Output channels per vector.
     pub width: usize,
-    /// Groups that are computed together: all of them where channels are last, or else vectors of them as long as they are small.
+    /// Groups that are computed together. Channels-last data has all groups together.
+    /// Channels-first data has a vector of groups, or several vectors if planes are small.
     pub together: usize,
-    /// Input channels and output channels of those.
+    /// Input channels and output channels of these groups.
     pub depths: (usize, usize),
-    /// Grid rows of a block.
+    /// Grid rows per block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
-    /// Whether pixels are read and written as they lie.
+    /// Whether the data is channels-last.
     channels_last: bool,
     axes: Axes,
-    /// Where a group has not one channel in and out.
-    picks: Option<Picks>,
+    /// The lane gathers, unless a group has one channel in and out.
+    gathers: Option<Picks>,
 }
 
 impl Algorithm for DepthwisePixels {
@@ -78,27 +90,27 @@ impl Algorithm for DepthwisePixels {
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
         let &Query { problem, datum_type, layout, machine, .. } = query;
-        let KernelSizes { lanes, picks, .. } = query.sizes;
-        let picked = (problem.group_in, problem.group_out) != (1, 1);
-        let of_group = || format!("{} to {} channels a group", problem.group_in, problem.group_out);
-        if picked && problem.data_format == DataFormat::Ncx {
-            return Err(format!("{}, not one to one, channels first", of_group()));
+        let KernelSizes { lanes, picks: by_permutation, .. } = query.sizes;
+        let gathered = (problem.group_in, problem.group_out) != (1, 1);
+        let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
+        if gathered && problem.data_format == DataFormat::Ncx {
+            return Err(format!("channels-first {}, only one to one are possible", of_group()));
         }
-        if picked && problem.group_out >= lanes {
-            return Err(format!("{} fill a vector", of_group()));
+        if gathered && problem.group_out >= lanes {
+            return Err(format!("{} fill a vector by themselves", of_group()));
         }
         let reads = problem.group.saturating_mul(problem.group_out).div_ceil(lanes).saturating_mul(problem.group_in);
-        if picked && reads > MOST_READS {
-            return Err(format!("{reads} vectors to pick from are too many to list"));
+        if gathered && reads > MOST_READS {
+            return Err(format!("{reads} lane gathers are too many to list"));
         }
-        let list = picked.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
+        let list = gathered.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
         if let Some(None) = list {
-            return Err(format!("{}, a vector of which reads from more than a vector", of_group()));
+            return Err(format!("{}, of which an output vector reads more than one input vector", of_group()));
         }
         let axes = query.axes()?;
         let taps = problem.axes.iter().fold(1usize, |taps, axis| taps.saturating_mul(axis.kernel));
         if taps > MOST_TAPS {
-            return Err(format!("{taps} taps are too many to list for each place near a border"));
+            return Err(format!("{taps} taps are too many to list for each position near a border"));
         }
         let channels = problem.group * problem.group_out;
         if channels < lanes / 2 {
@@ -110,7 +122,7 @@ impl Algorithm for DepthwisePixels {
         }
         let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
         let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
-        if picked && chain > LONGEST_SUM {
+        if gathered && chain > LONGEST_SUM {
             return Err(format!("{chain} products are too many to sum in one chain"));
         }
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
@@ -132,7 +144,7 @@ impl Algorithm for DepthwisePixels {
             cost: 0,
             channels_last: problem.data_format == DataFormat::Nxc,
             axes: axes.clone(),
-            picks: list.flatten(),
+            gathers: list.flatten(),
         };
         let budget = machine.l2 / SHARE_OF_INPUT / query.element;
         let (one, two) = (plan.window(1), plan.window(2));
@@ -151,14 +163,14 @@ impl Algorithm for DepthwisePixels {
             let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
         });
-        let summed = match picked {
-            true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, picks),
+        let summed = match gathered {
+            true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, by_permutation),
             false => cost::pixels(problem.data_format, output, taps, shared, &machine.rates),
         };
         let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step);
         let runs = cost::RUN_OF_PIXELS * runs;
         let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
-        let of_taps = match picked {
+        let of_taps = match gathered {
             true => cost::CHANNELS,
             false => cost::TAP_OF_PIXELS * all_taps * inside,
         };
@@ -180,7 +192,7 @@ impl Algorithm for DepthwisePixels {
     }
 
     fn variant(&self) -> &'static str {
-        match (&self.picks, self.depths.0 > self.width) {
+        match (&self.gathers, self.depths.0 > self.width) {
             (Some(_), _) => "pixels, lanes gathered",
             (None, _) if self.channels_last => "pixels, lanes loaded",
             (None, true) => "transposed pixels of several vectors",
@@ -190,12 +202,12 @@ impl Algorithm for DepthwisePixels {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (self.axes.rows(), self.axes.columns());
-        // squares run over the last cell by a vector of cells
+        // A register transpose may overrun the last pixel by a vector of pixels.
         let beyond = if problem.data_format == DataFormat::Ncx { self.width } else { 0 };
-        let cells = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
-        let results = cells.saturating_mul(self.depths.1);
+        let pixels = x.output.saturating_mul(self.stored_rows(problem) * y.out_step).saturating_add(beyond);
+        let results = pixels.saturating_mul(self.depths.1);
         let window = self.window(self.block_rows);
-        // channels-first windows are copied twice
+        // Channels-first windows are copied twice.
         let elements = window.saturating_mul(2).saturating_add(results);
         let blocks = y.grid.div_ceil(self.block_rows);
         elements
@@ -233,7 +245,7 @@ impl Algorithm for DepthwisePixels {
         let units = problem.group.div_ceil(unit);
         let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
         let parts = wanted.div_ceil(groups.len());
-        // columns of a single row only: what a task copies is consecutive
+        // Only single rows are split by columns, so that the input of a task is contiguous.
         let (rows, columns) = if (y.output, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
         let partition = Partition {
             groups,
@@ -253,23 +265,23 @@ impl DepthwisePixels {
         (RESULT_BYTES[usize::from(problem.data_format == DataFormat::Nxc)] / row).clamp(1, self.block_rows)
     }
 
-    /// Elements of the input that a block of grid rows reads, at most.
+    /// The most elements of the input that a block of grid rows reads.
     fn window(&self, rows: usize) -> usize {
         let (outer, y, x) = self.axes.parts();
         let shifts = y.shifts();
         let reach = shifts.last().zip(shifts.first()).map_or(0, |(last, first)| last.abs_diff(*first) as usize);
         let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
-        let slabs = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
-        slabs.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
+        let slices = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
+        slices.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DepthwisePixels,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    /// Where the weights of each phase begin, by residues, in taps.
+    /// Per phase, in the order of residues, the number of taps before its own.
     weights_of: Vec<usize>,
     weights: &'a [E::Compute],
     bias: Vec<E::Compute>,
@@ -278,40 +290,41 @@ struct Prepared<'a, E: Element> {
     strides: (usize, usize, Vec<usize>),
 }
 
-/// Grid rows of one phase that have the same taps inside the input, and how one of them is computed.
+/// Grid rows of one phase with the same taps inside the input, and their computation.
 struct Rows {
     grid: Range<usize>,
-    /// The first input row that grid row zero would read; nothing where no tap is inside.
+    /// The first input row that grid row zero would read. None if no tap is inside the input.
     first: Option<i64>,
-    stretches: Vec<Stretch>,
+    pixel_runs: Vec<PixelRun>,
 }
 
-/// Output cells of a row that have the same taps inside the input, one column phase.
-struct Stretch {
-    /// The first one's column, of the task's.
+/// Output pixels of a row with the same taps inside the input, for one column phase.
+struct PixelRun {
+    /// The column of the first pixel, relative to the task.
     column: usize,
-    /// How many there are, as far apart as there are column phases.
+    /// The number of pixels. They are as far apart as there are column phases.
     count: usize,
-    /// The first input cell of the row that the first one reads, in elements.
+    /// The offset in the input row of the pixel that the first output pixel reads, in elements.
     source: usize,
-    /// The taps, seen from there.
+    /// The taps, with offsets relative to `source`.
     taps: PixelTaps,
 }
 
 /// The columns of a task.
 struct Columns {
-    /// Of the grid.
+    /// Columns of the grid.
     grid: Range<usize>,
-    /// Of the output.
-    cells: Range<usize>,
-    /// Of what is read, the input or a copy.
+    /// Columns of the output.
+    output: Range<usize>,
+    /// Columns of the source, which is the input or a copy.
     input: Range<usize>,
 }
 
-/// A tap inside the input: its place among those of its phase, and its shift.
+/// A tap inside the input: its index in its phase, and its shift.
 type Inside = (usize, i64);
 
-/// The runs of grid positions of an axis that have the same taps inside the input, with those taps and the least of their shifts.
+/// Returns the runs of grid positions with the same taps inside the input, each with these taps and
+/// their least shift.
 fn runs(axis: &AxisPhases, phase: usize) -> Vec<(Range<usize>, Vec<Inside>, i64)> {
     let shift = |at: usize| axis.phases[phase].taps[at].shift;
     let run = |(grid, taps): (Range<usize>, Range<usize>)| {
@@ -348,7 +361,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// Everything that a task writes.
+    /// Computes a task's output.
     fn run(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
         let (outer_axes, y, x) = plan.axes.parts();
@@ -356,7 +369,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let image = &self.operands.input[task.n * self.strides.0..];
         let [.., row, column] = *self.strides.2 else { return Ok(()) };
 
-        // per outer phase, the places in the outer kernel and in the input that meet
+        // Per outer phase, the taps inside the input: the index in the phase, and the offset in the
+        // input.
         let sizes = || outer_axes.iter().map(|axis| axis.out_step);
         let met: Vec<Vec<(usize, usize)>> = task
             .output
@@ -364,21 +378,22 @@ impl<'a, E: Element> Prepared<'a, E> {
             .iter()
             .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
             .collect();
-        let slabs: Vec<usize> = met.iter().flatten().map(|(_, slab)| *slab).sorted_unstable().dedup().collect();
-        // cells are read in whole vectors
-        let reach = plan.picks.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
+        let outer_slices: Vec<usize> =
+            met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect();
+        // Pixels are read in whole vectors.
+        let reach = plan.gathers.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
         let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
         let whole = in_place.is_some() || task.columns.len() == x.grid;
         let columns = Columns {
             grid: task.columns.clone(),
-            cells: task.output.columns.clone(),
+            output: task.output.columns.clone(),
             input: if whole { 0..x.input } else { window_of(x, &task.columns) },
         };
-        let slab = plan.window(plan.block_rows) / slabs.len().max(1);
-        let place = |offset: usize| match in_place {
+        let outer_slice = plan.window(plan.block_rows) / outer_slices.len().max(1);
+        let offset_of = |offset: usize| match in_place {
             Some(_) => offset,
-            None => slabs.partition_point(|other| *other < offset) * slab,
+            None => outer_slices.partition_point(|other| *other < offset) * outer_slice,
         };
         let rows: Vec<Vec<Rows>> = task
             .output
@@ -386,14 +401,14 @@ impl<'a, E: Element> Prepared<'a, E> {
             .iter()
             .zip(&met)
             .cartesian_product(0..y.out_step)
-            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, place))
+            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, offset_of))
             .collect();
-        let spread = Spread { rows: &rows, row_stride, width: columns.cells.len() };
+        let spread = Spread { rows: &rows, row_stride, width: columns.output.len() };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
             DataFormat::Ncx => {
-                let stored = CELLS_AT_ONCE.min(plan.stored_rows(self.problem) * y.out_step * x.output);
-                (0..stored + lanes).map(|cell| cell * plan.depths.1).collect()
+                let stored = PIXELS_AT_ONCE.min(plan.stored_rows(self.problem) * y.out_step * x.output);
+                (0..stored + lanes).map(|pixel| pixel * plan.depths.1).collect()
             }
         };
 
@@ -405,13 +420,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                     Some(data) => (0..y.input, data),
                     None => {
                         let window = window_of(y, &block);
-                        let data = scratch.block.of(slab * slabs.len() + lanes)?;
-                        // tasks may lie where no tap is inside the input
+                        let data = scratch.block.of(outer_slice * outer_slices.len() + lanes)?;
+                        // Some tasks have no tap inside the input.
                         let read = !window.is_empty() && !columns.input.is_empty();
-                        for (to, from) in data.chunks_mut(slab.max(1)).zip(&slabs).filter(|_| read) {
+                        for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(&outer_slices).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
                             let source = &image[first * self.strides.1 + from + at..];
-                            let copies = scratch.ragged.of(slab)?;
+                            let copies = scratch.ragged.of(outer_slice)?;
                             self.fill(source, channels.len(), window.len() * columns.input.len(), copies, to);
                         }
                         (window, &*data)
@@ -422,14 +437,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let sums = |to: &mut [E::Compute]| {
                             self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
                         };
-                        let cells = y.cells(&grid);
+                        let output_rows = y.cells(&grid);
                         match self.problem.data_format {
-                            DataFormat::Nxc => self.store_last(task, outer, cells, sums, &mut scratch.tile)?,
+                            DataFormat::Nxc => self.store_last(task, outer, output_rows, sums, &mut scratch.tile)?,
                             DataFormat::Ncx => {
-                                let results = scratch.tile.of((cells.len() * spread.width + lanes) * plan.depths.1)?;
+                                let results =
+                                    scratch.tile.of((output_rows.len() * spread.width + lanes) * plan.depths.1)?;
                                 sums(results);
                                 let staging = scratch.ragged.of(lanes * STAGED_CELLS)?;
-                                self.store_first(task, outer, cells, channels.clone(), (results, &starts), staging);
+                                self.store_first(
+                                    task,
+                                    outer,
+                                    output_rows,
+                                    channels.clone(),
+                                    (results, &starts),
+                                    staging,
+                                );
                             }
                         }
                     }
@@ -439,28 +462,28 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Channels last: whole output rows, in place where the element type allows.
+    /// Computes channels-last results by whole output rows, in place if the element type allows.
     fn store_last(
         &self,
         task: &mut Task<E>,
         outer: usize,
-        cells: Range<usize>,
+        rows: Range<usize>,
         sums: impl Fn(&mut [E::Compute]),
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
-        let at = task.output.index(0, outer, cells.start, task.output.columns.start);
+        let at = task.output.index(0, outer, rows.start, task.output.columns.start);
         let (uniform, placed) = self.operands.epilogue.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
             uniform.apply(results);
             if !placed.is_empty() {
-                for (p, cell) in results.chunks_mut(depth).enumerate() {
-                    placed.apply_cell(0, at + p * depth, cell);
+                for (p, pixel) in results.chunks_mut(depth).enumerate() {
+                    placed.apply_cell(0, at + p * depth, pixel);
                 }
             }
         };
-        let to = task.output.cells_of_rows(outer, cells);
+        let to = task.output.cells_of_rows(outer, rows);
         if let Some(to) = E::as_compute_mut(to) {
             finished(to);
             return Ok(());
@@ -471,26 +494,26 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Channels first: by way of squares, a vector of channels at a time.
+    /// Stores channels-first results by register transposes, a vector of channels at a time.
     fn store_first(
         &self,
         task: &mut Task<E>,
         outer: usize,
-        cells: Range<usize>,
+        rows: Range<usize>,
         channels: Range<usize>,
         (results, starts): (&mut [E::Compute], &[usize]),
         staging: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
         let (uniform, placed) = self.operands.epilogue.split();
-        let (count, depth) = (cells.len() * width, self.plan.depths.1);
+        let (count, depth) = (rows.len() * width, self.plan.depths.1);
         uniform.apply(&mut results[..count * depth]);
-        let first = task.output.cell(cells.start, task.output.columns.start);
+        let first = task.output.cell(rows.start, task.output.columns.start);
         for vector in blocks(&channels, lanes) {
             let slot = task.channel(self.problem, vector.start, 0);
             let slots = slot..slot + vector.len();
-            for at in (0..count).step_by(CELLS_AT_ONCE) {
-                let run = IndexedRun { cells: first + at..first + count.min(at + CELLS_AT_ONCE), first: 0 };
+            for at in (0..count).step_by(PIXELS_AT_ONCE) {
+                let run = IndexedRun { cells: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
                     (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
                 task.output.write_transposed(
@@ -507,8 +530,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The taps of the outer axes that are inside the input at a grid position: the place among those of the phase, and where the input is, in
-    /// elements of an image.
+    /// Returns the taps of the outer axes that are inside the input at a grid position.
+    ///
+    /// Each has its index in the phase, and the offset of its input in an image, in elements.
     fn outer_taps(&self, at: &[usize], phases: &[usize]) -> Vec<(usize, usize)> {
         let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.strides.2);
         axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
@@ -518,41 +542,41 @@ impl<'a, E: Element> Prepared<'a, E> {
                 (0..axis.input as i64).contains(&index).then_some(index as usize)
             };
             let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
-            let next = |(place, slab): (usize, usize)| {
-                inside.iter().map(move |(i, index)| (place * taps.len() + i, slab + index * stride)).collect::<Vec<_>>()
+            let next = |(tap, offset): (usize, usize)| {
+                inside.iter().map(move |(i, index)| (tap * taps.len() + i, offset + index * stride)).collect::<Vec<_>>()
             };
             all.into_iter().flat_map(next).collect()
         })
     }
 
-    /// How the grid rows of a phase of outer and row axes are computed.
+    /// Returns the grid rows of a phase of the outer axes and the row axis, grouped by their taps.
     fn rows(
         &self,
         (phase, ry): (usize, usize),
         outer: &[(usize, usize)],
         columns: &Columns,
         row_stride: usize,
-        place: impl Fn(usize) -> usize,
+        offset_of: impl Fn(usize) -> usize,
     ) -> Vec<Rows> {
         let (plan, depth) = (self.plan, self.plan.depths.0);
         let of_tap = plan.width * self.problem.group_in;
         let (y, x) = (plan.axes.rows(), plan.axes.columns());
         let of_phases: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
-        let picked = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
-        let stretch =
+        let phases = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
+        let pixel_run =
             |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
                 let residues =
-                    plan.axes.iter().zip(picked.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
+                    plan.axes.iter().zip(phases.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
                 let steps = plan.axes.iter().map(|axis| axis.out_step);
                 let first = self.weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
                 let (of_rows, of_columns) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
                 let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
-                for (o, slab) in outer {
+                for (o, offset) in outer {
                     for (i, dy) in y_taps {
                         for (j, dx) in x_taps {
                             let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
                             taps.push(PixelTap {
-                                offset: place(*slab) + dy * row_stride + dx * depth,
+                                offset: offset_of(*offset) + dy * row_stride + dx * depth,
                                 weights: (first + (o * of_rows + i) * of_columns + j) * of_tap,
                             });
                         }
@@ -560,10 +584,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let begin = grid.start.max(columns.grid.start);
                 let column = begin * x.out_step + rx;
-                let end = (grid.end * x.out_step).min(columns.cells.end);
+                let end = (grid.end * x.out_step).min(columns.output.end);
                 let source = (begin * x.in_step) as i64 + x_least - columns.input.start as i64;
-                Stretch {
-                    column: column - columns.cells.start,
+                PixelRun {
+                    column: column - columns.output.start,
                     count: end.saturating_sub(column).div_ceil(x.out_step),
                     source: if taps.is_empty() { 0 } else { source as usize * depth },
                     taps: PixelTaps::new(taps, x.in_step * depth),
@@ -572,36 +596,37 @@ impl<'a, E: Element> Prepared<'a, E> {
         let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
             grid,
             first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
-            stretches: of_phases
+            pixel_runs: of_phases
                 .iter()
                 .enumerate()
                 .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
-                .map(|(rx, run)| stretch(rx, run, &y_taps, y_least))
-                .filter(|stretch| stretch.count > 0)
+                .map(|(rx, run)| pixel_run(rx, run, &y_taps, y_least))
+                .filter(|pixel_run| pixel_run.count > 0)
                 .collect(),
         };
         runs(y, ry).into_iter().map(row).collect()
     }
 
-    /// Consecutive cells of some channels, side by side.
-    fn fill(&self, source: &[E], channels: usize, cells: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
+    /// Copies consecutive pixels of some channels. The channels of a pixel become adjacent.
+    fn fill(&self, source: &[E], channels: usize, pixels: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
         let depth = self.plan.depths.0;
         if self.problem.data_format == DataFormat::Nxc {
-            return E::widen_slice(&source[..cells * depth], &mut to[..cells * depth]);
+            return E::widen_slice(&source[..pixels * depth], &mut to[..pixels * depth]);
         }
         let plane = self.strides.1;
         if let Some(source) = E::as_compute(source) {
-            return crate::layout::transposed(self.kernels, source, plane, (cells, channels), to, depth);
+            return crate::layout::transposed(self.kernels, source, plane, (pixels, channels), to, depth);
         }
         let stride = copies.len() / depth;
         for (c, copy) in copies.chunks_mut(stride.max(1)).enumerate().take(channels) {
-            E::widen_slice(&source[c * plane..c * plane + cells], &mut copy[..cells]);
+            E::widen_slice(&source[c * plane..c * plane + pixels], &mut copy[..pixels]);
         }
-        crate::layout::transposed(self.kernels, copies, stride, (cells, channels), to, depth);
+        crate::layout::transposed(self.kernels, copies, stride, (pixels, channels), to, depth);
     }
 
-    /// The sums of all output rows of a range of grid rows, which begin at `to`. `data` begins with input row `first_row`; `first` is the first of
-    /// `channels` channels.
+    /// Computes all output rows of a range of grid rows into `to`.
+    ///
+    /// `data` begins with input row `first_row`. `first` is the first of `channels` channels.
     fn sum(
         &self,
         spread: &Spread,
@@ -618,7 +643,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * spread.width * depth);
         let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
         for ry in 0..y.out_step {
-            // the last grid row may not have all phases
+            // The last grid row may lack some phases.
             let end = grid.end.min((y.output + y.out_step - 1 - ry) / y.out_step);
             for run in &spread.rows[outer * y.out_step + ry] {
                 let (begin, end) = (grid.start.max(run.grid.start), end.min(run.grid.end));
@@ -628,20 +653,21 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let row = run.first.map_or(0, |first| (begin * y.in_step) as i64 + first - first_row as i64);
                 let source = &data[row as usize * spread.row_stride..];
                 let to = &mut to[((begin - grid.start) * y.out_step + ry) * spread.width * depth..];
-                for stretch in &run.stretches {
-                    let (source, to) = (&source[stretch.source..], &mut to[stretch.column * depth..]);
+                for pixel_run in &run.pixel_runs {
+                    let (source, to) = (&source[pixel_run.source..], &mut to[pixel_run.column * depth..]);
                     let rows = (end - begin, in_row, out_row);
-                    let columns = (stretch.count, in_column, out_column);
-                    // the longer side is the inner loop
+                    let columns = (pixel_run.count, in_column, out_column);
+                    // The inner loop is the longer one.
                     let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
-                    let (taps, picks) = (&stretch.taps, self.plan.picks.as_ref());
+                    let (taps, gathers) = (&pixel_run.taps, self.plan.gathers.as_ref());
                     let below = (BYTES_BELOW / size_of::<E::Compute>() / many.1).max(LEAST_POSITIONS);
                     let part = if few.0 > 1 { many.0.div_ceil(many.0.div_ceil(below)) } else { many.0 };
                     for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
                         let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
-                        let cells = Cells { source, step: many.1, taps, weights, each, bias, channels, picks };
+                        let operands =
+                            Cells { source, step: many.1, taps, weights, each, bias, channels, picks: gathers };
                         let to = &mut to[i * few.2 + begin * many.2..];
-                        self.kernels.sum_of_pixels(&cells, to, many.2, part.min(many.0 - begin));
+                        self.kernels.sum_of_pixels(&operands, to, many.2, part.min(many.0 - begin));
                     }
                 }
             }
@@ -649,12 +675,12 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 }
 
-/// How rows are computed, and how far apart they are in what is read.
+/// The computation of a task's rows, and their strides.
 struct Spread<'a> {
     /// By outer phase of the task, then by row phase.
     rows: &'a [Vec<Rows>],
     row_stride: usize,
-    /// Columns of what is written.
+    /// Columns of the task's output.
     width: usize,
 }
 
@@ -663,7 +689,7 @@ fn blocks(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize
     range.clone().step_by(size).map(move |begin| begin..(begin + size).min(end))
 }
 
-/// The input rows that a range of grid rows reads.
+/// Returns the input positions that a range of grid positions of an axis reads.
 fn window_of(axis: &AxisPhases, grid: &Range<usize>) -> Range<usize> {
     let shifts = axis.shifts();
     let at = |u: usize, shift: Option<&i64>| {

@@ -1,8 +1,9 @@
-//! One input channel a group: sums of shifted rows, written as they are computed.
+//! Sums of shifted rows, for one input channel per group. Rows are written as they are computed.
 //!
-//! Where an output row has one phase, a window moves down the rows ([`Kernels::sum_of_window`]), or, in small pictures whose rows keep their width,
-//! vectors run over row ends ([`Kernels::sum_of_plane`]); else the phases of a row are summed over positions that follow each other and
-//! interleaved in registers ([`Kernels::sum_of_taps`]).
+//! If an output row has one phase, a window moves down the rows ([`Kernels::sum_of_window`]). In
+//! small planes whose rows keep their width, vectors may run over row ends instead
+//! ([`Kernels::sum_of_plane`]). If an output row has several phases, each is summed over
+//! consecutive positions, and they are interleaved in registers ([`Kernels::sum_of_taps`]).
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -27,35 +28,35 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Bytes of a channel's input tiles that are worked on at a time: they stay in L2. A quarter of it, which stays in L1, was 1.1 to 1.6 times slower (Zen 4).
+/// Bytes of a channel's input tiles that are processed together. They stay in L2.
 const INPUT_TILE_BYTES: usize = 64 * 1024;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepthwiseRows {
-    /// How a channel's results are summed.
+    /// The way to sum a channel's results.
     pub variant: Variant,
-    /// Grid rows of a block.
+    /// Grid rows per block.
     pub block_rows: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Axes,
-    /// The axes as input tiles lay them out.
+    /// The axes as laid out in the input tiles.
     laid_out: Axes,
 }
 
-/// How a channel's results are summed.
+/// The ways to sum a channel's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Rows of several phases, one at a time.
+    /// Rows of several phases, row by row.
     Rows,
-    /// Rows of several phases that follow each other without gaps, a block of them at a time.
+    /// Rows of several phases that follow each other without gaps, a block of rows at a time.
     Runs,
-    /// Rows of one phase, by a window that moves down those of a copy.
+    /// Rows of one phase, by a window that moves down the rows of a copy.
     Windows,
-    /// The same, over the rows of the input.
+    /// Rows of one phase, by a window that moves down the rows of the input.
     WindowsInPlace,
-    /// All rows at once, from the input.
+    /// All rows of the input at once.
     Planes,
 }
 
@@ -70,31 +71,33 @@ impl Variant {
         }
     }
 
-    /// Whether output rows have one phase each.
+    /// Whether each output row has one phase.
     fn has_one_phase(self) -> bool {
         matches!(self, Variant::Windows | Variant::WindowsInPlace | Variant::Planes)
     }
 
-    /// Whether the input is read where it is.
+    /// Whether the input is read in place.
     fn is_in_place(self) -> bool {
         matches!(self, Variant::WindowsInPlace | Variant::Planes)
     }
 }
 
-/// Bytes of masks that stay in L1 beside the planes.
+/// Bytes of masks that stay in L1 together with the planes.
 const MASK_BYTES: usize = 8 * 1024;
 
-/// The largest input step that the kernel of windows takes in what it reads, instead of in how that is laid out.
+/// The largest input step that the window kernels apply when they load. For larger steps, the input
+/// tiles are split by step instead.
 const DENSE_STEP: usize = 2;
 
-/// Input tiles for blocks of `rows` grid rows; `laid_out` are the axes without the steps that the kernel takes.
+/// The input tiles for blocks of `rows` grid rows. `laid_out` are the axes without the steps that
+/// the kernels apply.
 fn input_tiles_of(axes: &Axes, laid_out: &Axes, rows: usize, flat: bool) -> InputTiles {
     let (row_step, column_step) = steps(axes, laid_out);
     let columns = axes.columns().grid;
     InputTiles::new(laid_out, (rows - 1) * row_step + 1, (columns - 1) * column_step + 1, flat)
 }
 
-/// How many rows and columns of the input tiles are from a grid position to the next.
+/// Returns the rows and columns of the input tiles from one grid position to the next.
 fn steps(axes: &Axes, laid_out: &Axes) -> (usize, usize) {
     let step = |from_last: usize| {
         let axis = axes.len() - from_last;
@@ -109,10 +112,10 @@ impl Algorithm for DepthwiseRows {
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
         let &Query { problem, datum_type, layout, machine, .. } = query;
         if problem.group_in != 1 {
-            return Err(format!("{} input channels a group, not one", problem.group_in));
+            return Err(format!("{} input channels per group, not one", problem.group_in));
         }
         if problem.data_format != DataFormat::Ncx {
-            return Err("rows of a channel are not contiguous in NXC".to_string());
+            return Err("the rows of a channel are not contiguous in channels-last data".to_string());
         }
         let axes = query.axes()?;
         if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, tail_mr: 1 }) {
@@ -135,7 +138,7 @@ impl Algorithm for DepthwiseRows {
         let taps = positions(|axis| axis.phases.iter().map(|phase| phase.taps.len()).sum());
         let phases = positions(|axis| axis.out_step);
         let rows = positions(|axis| axis.output) / x.output.max(1);
-        // rows that follow each other are summed as one
+        // Rows that follow each other are summed as one.
         let vectors = match flat {
             true => positions(|axis| axis.output).div_ceil(lanes),
             false => rows.saturating_mul(x.grid.div_ceil(lanes)).saturating_mul(x.out_step),
@@ -152,10 +155,10 @@ impl Algorithm for DepthwiseRows {
             (_, true) => vec![(Variant::Runs, copying(summed.interleaved(x.out_step, rates)))],
             (_, false) => vec![(Variant::Rows, copying(summed.interleaved(x.out_step, rates)))],
         };
-        // loads that leave out the padding need no copy that has it
+        // Kernels with masked loads skip the padding, so they need no padded copy.
         if windows && masks && axes.len() == 2 {
             if reads_in_place(y, x) {
-                // what is two apart costs as much to pick out of a copy
+                // With a step of two, deinterleaving the rows of a copy gains nothing.
                 variants.retain(|_| x.in_step != 2);
                 variants
                     .push((Variant::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several, rates))));
@@ -186,7 +189,7 @@ impl Algorithm for DepthwiseRows {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let input_tiles = match self.variant.is_in_place() {
-            // elements of another type are widened
+            // Elements of a narrower type are widened.
             true => self.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.input)),
             false => input_tiles_of(&self.axes, &self.laid_out, self.block_rows, self.variant == Variant::Runs)
                 .working_bytes(1, element),
@@ -227,7 +230,8 @@ impl Algorithm for DepthwiseRows {
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let to_share = self.cost.saturating_mul(cost::MOVED);
         let groups = group_parts(problem, threads(to_share));
-        // few groups: their output channels are shared out, each part copies the input for itself
+        // If there are few groups, their output channels are split. Each part copies the input for
+        // itself.
         let parts = if threads(to_share) > groups.len() * problem.batch && groups.iter().all(|g| g.len() == 1) {
             threads(to_share)
         } else {
@@ -252,27 +256,28 @@ impl Algorithm for DepthwiseRows {
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DepthwiseRows,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     input_tiles: InputTiles,
-    /// Rows and columns of the input tiles from a grid position to the next.
+    /// Rows and columns of the input tiles from one grid position to the next.
     steps: (usize, usize),
-    /// For each phase of outer and row axes, for each column phase: `(offset in the input_tiles, index in a channel's weights)` of its taps.
+    /// Per phase of outer and row axes, per column phase, its taps: the offset in the input tiles
+    /// and the index in a channel's weights.
     rows: Vec<Vec<Vec<(usize, usize)>>>,
-    /// For each phase of outer and row axes, where a row has one phase.
+    /// Per phase of outer and row axes, the taps of its window. Empty in other variants.
     windows: Vec<WindowTaps>,
-    /// Where rows are summed all at once.
+    /// The taps, if all rows are summed at once.
     planes: Option<PlaneTaps>,
     weights: &'a [E::Compute],
-    /// Weights of an output channel.
+    /// Weights per output channel.
     taps: usize,
     operands: &'a Operands<'a, E>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
-    /// Grid rows that are worked on at a time.
+    /// Blocks of grid rows that are processed together.
     blocks: Vec<Range<usize>>,
 }
 
@@ -288,9 +293,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let input_tiles = input_tiles_of(axes, &plan.laid_out, plan.block_rows, plan.variant == Variant::Runs);
         let steps = steps(axes, &plan.laid_out);
         let weights_of = taps_before(axes);
-        let taps_of = |picked: &[&Phase]| -> Vec<(usize, usize)> {
-            let first = weights_of[axes.iter().zip(picked).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
-            picked
+        let taps_of = |phases_of_axes: &[&Phase]| -> Vec<(usize, usize)> {
+            let first = weights_of[axes.iter().zip(phases_of_axes).fold(0, |at, (a, p)| at * a.out_step + p.residue)];
+            phases_of_axes
                 .iter()
                 .map(|p| p.taps.iter().map(|t| t.shift))
                 .multi_cartesian_product()
@@ -298,20 +303,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                 .map(|(i, shifts)| (input_tiles.tap(&shifts), first + i))
                 .collect()
         };
-        let picked = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
+        let phases_of_axes = || axes.iter().map(|a| &a.phases).multi_cartesian_product();
         let by_window = matches!(plan.variant, Variant::Windows | Variant::WindowsInPlace);
-        let windows = picked().filter(|_| by_window).enumerate().map(|(i, picked)| {
-            let [.., y, x] = picked[..] else { unreachable!("axes end in rows and columns") };
+        let windows = phases_of_axes().filter(|_| by_window).enumerate().map(|(i, phases_of_axes)| {
+            let [.., y, x] = phases_of_axes[..] else { unreachable!("axes end in rows and columns") };
             if plan.variant == Variant::WindowsInPlace {
                 let first = weights_of[y.residue * axes[1].out_step + x.residue];
                 let results = axes[0].output.saturating_sub(i).div_ceil(axes[0].out_step);
                 return WindowTaps::in_place((&axes[0], y), (&axes[1], x), first, results);
             }
-            WindowTaps::new(&taps_of(&picked), y, x.taps.len(), input_tiles.pitch, steps)
+            WindowTaps::new(&taps_of(&phases_of_axes), y, x.taps.len(), input_tiles.pitch, steps)
         });
         let windows = windows.collect();
-        let all: Vec<Vec<(usize, usize)>> =
-            picked().filter(|_| !plan.variant.has_one_phase()).map(|picked| taps_of(&picked)).collect();
+        let all: Vec<Vec<(usize, usize)>> = phases_of_axes()
+            .filter(|_| !plan.variant.has_one_phase())
+            .map(|phases_of_axes| taps_of(&phases_of_axes))
+            .collect();
         let rows = all.chunks(axes.columns().out_step).map(|row| row.to_vec()).collect();
         let planes = match (plan.variant, &axes[..]) {
             (Variant::Planes, [y, x]) => {
@@ -339,7 +346,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// What of the input goes where in a block of grid rows.
+    /// Plans the copy of the input for a block of grid rows.
     fn copy_plan(&self, outer: &[usize], rows: &Range<usize>) -> TractResult<CopyPlan> {
         let (row_step, column_step) = self.steps;
         let columns = (self.plan.axes.columns().grid - 1) * column_step + 1;
@@ -347,13 +354,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         self.input_tiles.copy_plan(&self.strides.2, outer, rows, 0..columns)
     }
 
-    /// Room for the taps of each phase of each phase of rows.
+    /// Empty lists for the taps of each row phase and column phase.
     fn empty_phases(&self) -> Vec<Vec<Vec<WeightedTap<E::Compute>>>> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         (0..y.out_step).map(|_| (0..x.out_step).map(|_| vec![]).collect()).collect()
     }
 
-    /// A block of grid rows of all output channels of one group.
+    /// Computes a block of grid rows for all output channels of one group.
     fn run_group(
         &self,
         task: &mut Task<E>,
@@ -369,7 +376,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
         let source = match copy_plan {
             Some(copy_plan) => {
-                // runs are read in whole vectors: what lies past the last position is never stored, but must exist
+                // Runs are read in whole vectors. The elements past the last position are never
+                // stored, but must exist.
                 let input_tiles = block.of(self.input_tiles.channel_stride + self.steps.1 * self.kernels.lanes)?;
                 self.input_tiles.fill(self.kernels, copy_plan, input, input_tiles, &mut scratch.ragged)?;
                 input_tiles
@@ -394,8 +402,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             let epilogue = self.operands.epilogue.of(output_channel);
             for outer in 0..task.output.outer_phases.len() {
                 if self.plan.variant.has_one_phase() {
-                    let place = (slot, outer, rows.clone());
-                    self.run_rows(task, source, &weights[..taps], bias, place, epilogue, scratch_row)?;
+                    let output_rows = (slot, outer, rows.clone());
+                    self.run_rows(task, source, &weights[..taps], bias, output_rows, epilogue, scratch_row)?;
                     continue;
                 }
                 let rows_of_taps = &self.rows[task.output.outer_phases[outer] * y.out_step..];
@@ -408,22 +416,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if self.plan.variant == Variant::Runs {
                     let at = task.output.index(slot, outer, rows.start, 0);
                     if let Some(to) = task.output.whole_rows(x.output, slot, outer, rows.clone()) {
-                        self.run_cells(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
+                        self.run_elements(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
                         continue;
                     }
                 }
                 let end = (rows.end * y.out_step).min(y.output);
-                for cell in rows.start * y.out_step..end {
-                    let source = &source[(cell / y.out_step - rows.start) * self.input_tiles.pitch..];
-                    let place = (slot, outer, cell);
-                    self.run_row(task, source, &phases[cell % y.out_step], bias, place, epilogue, scratch_row)?;
+                for row in rows.start * y.out_step..end {
+                    let source = &source[(row / y.out_step - rows.start) * self.input_tiles.pitch..];
+                    let output_row = (slot, outer, row);
+                    self.run_row(task, source, &phases[row % y.out_step], bias, output_row, epilogue, scratch_row)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// All output rows of a channel that come from a range of grid rows.
+    /// Computes all output rows of a channel for a range of grid rows.
     #[expect(clippy::too_many_arguments)]
     fn run_rows(
         &self,
@@ -437,15 +445,16 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let windows = self.windows.iter().skip(task.output.outer_phases[outer] * y.out_step).take(y.out_step);
-        let cells = y.cells(&rows);
-        let at = task.output.index(slot, outer, cells.start, 0);
-        let to = task.output.whole_rows(x.output, slot, outer, cells.clone()).context("task: not of whole rows")?;
+        let output_rows = y.cells(&rows);
+        let at = task.output.index(slot, outer, output_rows.start, 0);
+        let to =
+            task.output.whole_rows(x.output, slot, outer, output_rows.clone()).context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
             if let Some(planes) = &self.planes {
                 self.kernels.sum_of_plane(planes, source, weights, bias, to);
             }
-            for (ry, taps) in windows.clone().enumerate().take(cells.len()) {
-                let rows = (cells.len() - ry).div_ceil(y.out_step);
+            for (ry, taps) in windows.clone().enumerate().take(output_rows.len()) {
+                let rows = (output_rows.len() - ry).div_ceil(y.out_step);
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
                 taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
             }
@@ -461,8 +470,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Consecutive cells, the first of which has index `at` in the output.
-    fn run_cells(
+    /// Computes consecutive elements, the first of which has index `at` in the output.
+    fn run_elements(
         &self,
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
@@ -490,21 +499,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
         bias: E::Compute,
-        (slot, outer, cell): (usize, usize, usize),
+        (slot, outer, output_row): (usize, usize, usize),
         epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let x = self.plan.axes.columns();
         let whole = x.output == x.grid * x.out_step;
-        let at = task.output.index(slot, outer, cell, 0);
-        if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, cell..cell + 1) {
-            return self.run_cells(source, phases, bias, (epilogue, at), to, row);
+        let at = task.output.index(slot, outer, output_row, 0);
+        if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, output_row..output_row + 1) {
+            return self.run_elements(source, phases, bias, (epilogue, at), to, row);
         }
         let row = row.of(x.grid * x.out_step)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         let row = &mut row[..x.output];
         epilogue.apply(at, 1, row);
-        task.output.write_row(slot, outer, cell, row);
+        task.output.write_row(slot, outer, output_row, row);
         Ok(())
     }
 }

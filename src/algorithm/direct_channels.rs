@@ -1,7 +1,9 @@
-//! Each phase as a small dense convolution over the shared grid: inputs are the scalars, output channels the lanes.
+//! Each phase as a small dense convolution over the shared grid. Inputs are the scalars, output
+//! channels the lanes.
 //!
-//! Where [`direct_positions`](crate::algorithm::direct_positions) keeps a block of input and streams weights, this keeps a chunk of a panel's weights and
-//! streams positions, accumulator block by accumulator block.
+//! [`direct_positions`](crate::algorithm::direct_positions) keeps a block of input in the cache and
+//! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
+//! accumulator block after the other.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::direct_positions::part_of_chain;
@@ -22,42 +24,44 @@ use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
 
-/// The share of L2 that an accumulator block's sums take. Longer accumulator blocks use a chunk of weights more often and write longer runs: on 51 MB of output, sixteen
-/// times that many bytes were 8 % faster than what stays in L1 (Zen 4).
+/// The divisor of L2 for the sums of an accumulator block. Longer accumulator blocks reuse a chunk
+/// of weights more often and write longer runs, which pays even beyond L1.
 const SHARE_OF_SUMS: usize = 16;
 
-/// Multiply-adds that an input element must take part in for its transposition to pay: scalars of neighbouring channels then come from one cache line
-/// (7 % faster on 4096 of them, 2 to 8 % slower on 128 to 576, Zen 4).
+/// The multiply-adds per input element from which it is worthwhile to transpose the input. In a
+/// transposed copy, the scalars of adjacent channels share a cache line.
 const TRANSPOSING_PAYS: usize = 2048;
 
-/// Input channels from which on it pays where the input could be read in place, too: 4 % on 256, 7 to 8 % on 512 and 1024 (a Xeon with AMX).
+/// The number of input channels from which it is worthwhile to transpose an input that could be
+/// read in place.
 const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
 
-/// Positions of a register tile, at most: their pointers fit in registers.
+/// The most positions per register tile, so that their pointers fit in registers.
 pub(crate) const MOST_POSITIONS: usize = 8;
 
-/// The same where each position has its channels side by side, in a transposed copy: 14 took 0.96 of the time of 6, and 1.1 to 1.3 times as long where channels
-/// are a plane apart (a Xeon).
-const MOST_CELLS: usize = 14;
+/// The same for a transposed copy, in which the channels of a position are adjacent. Longer tiles
+/// are faster there, but slower if channels are a plane apart.
+const MOST_PIXELS: usize = 14;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectChannels {
     /// Blocks and panels.
     pub blocked: Blocked,
-    /// Positions of a register tile.
+    /// Positions per register tile.
     pub positions: usize,
-    /// Input channels of one pass.
+    /// Input channels per pass.
     pub chunk: usize,
-    /// Taps of one pass, at most: with its channels they are the longest accumulation chain.
+    /// The most taps per pass. Channels × taps of a pass is the longest accumulation chain.
     pub taps: usize,
     /// Whether the input is read in place.
     pub direct: bool,
-    /// Whether a copy of channels-first input has channels side by side.
+    /// Whether channels-first input is copied to pixels, whose channels are adjacent.
     pub transposed: bool,
-    /// Whether tiles end where grid rows end and leave out the taps that miss the input there, or run over the padding between rows.
+    /// Whether tiles end at the end of each grid row and skip the taps that miss the input there.
+    /// Otherwise they run over the padding between rows.
     pub by_row: bool,
-    /// Positions whose sums are made and stored together.
+    /// Positions per accumulator block.
     pub acc_block: usize,
 }
 
@@ -74,7 +78,7 @@ impl Algorithm for DirectChannels {
         };
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_out < lanes {
-            return Err(format!("{} output channels a group leave lanes of a vector empty", problem.group_out));
+            return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();
         let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -89,7 +93,7 @@ impl Algorithm for DirectChannels {
             && problem.group_in >= fewest
             && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
         let direct = in_place && !transposed;
-        // of L2, a block's input takes at most half
+        // The input of a block takes at most half of L2.
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
         let block = if !direct {
             GridBlocks::within(axes, false, budget)
@@ -101,7 +105,8 @@ impl Algorithm for DirectChannels {
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
         let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
-        // all taps of some channels, or, where channels are side by side, as many of them as can be: tiles then read longer runs
+        // All taps of some channels. If the channels of a position are adjacent, as many channels
+        // as possible instead, so that tiles read longer runs.
         let chunk = match forced {
             Some((_, _, chunk)) => chunk,
             None if transposed => even_part(problem.group_in, part),
@@ -126,7 +131,7 @@ impl Algorithm for DirectChannels {
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let row_share = y.share_inside();
 
-        let most = if transposed { MOST_CELLS } else { MOST_POSITIONS };
+        let most = if transposed { MOST_PIXELS } else { MOST_POSITIONS };
         let mut best: Option<DirectChannels> = None;
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
         {
@@ -185,7 +190,8 @@ impl Algorithm for DirectChannels {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let Blocked { width, .. } = self.blocked;
-        // a transposed copy has whole vectors of channels, an odd number of them, and is made from a vector of planes; a panel has a vector at least
+        // A pixel of a transposed copy has an odd number of whole vectors, and it is made from a
+        // vector of planes. A panel has at least one vector.
         let channels = problem.group_in.saturating_add(if self.transposed { 3 * width } else { 0 });
         let block = if self.direct { 0 } else { self.blocked.input_tiles().working_bytes(channels, element) };
         block.saturating_add(self.blocked.working_bytes(problem, self.acc_block, element))
@@ -202,16 +208,17 @@ impl Algorithm for DirectChannels {
             (_, true) => "in a transposed copy",
             _ => "in padded rows",
         };
-        let runs = if self.by_row { "rows" } else { "blocks" };
+        let runs = if self.by_row { "within rows" } else { "across rows" };
         format!(
-            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source} by {runs}, blocks of {}x{} positions",
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source}, runs {runs}, blocks of {}x{} positions",
             self.positions, self.blocked.width, self.chunk, self.taps, self.blocked.rows, self.blocked.columns
         )
     }
 
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
         let (axes, input_tiles) = (&self.blocked.axes, self.blocked.input_tiles());
-        let taps = TapTable::new(axes, input_tiles, self.direct, self.cell(problem, lanes), problem.group_in)?;
+        let taps =
+            TapTable::new(axes, input_tiles, self.direct, self.pixel_channels(problem, lanes), problem.group_in)?;
         AccumulatorTable::new(problem, axes, &self.shape(), lanes, taps)
     }
 
@@ -235,7 +242,7 @@ impl Algorithm for DirectChannels {
 }
 
 impl DirectChannels {
-    /// How accumulator blocks are parted.
+    /// The split of blocks into accumulator blocks.
     fn shape(&self) -> AccumulatorShape {
         AccumulatorShape {
             width: self.blocked.width,
@@ -247,10 +254,11 @@ impl DirectChannels {
         }
     }
 
-    /// Channels side by side in a position of the input tiles.
-    fn cell(&self, problem: &Problem, lanes: usize) -> usize {
+    /// Adjacent channels per position of the input tiles.
+    fn pixel_channels(&self, problem: &Problem, lanes: usize) -> usize {
         match problem.data_format {
-            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            // An odd number of vectors, as pixels a power of two apart would compete for the same
+            // cache sets.
             DataFormat::Ncx if self.transposed => (problem.group_in.div_ceil(lanes) | 1) * lanes,
             DataFormat::Ncx => 1,
             DataFormat::Nxc => problem.group_in,
@@ -258,14 +266,17 @@ impl DirectChannels {
     }
 }
 
-/// The size of as few parts as there can be of at most a size, all about as large.
+/// Splits `all` into as few parts as possible, of at most `most` and nearly equal size. Returns the
+/// size of a part.
 pub(crate) fn even_part(all: usize, most: usize) -> usize {
     let all = all.max(1);
     all.div_ceil(all.div_ceil(most.clamp(1, all)))
 }
 
-/// The estimate of one (channel, tap) of a run of positions by tiles of `nv` vectors and at most `most` positions: the largest
-/// tiles first, smaller ones for the remainder. `tiles` are sorted by positions. Weights come from L2, 20 bytes per
+/// The estimated cost of one (channel, tap) pair over a run of positions.
+///
+/// Tiles have `nv` vectors and at most `most` positions, the largest tiles first and smaller ones
+/// for the remainder. `tiles` is sorted by positions. Weights come from L2, at 20 bytes per
 /// multiply-add.
 pub(crate) fn run_cost(
     mut len: usize,
@@ -283,14 +294,14 @@ pub(crate) fn run_cost(
     cost
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DirectChannels,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     taps: &'a TapTable,
-    /// Channels side by side in a cell of the input tiles.
-    cell: usize,
+    /// Adjacent channels per position of the input tiles.
+    pixel_channels: usize,
     panels: Panels<'a, E>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
@@ -306,7 +317,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         tables: &'a AccumulatorTable,
     ) -> TractResult<Self> {
         let axes = &plan.blocked.axes;
-        let cell = plan.cell(problem, kernels.lanes);
+        let pixel_channels = plan.pixel_channels(problem, kernels.lanes);
         let panels = PanelShape {
             widths: (plan.blocked.width, plan.blocked.tail_width),
             positions: plan.positions,
@@ -317,7 +328,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             problem,
             kernels,
             taps: &tables.taps,
-            cell,
+            pixel_channels,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
             input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
@@ -337,21 +348,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         let spatial = &self.input.spatial;
         let (source, pitch, step) = if let Some(copy_plan) = copy_plan {
             let stride = self.taps.input_tiles.channel_stride;
-            let data = scratch.block.of(problem.group_in.next_multiple_of(self.cell) * stride)?;
-            if problem.data_format == DataFormat::Ncx && self.cell == 1 {
+            let data = scratch.block.of(problem.group_in.next_multiple_of(self.pixel_channels) * stride)?;
+            if problem.data_format == DataFormat::Ncx && self.pixel_channels == 1 {
                 let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
                     let from = &self.input.data[first + ci * self.input.channel..];
                     self.taps.input_tiles.fill(self.kernels, copy_plan, from, to, &mut scratch.tile)
                 };
                 data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
             } else {
-                let (to, working) = ((&mut *data, self.cell), (&mut scratch.ragged, &mut scratch.tile));
+                let (to, working) = ((&mut *data, self.pixel_channels), (&mut scratch.ragged, &mut scratch.tile));
                 self.input.fill_pixels((self.kernels, &self.taps.input_tiles), copy_plan, first, to, working)?;
             }
-            let channel_stride = if self.cell == 1 { stride } else { 1 };
+            let channel_stride = if self.pixel_channels == 1 { stride } else { 1 };
             let source =
                 Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
-            (source, self.taps.input_tiles.pitch, self.cell)
+            (source, self.taps.input_tiles.pitch, self.pixel_channels)
         } else {
             let data = E::as_compute(self.input.data).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
@@ -373,7 +384,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// One phase of one panel over a run of a block's positions, under a range of its taps.
+    /// Computes one phase of one panel over a run of a block's positions, for a range of its taps.
     fn sum(
         &self,
         g: usize,
@@ -389,12 +400,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = if taps.is_empty() { 1 } else { source.channels };
         for from in (0..channels).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
-            // `[tap][channel][width]` within a chunk
+            // The layout within a chunk is `[tap][channel][width]`.
             let weights = &weights[from * phase.taps.len() * width..];
             let base = source.base + from * source.channel_stride;
             let mut tap = taps.start;
             loop {
-                // passes begin at the same taps wherever a range does, for the same bits
+                // Passes begin at the same taps for every range, so that results are bitwise equal.
                 let end = taps.end.min((tap / plan.taps + 1) * plan.taps);
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
                 let weights = &weights[tap * channels * width..];

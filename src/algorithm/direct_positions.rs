@@ -1,7 +1,10 @@
-//! Each phase as a small dense convolution over the shared grid: weights are the scalars, positions the lanes.
+//! Each phase as a small dense convolution over the shared grid. Weights are the scalars, positions
+//! the lanes.
 //!
-//! Per block of grid rows the input is laid out in [`InputTiles`], or read in place where one shift serves all. Then every phase is
-//! `out[channel][position] = Σ weight · input_tile[position + tap]`, and the phases of an output row are interleaved as it is stored.
+//! The input of a block of grid rows is copied into [`InputTiles`]. It is read in place if all taps
+//! have shift zero. Each phase then is
+//! `out[channel][position] = Σ weight · input_tile[position + tap]`.
+//! The phases of an output row are interleaved when they are stored.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -23,14 +26,16 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Longest single accumulation chain, in (channel, tap) pairs: longer sums are made in parts, which keeps the rounding error
-/// near that of the other runtimes (one chain of 1024 was measured at 2.6 times onnxruntime's).
+/// The longest accumulation chain, in (channel, tap) pairs. Longer sums are split into partial
+/// sums, which keeps the rounding error close to that of other runtimes.
 pub(crate) const LONGEST_CHAIN: usize = 256;
 
-/// The longest chain of a sum of `depth` pairs, of `taps` taps, that can be made in parts. The error grows with the length of the parts and with their number;
-/// parts of 128 cost 1 to 4 % more time than parts of 256 (Zen 4), which for deep sums are as good. Other runtimes sum tap by tap: where there are several, parts are
-/// shorter (of 576 pairs, parts of 128 were measured at 1.6 times onnxruntime's error). The shortest sums have two halves (one chain of 96: 2.1 times) or
-/// are left whole (two halves of 64 took 1.2 times as long).
+/// Returns the longest chain for a sum of `depth` pairs over `taps` taps.
+///
+/// The rounding error grows with the length of the partial sums and with their number. Deep sums
+/// have long chains, which are faster and as exact there. Other runtimes sum tap by tap, so sums
+/// over several taps have shorter chains. Short sums are split into two halves. The shortest sums
+/// are not split, as halves would take longer.
 pub(crate) fn part_of_chain(depth: usize, taps: usize) -> usize {
     match (depth, taps) {
         (..96, _) => 96,
@@ -40,58 +45,63 @@ pub(crate) fn part_of_chain(depth: usize, taps: usize) -> usize {
     }
 }
 
-/// From so many pairs on, tiles that write rows themselves make a sum in two chains where they can, tap by tap in turns (one chain of 32 was measured at 1.7
-/// times onnxruntime's error).
+/// The number of pairs from which a sum has two chains, whose taps alternate. This applies to tiles
+/// that write rows themselves and support it.
 const FEWEST_IN_HALVES: usize = 32;
 
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
 
-/// Positions of a block that is read in place, at least: rows of fewer are stored in short runs.
+/// The fewest positions of a block that is read in place. Shorter rows would be stored in short
+/// runs.
 const FEWEST_IN_PLACE: usize = 128;
 
-/// Outputs from this size on go to memory: short runs to many rows at once cost more there than a buffer does (1.25 times on htdemucs' 88 MB, Zen 4).
+/// The output size in bytes from which results are buffered. On outputs beyond the caches, short
+/// runs to many rows cost more than a buffer.
 const LONG_RUNS_FROM: usize = 32 << 20;
 
 /// Bytes of results that are buffered before they are stored.
 const CHUNK_BYTES: usize = 24 * 1024;
 
-/// Channels from which on channels-last results go through squares; fewer are stored element by element (two of them 2.8 times faster, Zen 4).
+/// The number of channels from which channels-last results go through register transposes. Fewer
+/// channels are stored element by element, which is faster for them.
 const FEWEST_TRANSPOSED: usize = 4;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectPositions {
-    /// Output channels of a register tile.
+    /// Output channels per register tile.
     pub mr: usize,
     /// Output channels of the last panel's tile.
     pub tail_mr: usize,
-    /// Groups whose input and results are transposed together: more than one where channels are last and a group has few.
-    pub bundle: usize,
-    /// Vectors of positions of a register tile.
+    /// Groups per group batch, whose input and results are transposed together. More than one if
+    /// channels are last and groups are narrow.
+    pub batched_groups: usize,
+    /// Vectors of positions per register tile.
     pub nv: usize,
-    /// Whether each column shift has a copy of its own, so that rows have no gaps.
-    pub apart: bool,
+    /// Whether the input tiles have one copy per column shift, so that their rows have no gaps.
+    pub copy_per_shift: bool,
     /// Whether the input is read in place.
     pub direct: bool,
-    /// Whether what is read in place is fetched ahead of the tiles, as the caches do not have it.
+    /// Whether input that is read in place is prefetched ahead of the tiles, as the caches do not
+    /// hold it.
     pub ahead: bool,
-    /// Whether tiles write output rows themselves, phases interleaved in registers.
+    /// Whether tiles write output rows themselves, with phases interleaved in registers.
     pub rows: bool,
     /// Tiles whose results are stored together, so that the output is written in long runs.
     pub chunk_tiles: usize,
     /// Whether all panels pass over a tile's input before the next tile.
     pub tile_major: bool,
-    /// Grid rows of a block.
+    /// Grid rows per block.
     pub block_rows: usize,
-    /// Grid columns of a block.
+    /// Grid columns per block.
     pub block_columns: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Axes,
 }
 
-/// The name of how the input is read and the output stored.
+/// The name of the way in which the input is read and the output is stored.
 fn variant(in_place: bool, copy_per_shift: bool, rows: bool) -> &'static str {
     match (in_place, copy_per_shift, rows) {
         (true, _, true) => "in place, rows from registers",
@@ -129,8 +139,8 @@ impl Algorithm for DirectPositions {
             && same_element
             && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
         let element = query.element;
-        // groups that are computed together, where one panel has all output channels of each
-        let bundle = match problem.data_format {
+        // Groups per batch. With more than one, a panel must hold all output channels of a group.
+        let batched_groups = match problem.data_format {
             DataFormat::Ncx => 1,
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
@@ -144,16 +154,19 @@ impl Algorithm for DirectPositions {
             }
         };
         let mut best: Option<DirectPositions> = None;
-        for (apart, bundle) in [(true, 1), (false, 1), (true, bundle), (false, bundle)].into_iter().unique() {
-            if in_place && !apart {
+        for (copy_per_shift, batched_groups) in
+            [(true, 1), (false, 1), (true, batched_groups), (false, batched_groups)].into_iter().unique()
+        {
+            if in_place && !copy_per_shift {
                 continue;
             }
-            // a block's input tiles, all channels, take at most half of L2: the weights stream through the rest
-            let budget = machine.l2 / 2 / element / (problem.group_in * bundle).max(1);
+            // The input tiles of a block take at most half of L2, as the weights stream through the
+            // rest.
+            let budget = machine.l2 / 2 / element / (problem.group_in * batched_groups).max(1);
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
                 true => (y.grid.min((budget / x.grid).max(1)), x.grid),
-                false => GridBlocks::within(axes, apart, budget),
+                false => GridBlocks::within(axes, copy_per_shift, budget),
             };
             let GridBlocks {
                 rows: block_rows,
@@ -161,12 +174,12 @@ impl Algorithm for DirectPositions {
                 positions: flat,
                 count: blocks,
                 input_tiles: laid_out,
-            } = GridBlocks::even(axes, block, apart, in_place);
+            } = GridBlocks::even(axes, block, copy_per_shift, in_place);
             let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
             let copied = match in_place {
                 true => Cost::ZERO,
                 false => {
-                    let copying = cost::copied(problem.data_format, problem.group_in * bundle);
+                    let copying = cost::copied(problem.data_format, problem.group_in * batched_groups);
                     let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
                     let selects = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1;
                     let selected = Cost::new(machine.rates.strided_row) * block_rows;
@@ -181,10 +194,10 @@ impl Algorithm for DirectPositions {
             for (mr, nv, rows, family) in buffered.chain(direct) {
                 let remainder = problem.group_out % mr;
                 let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
-                if forced.is_some_and(|f| f != (mr, tail_mr)) || (bundle > 1 && mr < problem.group_out) {
+                if forced.is_some_and(|f| f != (mr, tail_mr)) || (batched_groups > 1 && mr < problem.group_out) {
                     continue;
                 }
-                if query.leaves_out(variant(in_place, apart, rows)) {
+                if query.leaves_out(variant(in_place, copy_per_shift, rows)) {
                     continue;
                 }
                 let resident = chain * nv * lanes * element <= L1_SHARE;
@@ -202,7 +215,7 @@ impl Algorithm for DirectPositions {
                     false => Cost::ZERO,
                 };
                 let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident, machine);
-                // tiles that write rows end where rows end, the others run over
+                // Tiles that write rows end where rows end. Other tiles run over row ends.
                 let (runs, vectors) =
                     if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };
                 let (whole, rest) = (vectors / nv, vectors % nv);
@@ -217,10 +230,10 @@ impl Algorithm for DirectPositions {
                 let store = match rows {
                     true if same_element => row_store,
                     true => row_store + cost::NARROWED,
-                    false => cost::buffered(problem.data_format, mr.min(problem.group_out) * bundle),
+                    false => cost::buffered(problem.data_format, mr.min(problem.group_out) * batched_groups),
                 };
                 let stored = (store + unfinished).times(&[runs, vectors, problem.group_out, phases]);
-                let chunk_tiles = match (chunk_tiles(mr * bundle, nv * lanes, x, element), rows && tile_major) {
+                let chunk_tiles = match (chunk_tiles(mr * batched_groups, nv * lanes, x, element), rows && tile_major) {
                     (stored, false) => stored,
                     (stored, true) => stored.min(L1_SHARE / (chain * nv * lanes * element).max(1)).max(1),
                 };
@@ -240,9 +253,9 @@ impl Algorithm for DirectPositions {
                     best = Some(DirectPositions {
                         mr,
                         tail_mr,
-                        bundle,
+                        batched_groups,
                         nv,
-                        apart,
+                        copy_per_shift,
                         direct: in_place,
                         ahead: fetches && bytes > machine.l2,
                         rows,
@@ -264,7 +277,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn variant(&self) -> &'static str {
-        variant(self.direct, self.apart, self.rows)
+        variant(self.direct, self.copy_per_shift, self.rows)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
@@ -272,8 +285,8 @@ impl Algorithm for DirectPositions {
         let input_tiles = if self.direct {
             0
         } else {
-            let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
-            input_tiles.working_bytes(problem.group_in.saturating_mul(self.bundle), element)
+            let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
+            input_tiles.working_bytes(problem.group_in.saturating_mul(self.batched_groups), element)
         };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
         input_tiles.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
@@ -284,14 +297,15 @@ impl Algorithm for DirectPositions {
     }
 
     fn explain(&self) -> String {
-        let source = match (self.direct, self.apart) {
+        let source = match (self.direct, self.copy_per_shift) {
             (true, _) if self.ahead => "in place, fetched ahead",
             (true, _) => "in place",
             (_, true) => "in a copy per column shift",
             _ => "in padded rows",
         };
         let store = if self.rows { "from registers" } else { "through a buffer" };
-        let groups = if self.bundle > 1 { format!(" of {} groups", self.bundle) } else { String::new() };
+        let groups =
+            if self.batched_groups > 1 { format!(" of {} groups", self.batched_groups) } else { String::new() };
         format!(
             "tiles of {}x{}, rows stored {store}, input read {source}, blocks of {}x{} positions{groups}",
             self.mr, self.nv, self.block_rows, self.block_columns
@@ -299,7 +313,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<TapTable> {
-        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.apart);
+        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
         TapTable::new(&self.axes, input_tiles, self.direct, 1, problem.group_in)
     }
 
@@ -317,7 +331,7 @@ impl Algorithm for DirectPositions {
         let block = Block {
             rows: self.block_rows,
             columns: self.block_columns,
-            // a block keeps a few tiles' worth of positions
+            // A block keeps the positions of a few tiles.
             least: 4 * self.nv * kernels.lanes,
             panel: self.mr,
             cost: self.cost,
@@ -328,20 +342,23 @@ impl Algorithm for DirectPositions {
             let copy_plan =
                 copied.then(|| task.copy_plan(&prepared.taps.input_tiles, &prepared.strides.2)).transpose()?;
             let groups = task.groups.clone();
-            groups.clone().step_by(self.bundle).try_for_each(|g| {
-                let bundle = g..groups.end.min(g + self.bundle);
-                prepared.run_groups(task, bundle, copy_plan.as_ref(), scratch)
+            groups.clone().step_by(self.batched_groups).try_for_each(|g| {
+                let batch = g..groups.end.min(g + self.batched_groups);
+                prepared.run_groups(task, batch, copy_plan.as_ref(), scratch)
             })
         })
     }
 }
 
-/// As many tiles as have their results in L1 together.
+/// The number of tiles whose results fit in L1 together.
 fn chunk_tiles(mr: usize, positions: usize, x: &AxisPhases, element: usize) -> usize {
     (CHUNK_BYTES / (mr * x.out_step * positions * element)).max(1)
 }
 
-/// Rows whose tiles are run together, and runs of a row where there is just one: of `chunk` positions, or up to twice as many.
+/// Returns the number of rows whose tiles run together, and the number of runs per row.
+///
+/// There are several runs only for a single row. A run has `chunk` positions, or up to twice as
+/// many.
 fn row_runs(chunk: usize, columns: usize, lanes: usize) -> (usize, usize) {
     match chunk / columns.next_multiple_of(lanes) {
         0 | 1 => (1, (columns / chunk).max(1)),
@@ -349,7 +366,7 @@ fn row_runs(chunk: usize, columns: usize, lanes: usize) -> (usize, usize) {
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DirectPositions,
     problem: &'a Problem,
@@ -357,23 +374,23 @@ struct Prepared<'a, E: Element> {
     taps: &'a TapTable,
     /// Phases of an output row.
     columns: usize,
-    /// Phases of an outer cell.
+    /// Row and column phases per outer phase.
     per_outer: usize,
-    /// Height and first element of each panel of a group.
+    /// The panels of a group.
     panels: Vec<Panel<E::Compute>>,
     weights: &'a [E::Compute],
     group_weights: usize,
-    /// Padded to panel heights, per group.
+    /// The bias of each group, padded to panel heights.
     bias: Vec<E::Compute>,
     input: &'a [E],
     epilogue: Epilogue<'a, E>,
-    /// Cells of an output channel.
+    /// Elements per output channel.
     plane: usize,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
 }
 
-/// Scratch memory, without the block.
+/// Scratch memory, without the input tiles.
 struct Buffers<'a, T> {
     tile: &'a mut Aligned<T>,
     ragged: &'a mut Aligned<T>,
@@ -439,7 +456,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// All output channels of some groups, a bundle or less.
+    /// Computes all output channels of a group batch.
     fn run_groups(
         &self,
         task: &mut Task<E>,
@@ -456,10 +473,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let block = &mut scratch.block;
         let mut source = if let Some(copy_plan) = copy_plan {
             pitch = self.taps.input_tiles.pitch;
-            // squares that are transposed may run over a plane's last row
+            // A register transpose may overrun the last row of a plane.
             let stride =
                 self.taps.input_tiles.channel_stride + if problem.data_format == DataFormat::Nxc { lanes } else { 0 };
-            // tiles may run past the last position: what they read there is never stored, but must exist
+            // Tiles may overrun the last position. The elements that they read there are never
+            // stored, but must exist.
             let data = block.of(inputs * stride + tile_positions)?;
             let source = &self.input[first..];
             match problem.data_format {
@@ -507,13 +525,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             (0..self.panels.len()).filter(|p| task.channels.contains(&self.panels[*p].first_channel)).collect();
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
         let mut visit = |panel: usize, tile: usize| {
-            // one pass has the caches filled for those of the other panels
+            // The first panel's pass brings the input into the caches for the other panels.
             source.ahead = plan.ahead && panels.first() == Some(&panel);
             let panel = &self.panels[panel];
             if plan.rows {
                 let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
                 let rows = row..task.rows.len().min(row + rows_at_once);
-                // the last run has what is left, so that none is short
+                // The last run takes the remainder, so that no run is short.
                 let is_last = tile % per_row + 1 == per_row;
                 let columns = column..if is_last { task.columns.len() } else { column + chunk };
                 source.base = origin + row * pitch + column;
@@ -521,8 +539,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             } else {
                 let position = tile * chunk;
                 source.base = origin + position;
-                let place = (position, chunk.min(flat - position), pitch);
-                self.run_chunk(task, groups.clone(), panel, &source, place, &mut buffers)
+                let offsets = (position, chunk.min(flat - position), pitch);
+                self.run_chunk(task, groups.clone(), panel, &source, offsets, &mut buffers)
             }
         };
         if plan.tile_major {
@@ -532,7 +550,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// Reading in place, the last tile may reach past the input's end: then it reads a copy.
+    /// Returns a source that contains the whole tile.
+    ///
+    /// If the input is read in place, the last tile may reach past its end. In this case the source
+    /// is a padded copy.
     fn readable<'s>(
         &self,
         source: &Source<'s, E::Compute>,
@@ -553,7 +574,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(Source { data: copy, base: 0, channel_stride: positions, ..*source })
     }
 
-    /// All phases of one panel over some columns of some grid rows, `pitch` positions apart, written straight to the output.
+    /// Computes all phases of one panel over some columns of some grid rows, and writes them to the
+    /// output without a buffer. Grid rows are `pitch` positions apart in the source.
     fn run_row_tiles(
         &self,
         task: &mut Task<E>,
@@ -571,13 +593,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let first_channel = task.channel(self.problem, g, panel.first_channel);
         let from = task.columns.start + columns.start;
-        let cells = x.cells(&(from..from + columns.len()));
+        let outputs = x.cells(&(from..from + columns.len()));
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
-                let cell = |row: usize| (task.rows.start + row) * y.out_step + ry;
-                // rows that the output has
-                let count = rows.clone().take_while(|row| cell(*row) < task.output.rows.end).count();
+                let output_row = |row: usize| (task.rows.start + row) * y.out_step + ry;
+                // The rows inside the output.
+                let count = rows.clone().take_while(|row| output_row(*row) < task.output.rows.end).count();
                 if count == 0 {
                     break;
                 }
@@ -586,9 +608,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                     *operand = operand_of(panel, weights, phase, source.channels);
                 }
                 let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
-                let (first_cell, step) =
-                    (task.output.cell(cell(rows.start), cells.start), y.out_step * task.output.columns.len());
-                let at = task.output.index(first_channel, o, cell(rows.start), cells.start);
+                let (first_element, step) =
+                    (task.output.cell(output_row(rows.start), outputs.start), y.out_step * task.output.columns.len());
+                let at = task.output.index(first_channel, o, output_row(rows.start), outputs.start);
                 let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: StridedRuns| {
                     self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
                     if !self.epilogue.is_empty() {
@@ -596,29 +618,33 @@ impl<'a, E: Element> Prepared<'a, E> {
                         for (m, slice) in slices.iter_mut().enumerate() {
                             for run in 0..runs.count {
                                 let at = at + m * self.plane + run * step;
-                                self.epilogue.of(first + m).apply(at, 1, &mut slice[run * runs.step..][..cells.len()]);
+                                self.epilogue.of(first + m).apply(
+                                    at,
+                                    1,
+                                    &mut slice[run * runs.step..][..outputs.len()],
+                                );
                             }
                         }
                     }
                     TractResult::Ok(())
                 };
                 let slots = first_channel..first_channel + channels;
-                let runs = StridedRuns { cells: 0..cells.len(), count, step, pitch };
-                let all = first_cell..first_cell + (count - 1) * step + cells.len();
+                let runs = StridedRuns { cells: 0..outputs.len(), count, step, pitch };
+                let all = first_element..first_element + (count - 1) * step + outputs.len();
                 let mut in_place = SmallVec::new();
                 if task.output.channel_cells(slots, o, all, &mut in_place) {
                     finish(&mut in_place, runs)?;
                     continue;
                 }
                 drop(in_place);
-                let of_channel = count * cells.len();
+                let of_channel = count * outputs.len();
                 let staging = buffers.tile.of(channels * of_channel)?;
                 let mut slices = staging.chunks_exact_mut(of_channel.max(1)).collect();
-                finish(&mut slices, StridedRuns { step: cells.len(), ..runs })?;
+                finish(&mut slices, StridedRuns { step: outputs.len(), ..runs })?;
                 for (m, slice) in slices.iter().enumerate() {
-                    for (run, cells_of_run) in slice.chunks(cells.len().max(1)).enumerate() {
-                        let row = cell(rows.start + run);
-                        task.output.put(first_channel + m, o, row, cells.start, cells_of_run);
+                    for (run, values) in slice.chunks(outputs.len().max(1)).enumerate() {
+                        let row = output_row(rows.start + run);
+                        task.output.put(first_channel + m, o, row, outputs.start, values);
                     }
                 }
             }
@@ -626,7 +652,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// The sums of all runs: whole tiles of each, then what is left of all.
+    /// Computes the sums of all runs: the whole tiles of each run, then the remainders.
     fn run_tiles(
         &self,
         RowTiles { panel, operands, bias }: &RowTiles<E::Compute>,
@@ -638,38 +664,40 @@ impl<'a, E: Element> Prepared<'a, E> {
         let lanes = self.kernels.lanes;
         let positions = runs.cells.len().div_ceil(self.columns);
         let whole = positions / (self.plan.nv * lanes) * self.plan.nv * lanes;
-        let cells = runs.cells.len().min(whole * self.columns);
+        let outputs = runs.cells.len().min(whole * self.columns);
         if whole > 0 {
-            let runs = StridedRuns { cells: 0..cells, ..*runs };
+            let runs = StridedRuns { cells: 0..outputs, ..*runs };
             panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
         }
         if whole == positions {
             return Ok(());
         }
         let tile = panel.row_tiles[(positions - whole).div_ceil(lanes) - 1];
-        // the last tile ends where the positions do, on some that were made already, if there are as many
+        // The last tile ends at the last position. If there are enough positions, it computes some
+        // of them again.
         let first = positions.checked_sub(tile.positions()).unwrap_or(whole);
-        let cells = first * self.columns;
+        let outputs = first * self.columns;
         let source = Source { base: source.base + first, ..*source };
-        // Reading in place, the last runs may reach past the input's end
+        // The last runs may reach past the end of an input that is read in place.
         let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions();
         let inside = match self.plan.direct {
             true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
             false => runs.count,
         };
-        let left = StridedRuns { cells: cells..runs.cells.len(), count: inside, ..*runs };
+        let left = StridedRuns { cells: outputs..runs.cells.len(), count: inside, ..*runs };
         tile.run(operands, &source, bias, slices, &left);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
             let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
             let at = run * runs.step;
-            let left = StridedRuns { cells: at + cells..at + runs.cells.len(), count: 1, ..*runs };
+            let left = StridedRuns { cells: at + outputs..at + runs.cells.len(), count: 1, ..*runs };
             tile.run(operands, &source, bias, slices, &left);
         }
         Ok(())
     }
 
-    /// All phases of one panel of each group over `count` flat positions from `position`, stored through a buffer.
+    /// Computes all phases of one panel per group over `count` flat positions from `position` on,
+    /// and stores them through a buffer.
     fn run_chunk(
         &self,
         task: &mut Task<E>,
@@ -685,17 +713,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         let stride = count.next_multiple_of(self.kernels.lanes);
         let of_group = panel.height * stride;
         let of_phase = groups.len() * of_group;
-        // squares that are transposed may run over the last row
+        // A register transpose may overrun the last row.
         let out = buffers.tile.of(self.columns * of_phase + self.kernels.lanes)?;
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let tile_positions = plan.nv * self.kernels.lanes;
         let last = (stride - 1) / tile_positions * tile_positions;
         let of_last = Source { base: source.base + last, ..*source };
         let of_last = self.readable(&of_last, stride - last, count - last, buffers.ragged)?;
-        // groups follow each other in the output, but in the buffer, panels are padded
+        // Groups are adjacent in the output. In the buffer, their panels are padded.
         let row = |at: usize| at / channels * of_group + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
-        let squares = rows.len() >= FEWEST_TRANSPOSED || self.makes_whole_cells(rows.len());
+        let transposes = rows.len() >= FEWEST_TRANSPOSED || self.interleaves_pixels(rows.len());
 
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
@@ -716,18 +744,18 @@ impl<'a, E: Element> Prepared<'a, E> {
                         run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
                     }
                 }
-                if problem.data_format == DataFormat::Nxc && squares {
-                    let place = (groups.start * problem.group_out + panel.first_channel, o, ry);
+                if problem.data_format == DataFormat::Nxc && transposes {
+                    let offsets = (groups.start * problem.group_out + panel.first_channel, o, ry);
                     let (uniform, placed) = self.epilogue.split();
                     uniform.apply(out);
                     let epilogue = (placed, &mut *buffers.row);
-                    self.store_cells(task, place, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
+                    self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
                 for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
-                    let cell = (task.rows.start + run.row) * y.out_step + ry;
-                    if cell >= task.output.rows.end {
+                    let output_row = (task.rows.start + run.row) * y.out_step + ry;
+                    if output_row >= task.output.rows.end {
                         break;
                     }
                     let first = (task.columns.start + run.column) * x.out_step;
@@ -739,7 +767,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
                         let epilogue = self.epilogue.of(g * problem.group_out + panel.first_channel + m);
-                        task.output.write(self.kernels, channel, o, cell, first, &rows, epilogue, buffers.row)?;
+                        task.output.write(self.kernels, channel, o, output_row, first, &rows, epilogue, buffers.row)?;
                     }
                 }
             }
@@ -747,13 +775,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Whether the phases of a row make runs without gaps in channels-last data, which one interleaving of so many channels of each stores.
-    fn makes_whole_cells(&self, channels: usize) -> bool {
+    /// Whether the phases of a row form runs without gaps in channels-last data, and few enough
+    /// channels per pixel that one interleaving stores them.
+    fn interleaves_pixels(&self, channels: usize) -> bool {
         channels == self.problem.group * self.problem.group_out && (2..=16).contains(&(channels * self.columns))
     }
 
-    /// Stores rows of positions, which begin at `rows` in `out`, as cells, channels side by side: by transposed squares.
-    fn store_cells(
+    /// Stores rows of positions as pixels, by register transposes or by interleaving. `rows` are
+    /// the rows' offsets in `out`.
+    fn store_pixels(
         &self,
         task: &mut Task<E>,
         (channel, outer, phase_row): (usize, usize, usize),
@@ -764,7 +794,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (axes.rows(), axes.columns());
-        let whole = self.makes_whole_cells(rows.len());
+        let whole = self.interleaves_pixels(rows.len());
         for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
             let row = (task.rows.start + run.row) * y.out_step + phase_row;
             if row >= task.output.rows.end {
@@ -773,7 +803,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let first = (task.columns.start + run.column) * x.out_step;
             if whole {
                 let of_phase = |rx: usize| rows.iter().map(move |at| rx * phase_stride + at + run.at);
-                // an array: lists that grow take as long as a twentieth of the sums
+                // An array, as a growing list would take noticeable time.
                 let mut interleaved: [&[E::Compute]; 16] = [&[]; 16];
                 for (to, at) in interleaved.iter_mut().zip((0..self.columns).flat_map(of_phase)) {
                     *to = &out[at..at + run.len];
@@ -783,23 +813,24 @@ impl<'a, E: Element> Prepared<'a, E> {
                 continue;
             }
             for rx in 0..self.columns {
-                let place = (outer, row, first + rx);
+                let offsets = (outer, row, first + rx);
                 let from = (&out[rx * phase_stride + run.at..], rows, run.len);
-                task.output.write_rows(self.kernels, place, x.out_step, channel, from, epilogue, buffer)?;
+                task.output.write_rows(self.kernels, offsets, x.out_step, channel, from, epilogue, buffer)?;
             }
         }
         Ok(())
     }
 }
 
-/// What all tiles of a panel multiply, and where its sums begin.
+/// The operands that all tiles of a panel share.
 struct RowTiles<'a, T: 'static> {
     panel: &'a Panel<T>,
     operands: &'a [PhaseOperand<'a, T>],
     bias: &'a [T],
 }
 
-/// A phase's weights in a panel, and how its sum is made: in the same chains wherever a row is cut.
+/// Returns a phase's weights in a panel, and the chains of its sum. The chains do not depend on
+/// where a row is split.
 fn operand_of<'a, T: Compute>(
     panel: &Panel<T>,
     weights: &'a [T],
@@ -814,12 +845,12 @@ fn operand_of<'a, T: Compute>(
     PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, in_halves }
 }
 
-/// Input channels whose products make one chain of a sum of so many channels and taps.
+/// Input channels per chain of a sum over this many channels and taps.
 fn channels_of_chain(channels: usize, taps: usize) -> usize {
     (part_of_chain(channels * taps, taps) / taps.max(1)).max(1)
 }
 
-/// One phase of a tile, its sum made in chains of bounded length.
+/// Computes one phase of a tile, in chains of bounded length.
 fn run_chains<T: Compute>(
     tile: &PositionTile<T>,
     weights: &[T],

@@ -1,6 +1,7 @@
-//! One input position: a product that streams the weights once, in the order they are stored.
+//! A matrix-vector product for a single input position. It streams the weights once, in storage
+//! order.
 //!
-//! Every (output channel, kernel position) pair is a column of its own, and lanes are columns.
+//! Each (output channel, kernel position) pair is a column. Lanes are columns.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -17,18 +18,19 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Vectors of columns of a register tile.
+/// Vectors of columns per register tile.
 const VECTORS: usize = 4;
 
-/// Longest single accumulation chain: short, as weights come from memory, and finishing a sum meanwhile costs nothing.
+/// The longest accumulation chain. It is short because weights come from memory, and the time to
+/// finish a sum is hidden behind their loads.
 const CHAIN: usize = 32;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gemv {
-    /// Columns of a panel.
+    /// Columns per panel.
     pub width: usize,
-    /// Whether the weights do not fit in L2.
+    /// Whether the weights exceed L2.
     pub streamed: bool,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
@@ -67,10 +69,10 @@ impl Algorithm for Gemv {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let sums = (problem.group_out * taps).next_multiple_of(self.width).saturating_mul(problem.group);
         let input = problem.group * problem.group_in;
-        let cells = taps.saturating_mul(size_of::<Option<usize>>());
+        let offsets = taps.saturating_mul(size_of::<Option<usize>>());
         let stored = taps.saturating_mul(2 * problem.group_out + self.width);
         let elements = sums.saturating_add(input).saturating_mul(problem.batch).saturating_add(stored);
-        elements.saturating_mul(element).saturating_add(cells)
+        elements.saturating_mul(element).saturating_add(offsets)
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -138,7 +140,7 @@ impl Algorithm for Gemv {
 }
 
 impl Gemv {
-    /// The sums of a range of a group's columns for an image, in parts as long as panels allow.
+    /// The sums of a range of a group's columns for an image, as slices of up to one panel.
     fn columns<'s, T>(
         &self,
         problem: &Problem,
@@ -157,22 +159,25 @@ impl Gemv {
         })
     }
 
-    /// Where kernel positions and cells are one to one, in the same order (channels first) or in any (channels last): all columns of a group together.
+    /// Stores all columns of each group together.
+    ///
+    /// Every output position must have exactly one kernel position. Channels-first outputs must
+    /// also have them in the same order.
     fn store<E: Element>(
         &self,
         problem: &Problem,
         kernels: &Kernels<E::Compute>,
         operands: &Operands<E>,
         sums: &[E::Compute],
-        cells: &[Option<usize>],
+        offsets: &[Option<usize>],
         output: &mut [E],
     ) -> TractResult<()> {
-        let (taps, channels) = (cells.len(), problem.group_out);
+        let (taps, channels) = (offsets.len(), problem.group_out);
         let (uniform, placed) = operands.epilogue.split();
         let width = channels.next_multiple_of(kernels.lanes);
         let mut by_channel = zeros("working memory", channels * taps)?;
         let last = problem.data_format == DataFormat::Nxc;
-        let mut by_cell = zeros("working memory", if last { taps * width } else { 0 })?;
+        let mut by_position = zeros("working memory", if last { taps * width } else { 0 })?;
         let per_image = output.len() / problem.batch;
         for (n, g) in (0..problem.batch).cartesian_product(0..problem.group) {
             let (first, at) = (g * channels, n * per_image);
@@ -190,10 +195,10 @@ impl Gemv {
             }
             uniform.apply(&mut by_channel);
             if last {
-                crate::layout::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_cell, width);
-                for (cell, values) in cells.iter().zip(by_cell.chunks_mut(width)) {
-                    let Some(cell) = cell else { continue };
-                    let (at, values) = (at + cell + first, &mut values[..channels]);
+                crate::layout::transposed(kernels, &by_channel, taps, (taps, channels), &mut by_position, width);
+                for (offset, values) in offsets.iter().zip(by_position.chunks_mut(width)) {
+                    let Some(offset) = offset else { continue };
+                    let (at, values) = (at + offset + first, &mut values[..channels]);
                     placed.apply_cell(first, at, values);
                     E::narrow_slice(values, &mut output[at..at + channels]);
                 }
@@ -210,7 +215,8 @@ impl Gemv {
         Ok(())
     }
 
-    /// Puts every column where its kernel position lands; cells that none reaches hold the bias.
+    /// Stores each column at the output position of its kernel position. Output positions without a
+    /// kernel position receive the bias.
     fn scatter<E: Element>(
         &self,
         problem: &Problem,
@@ -222,27 +228,27 @@ impl Gemv {
     ) -> TractResult<()> {
         let strides = strides_of(&problem.output_shape());
         let (c, x) = (problem.data_format.c_axis(strides.len()), problem.data_format.x_axis());
-        // for each kernel position, the offset of its cell in a channel's plane
-        let cells: Vec<Option<usize>> = problem
+        // Per kernel position, the offset of its output position in a channel's plane.
+        let offsets: Vec<Option<usize>> = problem
             .axes
             .iter()
             .map(|a| 0..a.kernel)
             .multi_cartesian_product()
             .map(|kernel| {
                 kernel.iter().zip(&problem.axes).zip(&strides[x..]).try_fold(0, |offset, ((k, axis), stride)| {
-                    let cell = *k as i64 * axis.dilation as i64 - axis.pad_begin;
-                    (0..axis.output as i64).contains(&cell).then(|| offset + cell as usize * stride)
+                    let index = *k as i64 * axis.dilation as i64 - axis.pad_begin;
+                    (0..axis.output as i64).contains(&index).then(|| offset + index as usize * stride)
                 })
             })
             .collect();
         let plane: usize = problem.axes.iter().map(|a| a.output).product();
         let (uniform, placed) = operands.epilogue.split();
-        let cell_stride = strides[x + problem.axes.len() - 1];
+        let position_stride = strides[x + problem.axes.len() - 1];
         let mut values: Vec<E::Compute> = vec![];
-        let filled = cells.iter().flatten().count() == plane;
-        let in_order = filled && cells.iter().enumerate().all(|(k, cell)| *cell == Some(k));
+        let filled = offsets.iter().flatten().count() == plane;
+        let in_order = filled && offsets.iter().enumerate().all(|(k, offset)| *offset == Some(k));
         if in_order || (filled && problem.data_format == DataFormat::Nxc) {
-            return self.store(problem, kernels, operands, sums, &cells, output);
+            return self.store(problem, kernels, operands, sums, &offsets, output);
         }
         for n in 0..problem.batch {
             for channel in 0..problem.group * problem.group_out {
@@ -251,12 +257,13 @@ impl Gemv {
                 let first = n * strides[0] + channel * strides[c];
                 let output = &mut output[first..];
                 let epilogue = placed.of(channel);
-                let result = |cell: usize, value: E::Compute| {
+                let result = |offset: usize, value: E::Compute| {
                     let mut value = [value];
-                    epilogue.apply(first + cell, 1, &mut value);
+                    epilogue.apply(first + offset, 1, &mut value);
                     E::narrow(value[0])
                 };
-                // the results of one channel in kernel order, then one cell more for where none lands
+                // The results of one channel in kernel order, then the result of output positions
+                // without a kernel position.
                 values.clear();
                 for part in self.columns(problem, sums, (n, g), co * taps..(co + 1) * taps) {
                     values.extend_from_slice(part);
@@ -265,12 +272,12 @@ impl Gemv {
                 values.push(bias);
                 uniform.apply(&mut values);
                 if !filled {
-                    let empty = output.iter_mut().enumerate().step_by(cell_stride).take(plane);
-                    empty.for_each(|(cell, to)| *to = result(cell, values[taps]));
+                    let empty = output.iter_mut().enumerate().step_by(position_stride).take(plane);
+                    empty.for_each(|(offset, to)| *to = result(offset, values[taps]));
                 }
-                for (cell, value) in cells.iter().zip(&values) {
-                    if let Some(cell) = cell {
-                        output[*cell] = result(*cell, *value);
+                for (offset, value) in offsets.iter().zip(&values) {
+                    if let Some(offset) = offset {
+                        output[*offset] = result(*offset, *value);
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! The algorithms, one a file. None knows of ONNX, and none holds unsafe code.
+//! The algorithms, one per file. None depends on ONNX, and none contains unsafe code.
 
 pub mod amx;
 pub(crate) mod blocked;
@@ -26,20 +26,20 @@ use std::cell::OnceCell;
 use std::fmt;
 use tract_core::internal::*;
 
-/// What is planned for: computed once, and handed to every algorithm.
+/// The inputs of planning, computed once and passed to every algorithm.
 pub(crate) struct Query<'a> {
     pub problem: &'a Problem,
-    /// The type that the problem is computed as: see [`integers`](crate::integers).
+    /// The element type of the computation: see [`integers`](crate::integers).
     pub datum_type: DatumType,
     pub isa: Isa,
-    /// The layout that the filter is packed in already.
+    /// The layout that the filter is already packed in.
     pub layout: Option<&'a FilterLayout>,
     pub machine: &'a Machine,
-    /// A variant that algorithms do not propose, so that it can be measured what it is worth.
+    /// A variant that algorithms must not propose, so that its benefit can be measured.
     pub left_out: Option<&'a str>,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
-    /// Bytes of an element of the type that sums are made in.
+    /// Bytes per element of the accumulation type.
     pub element: usize,
     axes: OnceCell<Result<Axes, String>>,
 }
@@ -62,7 +62,9 @@ impl<'a> Query<'a> {
         self.left_out == Some(variant)
     }
 
-    /// The phases of all spatial axes, at least two, outermost first; or why they can't be enumerated.
+    /// The phases of all spatial axes, at least two, outermost first.
+    ///
+    /// # Errors The phases are too many to enumerate. The message gives the reason.
     pub fn axes(&self) -> Result<&Axes, String> {
         let axes = self.axes.get_or_init(|| match too_many_phases(self.problem) {
             Some(reason) => Err(reason),
@@ -72,32 +74,39 @@ impl<'a> Query<'a> {
     }
 }
 
-/// One way to compute a convolution. A value of the type is a decision: the parameters for one problem, which can be
-/// compared and printed, and hold nothing that is built for a run.
+/// An algorithm that computes a convolution.
+///
+/// A value of an implementing type is a decision: the algorithm's parameters for one problem.
+/// Decisions can be compared and printed. They hold no tables or buffers.
 pub(crate) trait Algorithm: Sized {
-    /// What runs read and what is built once for a plan: lists of taps, for example.
+    /// The tables that are built once per plan and read by every run, such as lists of taps.
     type Tables: Send + Sync + 'static;
 
-    /// Whether it computes the folded problem ([`Problem::folded`]), or the problem as the spec has it.
+    /// Whether the algorithm computes the folded problem ([`Problem::folded`]). Otherwise it
+    /// computes the problem as the spec describes it.
     const FOLDS: bool = true;
 
-    /// Whether this CPU has what all its kernels need.
+    /// Whether this CPU supports all kernels that the algorithm needs.
     fn is_available() -> bool {
         true
     }
 
-    /// Decides, or says why not, in words that `explain` prints.
+    /// Decides on the parameters for a problem.
+    ///
+    /// # Errors The reason why the algorithm declines, in words that `explain` prints.
     fn propose(query: &Query) -> Result<Self, String>;
 
-    /// The estimated cost in vector multiply-adds. None for what runs only where nothing else does.
+    /// The estimated cost in vector multiply-adds. None for an algorithm that is chosen only if all
+    /// others decline.
     fn cost(&self) -> Option<u64>;
 
-    /// Which variant of the algorithm it is, where there are several.
+    /// The name of the chosen variant. Empty if the algorithm has only one.
     fn variant(&self) -> &'static str {
         ""
     }
 
-    /// Bytes that a run takes on one thread, besides operands and output. `element` are those of an element of sums.
+    /// Bytes of working memory per thread of a run, without operands and output. `element` is the
+    /// size of an accumulator in bytes.
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize;
 
     /// The layout that the filter must be packed in.
@@ -106,16 +115,14 @@ pub(crate) trait Algorithm: Sized {
     /// The decision in words.
     fn explain(&self) -> String;
 
-    /// Builds what runs read. Vectors of sums have `lanes` elements.
+    /// Builds the tables for runs. Vectors of accumulators have `lanes` elements.
     ///
-    /// # Errors
-    /// When the memory can't be had.
+    /// # Errors Failure to allocate memory.
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<Self::Tables>;
 
     /// Writes the whole output, in the problem's output shape.
     ///
-    /// # Errors
-    /// When working memory can't be had.
+    /// # Errors Failure to allocate working memory.
     fn run<E: Element>(
         &self,
         tables: &Self::Tables,
@@ -127,7 +134,7 @@ pub(crate) trait Algorithm: Sized {
     ) -> TractResult<()>;
 }
 
-/// The ordered list of algorithms, and all that depends on which there are.
+/// Declares the ordered list of algorithms and everything that enumerates it.
 macro_rules! algorithms {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal: $file:ident;)+) => {
         /// The algorithms, in the order in which they are tried.
@@ -138,24 +145,24 @@ macro_rules! algorithms {
         }
 
         impl Strategy {
-            /// Every algorithm, best first, the reference last.
+            /// Every algorithm. The order breaks ties between equal costs. The reference is last.
             pub const ALL: &[Strategy] = &[$(Strategy::$name),+];
 
-            /// Its name, as used by the knob `TRACT_DECONV_STRATEGY` and in `explain`.
+            /// The name, as in the knob `TRACT_DECONV_STRATEGY` and in `explain`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Strategy::$name => $word,)+
                 }
             }
 
-            /// Whether this CPU has what all its kernels need.
+            /// Whether this CPU supports all kernels that the algorithm needs.
             pub fn is_available(self) -> bool {
                 match self {
                     $(Strategy::$name => $file::$name::is_available(),)+
                 }
             }
 
-            /// Its decision, or why it declines.
+            /// The algorithm's decision, or the reason why it declines.
             pub(crate) fn propose(self, query: &Query) -> Result<Decision, String> {
                 match self {
                     $(Strategy::$name => $file::$name::propose(query).map(Decision::$name),)+
@@ -163,13 +170,13 @@ macro_rules! algorithms {
             }
         }
 
-        /// An algorithm with everything it decided.
+        /// An algorithm with all of its parameters.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) enum Decision {
             $($name($file::$name),)+
         }
 
-        /// What runs of a decision read: see [`Algorithm::Tables`].
+        /// The tables of a decision: see [`Algorithm::Tables`].
         pub(crate) enum Tables {
             $($name(<$file::$name as Algorithm>::Tables),)+
         }
@@ -231,7 +238,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// As [`Algorithm::run`], with what [`Decision::tables`] gave.
+            /// As [`Algorithm::run`]. `tables` are those that [`Decision::tables`] returned.
             pub fn run<E: Element>(
                 &self,
                 tables: &Tables,
@@ -253,33 +260,35 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// One input channel a group, lanes are positions of a row: sums of shifted rows.
+    /// Sums of shifted rows, for one input channel per group. Lanes are positions of a row.
     DepthwiseRows = "depthwise_rows": depthwise_rows;
-    /// One input channel a group, and narrow groups of channels-last data, lanes are channels.
+    /// Sums of weighted pixels, for one input channel per group or narrow groups of channels-last
+    /// data. Lanes are channels.
     DepthwisePixels = "depthwise_pixels": depthwise_pixels;
-    /// One input position: a matrix times a vector, which streams the weights once.
+    /// A matrix-vector product that streams the weights once, for a single input position.
     Gemv = "gemv": gemv;
-    /// Few output channels and long kernels on one axis: each position's products are added where they overlap.
+    /// The products of each input position are added to the output where they overlap. For few
+    /// output channels and long kernels on one axis.
     OverlapAdd = "overlap_add": overlap_add;
-    /// Few output channels: one matrix product for all taps, gathered from a ring of rows.
+    /// One matrix product for all taps, whose results are accumulated into output rows from a ring
+    /// of rows. For few output channels.
     Col2im = "col2im": col2im;
-    /// Each phase as a small dense convolution, in products of tile registers.
+    /// Each phase as a small dense convolution in tile registers.
     Amx = "amx": amx;
-    /// Each phase as a small dense convolution, in transformed tiles that take fewer products.
+    /// Each phase as a small dense convolution by Winograd's minimal filtering.
     Winograd = "winograd": winograd;
-    /// Each phase as a small dense convolution, lanes are output channels.
+    /// Each phase as a small dense convolution. Lanes are output channels.
     DirectChannels = "direct_channels": direct_channels;
-    /// Each phase as a small dense convolution, lanes are positions.
+    /// Each phase as a small dense convolution. Lanes are positions.
     DirectPositions = "direct_positions": direct_positions;
-    /// The definition, one output element at a time.
+    /// The definition of the operation, one output element at a time.
     Reference = "reference": reference;
 }
 
 impl Strategy {
-    /// The algorithm of a name.
+    /// Returns the algorithm with this name.
     ///
-    /// # Errors
-    /// An unknown name; the message lists the known ones.
+    /// # Errors The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Strategy> {
         Strategy::ALL.iter().copied().find(|s| s.name() == name).with_context(|| {
             let known: Vec<&str> = Strategy::ALL.iter().map(|s| s.name()).collect();
@@ -294,12 +303,12 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// What every algorithm reads besides the filter.
+/// The operands of an algorithm besides the filter.
 pub(crate) struct Operands<'a, E: Element> {
-    /// In the problem's input shape.
+    /// The input, in the problem's input shape.
     pub input: &'a [E],
     /// One value per output channel, over all groups.
     pub bias: Option<&'a [E]>,
-    /// What is applied to the sums before they are stored.
+    /// The steps that are applied to the sums before they are stored.
     pub epilogue: Epilogue<'a, E>,
 }

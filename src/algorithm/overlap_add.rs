@@ -1,8 +1,8 @@
-//! Few output channels and long kernels on one axis: every input position's products, all taps side by side, are added to the output
-//! where they overlap.
+//! The products of each input position, for all taps, are added to the output where they overlap.
 //!
-//! Lanes are (output channel, tap) pairs, so a short signal fills them as a long one does. An output cell gets its products in the order of
-//! the input, however the output is cut.
+//! This suits few output channels and long kernels on one axis. Lanes are (output channel, tap)
+//! pairs, so short signals fill them as well as long ones. Each output element sums its products in
+//! the order of the input positions, independently of the output partition.
 
 use crate::algorithm::direct_channels::MOST_POSITIONS;
 use crate::algorithm::direct_positions::part_of_chain;
@@ -21,24 +21,25 @@ use crate::spec::{Axis, Direction, Problem, ceil_div};
 use std::ops::Range;
 use tract_core::internal::*;
 
-/// Vectors of columns of a register tile, at most.
+/// The most vectors of columns per register tile.
 const VECTORS: usize = 4;
 
-/// The share of L2 that a block's products take.
+/// The divisor of L2 for the products of a block.
 const SHARE_OF_PRODUCTS: usize = 4;
 
-/// How much of L2 the products of the smallest block that pays may take: a few times as much.
+/// The products of the smallest worthwhile block may take this many times L2.
 const MOST_OF_L2: usize = 4;
 
-/// How many times the positions that reach into a block from outside a block has, at least: it makes their products again.
+/// The least ratio of a block's positions to its halo, the positions outside the block that reach
+/// into it. Each block computes the products of its halo again.
 const LEAST_OF_HALOS: usize = 8;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlapAdd {
-    /// Columns, which are (output channel, tap) pairs, of a panel.
+    /// Columns per panel. A column is an (output channel, tap) pair.
     pub width: usize,
-    /// Grid positions of a block.
+    /// Grid positions per block.
     pub block: usize,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
@@ -51,11 +52,11 @@ impl Algorithm for OverlapAdd {
     fn propose(query: &Query) -> Result<OverlapAdd, String> {
         let &Query { problem, layout, machine, .. } = query;
         if problem.direction == Direction::Forward {
-            return Err("a forward convolution has nothing to add up".to_string());
+            return Err("a forward convolution has no overlapping products".to_string());
         }
         let [axis] = &*problem.axes else { return Err(format!("{} spatial axes, not one", problem.axes.len())) };
         if axis.dilation != 1 {
-            return Err("taps apart".to_string());
+            return Err("dilated taps".to_string());
         }
         let axes = query.axes()?;
         let (lanes, channel_tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
@@ -70,14 +71,15 @@ impl Algorithm for OverlapAdd {
         let halo = axis.kernel.div_ceil(axis.stride);
         let fits = machine.l2 / SHARE_OF_PRODUCTS / query.element / columns;
         let block = fits.max(LEAST_OF_HALOS * halo);
-        // of the filter alone, so that a filter packed for one shape serves every other
+        // This depends on the filter alone, so that a filter packed for one shape serves every
+        // other shape.
         if block.saturating_mul(columns) > MOST_OF_L2 * machine.l2 / query.element {
-            return Err(format!("blocks of {block} positions and {columns} products each outgrow L2"));
+            return Err(format!("blocks of {block} positions with {columns} products each exceed L2"));
         }
         let block = block.clamp(1, grid.max(1));
         let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
         let tile = channel_tiles.iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
-        let tile = tile.ok_or("no kernel has tiles of so many columns")?;
+        let tile = tile.ok_or("no kernel has tiles of this many columns")?;
         let multiplications = [positions.div_ceil(tile), columns / width, problem.group_in];
         let multiplied = cost::tile(tile, vectors, 0, true, machine).times(&multiplications);
         let added = cost::ADDED_RUN + cost::ADDED * axis.kernel.div_ceil(lanes);
@@ -148,7 +150,7 @@ impl Algorithm for OverlapAdd {
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a OverlapAdd,
     problem: &'a Problem,
@@ -164,8 +166,8 @@ struct Prepared<'a, E: Element> {
 impl<E: Element> Prepared<'_, E> {
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (problem, axis) = (self.problem, self.axis);
-        let cells = task.output.columns.clone();
-        let positions = self.positions(&cells);
+        let outputs = task.output.columns.clone();
+        let positions = self.positions(&outputs);
         let taps = axis.kernel;
         let pitch = (problem.group_out * taps).next_multiple_of(self.plan.width);
         let sums = scratch.tile.of(positions.len() * pitch)?;
@@ -173,37 +175,38 @@ impl<E: Element> Prepared<'_, E> {
         for co in 0..problem.group_out {
             let channel = g * problem.group_out + co;
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
-            let row = scratch.row.of(cells.len())?;
+            let row = scratch.row.of(outputs.len())?;
             row.fill(bias);
             for (position, products) in positions.clone().zip(sums.chunks(pitch)) {
-                // where the first tap lands, seen from the first cell
-                let at = (position * axis.stride) as i64 - axis.pad_begin - cells.start as i64;
+                // The first tap's output index, relative to the first output element of the task.
+                let at = (position * axis.stride) as i64 - axis.pad_begin - outputs.start as i64;
                 let begin = (-at).clamp(0, taps as i64);
-                let end = (cells.len() as i64 - at).clamp(begin, taps as i64);
+                let end = (outputs.len() as i64 - at).clamp(begin, taps as i64);
                 let products = &products[co * taps..][begin as usize..end as usize];
                 if !products.is_empty() {
                     self.kernels.add(products, &mut row[(at + begin) as usize..][..products.len()]);
                 }
             }
             let slot = task.channel(problem, g, co);
-            let first = task.output.index(slot, 0, 0, cells.start);
+            let first = task.output.index(slot, 0, 0, outputs.start);
             self.operands.epilogue.of(channel).apply(first, task.output.stride(), row);
             task.output.write_row(slot, 0, 0, row);
         }
         Ok(())
     }
 
-    /// The input positions that reach output cells.
-    fn positions(&self, cells: &Range<usize>) -> Range<usize> {
+    /// The input positions that reach a range of output elements.
+    fn positions(&self, outputs: &Range<usize>) -> Range<usize> {
         let Axis { input, stride, kernel, pad_begin, .. } = *self.axis;
         let (stride, size) = (stride as i64, input as i64);
-        // position·stride - pad_begin + kernel > the first cell, and position·stride - pad_begin <= the last
-        let begin = ceil_div(cells.start as i64 + pad_begin - kernel as i64 + 1, stride).clamp(0, size);
-        let end = ceil_div(cells.end as i64 + pad_begin, stride).clamp(begin, size);
+        // `position·stride - pad_begin + kernel` exceeds the first output index, and
+        // `position·stride - pad_begin` is at most the last.
+        let begin = ceil_div(outputs.start as i64 + pad_begin - kernel as i64 + 1, stride).clamp(0, size);
+        let end = ceil_div(outputs.end as i64 + pad_begin, stride).clamp(begin, size);
         begin as usize..end as usize
     }
 
-    /// The products of some positions, `[position][column]`.
+    /// Computes the products of some positions, `[position][column]`.
     fn multiply(
         &self,
         n: usize,

@@ -1,4 +1,6 @@
-//! Passes over a tensor between layers: element-wise steps, and the largest values of windows. Planes are shared by threads as layers' work is.
+//! Passes over a tensor between layers: element-wise steps and max pooling.
+//!
+//! Threads share the planes of a tensor in the same way as the work of layers.
 
 use crate::compute::Compute;
 use crate::element::Element;
@@ -9,32 +11,32 @@ use crate::parallel::parallel;
 use crate::spec::DataFormat;
 use tract_core::internal::*;
 
-/// Elements that are copied and changed while they are in L1.
+/// Elements that are copied and changed together. They stay in L1.
 const AT_ONCE: usize = 2048;
 
-/// Estimated cost, in vector multiply-adds, of two elements that are read and written.
+/// Estimated cost of reading and writing two elements, in vector multiply-adds.
 const TWO_ELEMENTS: u64 = 5;
 
-/// Tasks for each thread.
+/// Tasks per thread.
 const TASKS: usize = 4;
 
-/// Element-wise steps on a tensor: one image after the other, each of so many channels.
+/// Element-wise steps on a tensor of consecutive images with `channels` channels each.
 pub(crate) struct ElementWise<'a, E: Element> {
     pub kernels: &'static Kernels<E::Compute>,
     pub data_format: DataFormat,
     pub channels: usize,
-    /// Positions of an image.
+    /// Positions per image.
     pub positions: usize,
-    /// Of each image.
+    /// The steps of each image.
     pub steps: Vec<Vec<Bound<'a, E>>>,
-    /// What is changed, where that is not `to` itself.
+    /// The source of the values. None if `to` itself is changed.
     pub from: Option<&'a [E]>,
 }
 
 impl<E: Element> ElementWise<'_, E> {
     /// Writes all of `to`.
     pub fn run(&self, to: &mut [E]) -> TractResult<()> {
-        // runs that stay together: of one channel, or whole cells
+        // Elements that must stay in one task: a plane of one channel, or a whole pixel.
         let unit = match self.data_format {
             DataFormat::Ncx => self.positions,
             DataFormat::Nxc => self.channels,
@@ -62,12 +64,12 @@ impl<E: Element> ElementWise<'_, E> {
                 }
                 DataFormat::Nxc => {
                     let (uniform, placed) = epilogue.split();
-                    let cells = (AT_ONCE / unit).max(1) * unit;
-                    self.change(*first, cells, part, |at, run| {
+                    let pixels = (AT_ONCE / unit).max(1) * unit;
+                    self.change(*first, pixels, part, |at, run| {
                         uniform.apply(run);
                         if !placed.is_empty() {
-                            for (i, cell) in run.chunks_mut(unit).enumerate() {
-                                placed.apply_cell(0, at + i * unit, cell);
+                            for (i, pixel) in run.chunks_mut(unit).enumerate() {
+                                placed.apply_cell(0, at + i * unit, pixel);
                             }
                         }
                     });
@@ -77,11 +79,11 @@ impl<E: Element> ElementWise<'_, E> {
         })
     }
 
-    /// Changes a run by pieces; `at` is the index of its first element.
-    fn change(&self, at: usize, piece: usize, to: &mut [E], each: impl Fn(usize, &mut [E::Compute])) {
+    /// Changes a run of elements, `at_once` at a time. `at` is the index of its first element.
+    fn change(&self, at: usize, at_once: usize, to: &mut [E], each: impl Fn(usize, &mut [E::Compute])) {
         let mut wide = vec![];
-        for (i, to) in to.chunks_mut(piece).enumerate() {
-            let at = at + i * piece;
+        for (i, to) in to.chunks_mut(at_once).enumerate() {
+            let at = at + i * at_once;
             if let Some(from) = self.from {
                 to.copy_from_slice(&from[at..at + to.len()]);
             }
@@ -98,7 +100,9 @@ impl<E: Element> ElementWise<'_, E> {
     }
 }
 
-/// The largest values of windows of each plane, channels first. `axes` are those of a plane, outermost first.
+/// Writes the maxima of the windows of each plane. Data is channels-first.
+///
+/// `axes` are the axes of a plane, outermost first.
 pub(crate) fn max_pool<T: Compute>(
     kernels: &'static Kernels<T>,
     axes: &[PoolAxis],

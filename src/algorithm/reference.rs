@@ -1,4 +1,6 @@
-//! The definition, one output element at a time: the last of the list, which never declines.
+//! The definition of the operation, one output element at a time.
+//!
+//! It is the last algorithm of the list and never declines a plain filter.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -10,7 +12,7 @@ use crate::spec::{Axis, Direction, Problem};
 use tract_core::internal::tract_ndarray::Dimension;
 use tract_core::internal::*;
 
-/// The decision for one problem: there is nothing to decide.
+/// The decision for one problem. It has no parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference;
 
@@ -66,7 +68,8 @@ impl Algorithm for Reference {
                 let in_base = n * input_strides[0] + g * problem.group_in * input_strides[c_axis];
                 for at in tract_ndarray::indices(&*spatial) {
                     let at = at.slice();
-                    // per axis, the (tap, input index) pairs that meet this output
+                    // Per axis, the (tap, input index) pairs that contribute to this output
+                    // element.
                     let pairs: TVec<TVec<(usize, usize)>> = problem
                         .axes
                         .iter()
@@ -107,7 +110,7 @@ impl Algorithm for Reference {
     }
 }
 
-/// The (kernel index, input index) pairs that contribute to output `o`.
+/// Returns the (kernel index, input index) pairs that contribute to output index `o`.
 fn meeting(axis: &Axis, direction: Direction, o: usize) -> TVec<(usize, usize)> {
     let (s, d) = (axis.stride as i64, axis.dilation as i64);
     (0..axis.kernel)

@@ -1,9 +1,10 @@
-//! What the estimates of algorithms are made of.
+//! The cost model of the algorithms.
 //!
-//! The unit of a [`Cost`] is one vector multiply-add. Every other step counts as the number of multiply-adds that take as
-//! long. What differs between machines is a rate of the machine ([`Rates`](crate::estimate::machine::Rates)); the constants
-//! here hold on all machines that were measured. They were fitted to the times of layers drawn at random, each under every
-//! algorithm that takes it. `benches/record/constants.md` has the measurements behind single constants, and
+//! The unit of a [`Cost`] is one vector multiply-add. The cost of any other step is the number of
+//! multiply-adds that take as long. A quantity that differs between machines is a rate of the
+//! machine ([`Rates`](crate::estimate::machine::Rates)). The constants here hold for all measured
+//! machines. They were fitted to the times of random layers under every algorithm that accepts the
+//! layer. `benches/record/constants.md` has the measurements behind single constants.
 //! `cargo bench --bench planner` measures how far the choices are from the best ones.
 
 use crate::estimate::machine::{Machine, Rates};
@@ -25,7 +26,7 @@ impl Cost {
         Cost(multiply_adds)
     }
 
-    /// This cost as often as there are parts.
+    /// Multiplies the cost by all factors.
     pub fn times(self, factors: &[usize]) -> Cost {
         factors.iter().fold(self, |cost, factor| cost * *factor)
     }
@@ -43,9 +44,9 @@ impl Cost {
         Cost(self.0.min(other.0))
     }
 
-    /// In whole multiply-adds, as decisions hold it.
+    /// Returns the whole multiply-adds.
     pub fn rounded(self) -> u64 {
-        // saturates
+        // The conversion saturates.
         self.0 as u64
     }
 }
@@ -90,7 +91,7 @@ impl Div<usize> for Cost {
     }
 }
 
-/// Setting up a block of a group where weights are the scalars.
+/// Setting up a block of a group if weights are the scalars.
 pub(crate) const BLOCK: Cost = Cost(300.0);
 
 /// Narrowing a vector of results to f16 through a buffer.
@@ -99,10 +100,11 @@ pub(crate) const NARROWED: Cost = Cost(4.0);
 /// Loading and storing a vector of unfinished sums, once per accumulation chain.
 pub(crate) const SUMMED: Cost = Cost(4.0);
 
-/// One step of tile registers: 32 positions by 32 input channels by 32 output channels, in six products of limbs.
+/// One step of tile registers: 32 positions by 32 input channels by 32 output channels, as six
+/// products of limbs.
 pub(crate) const MATRIX_STEP: Cost = Cost(850.0);
 
-/// Zeroing and storing the sums of such a step, once per pass.
+/// Zeroing and storing the sums of one such step, once per pass.
 pub(crate) const MATRIX_PASS: Cost = Cost(1250.0);
 
 /// Splitting a vector of a pixel's input channels into limbs.
@@ -111,7 +113,7 @@ pub(crate) const SPLIT: Cost = Cost(20.0);
 /// Loading the limbs of the weights of a step for 16 output channels, once per block.
 pub(crate) const STREAMED_LIMBS: Cost = Cost(310.0);
 
-/// What a block waits for such weights where there are several blocks and L2 does not hold all weights.
+/// Waiting for such weights, per block, if there are several blocks and the weights exceed L2.
 pub(crate) const STREAMED_AGAIN: Cost = Cost(520.0);
 
 /// Loading such weights and splitting them into limbs, once per accumulator block.
@@ -123,41 +125,42 @@ pub(crate) const TRANSFORMED: Cost = Cost(4.0);
 /// Transforming a vector of weights, per product of the tile.
 pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 
-/// Transforming products to a vector of results, each of which is stored and loaded once.
+/// Transforming products to a vector of results. Each result is stored and loaded once.
 pub(crate) const FROM_PRODUCTS: Cost = Cost(9.0);
 
-/// How much longer moving data takes a layer that has few products per element. It counts for sharing among threads only:
-/// all algorithms for such a layer have it.
+/// The factor by which moving data slows down a layer with few products per element. It counts only
+/// for the sharing among threads, as it is the same for all algorithms of such a layer.
 pub(crate) const MOVED: u64 = 2;
 
 /// Listing the taps of a depthwise layer, once per run.
 pub(crate) const LISTED_ROWS: Cost = Cost(2000.0);
 
-/// Setting up a vector of channels of a depthwise layer whose lanes are channels, where lanes are gathered.
+/// Setting up a vector of channels of a depthwise layer whose lanes are channels, if lanes are
+/// gathered.
 pub(crate) const CHANNELS: Cost = Cost(1500.0);
 
-/// The same per tap, where lanes are loaded.
+/// The same per tap, if lanes are loaded.
 pub(crate) const TAP_OF_PIXELS: Cost = Cost(45.0);
 
-/// Transposing a vector of channels-first input into pixels, where whole planes are transposed.
+/// Transposing a vector of channels-first input into pixels, if whole planes are transposed.
 pub(crate) const INTO_PIXELS: Cost = Cost(8.0);
 
-/// The same where parts of a block are transposed.
+/// The same if parts of a block are transposed.
 pub(crate) const INTO_BLOCK: Cost = Cost(9.0);
 
-/// What a vector of pixels takes longer to read, and one of results to store, where L2 does not hold a row.
+/// The extra time to read a vector of pixels, or to store a vector of results, if a row exceeds L2.
 pub(crate) const SPILLED: Cost = Cost(9.0);
 
-/// Setting up a run of pixels that have the same taps: one phase of an output row.
+/// Setting up a run of pixels with the same taps: one phase of an output row.
 pub(crate) const RUN_OF_PIXELS: Cost = Cost(150.0);
 
-/// Loading a vector of weights that is used once and that L2 does not hold.
+/// Loading a vector of weights that is used once and comes from beyond L2.
 pub(crate) const STREAMED: usize = 3;
 
-/// How much longer such loads take where memory is slow. It counts for sharing among threads only.
+/// The factor for such loads on slow memory. It counts only for the sharing among threads.
 pub(crate) const WAITED: u64 = 3;
 
-/// Setting up a product of one position.
+/// Setting up a matrix-vector product for a single position.
 pub(crate) const PRODUCT: Cost = Cost(100.0);
 
 /// Setting up a group whose products are added to the output where they overlap.
@@ -166,30 +169,30 @@ pub(crate) const OVERLAPPING_GROUP: Cost = Cost(650.0);
 /// Adding a vector of products to the output, unaligned.
 pub(crate) const ADDED: Cost = Cost(6.0);
 
-/// Setting up a run of such vectors.
+/// Setting up a run of such additions.
 pub(crate) const ADDED_RUN: Cost = Cost(40.0);
 
-/// Making, reading and adding a vector of col2im's products.
+/// Computing, loading and adding a vector of col2im's products.
 pub(crate) const ACCUMULATED: Cost = Cost(8.0);
 
 /// Setting up an output row of col2im.
 pub(crate) const ACCUMULATED_ROW: Cost = Cost(190.0);
 
-/// Storing a vector of such a row, with its phases interleaved.
+/// Storing a vector of such a row, with interleaved phases.
 pub(crate) fn accumulated_store(phases: usize) -> Cost {
     if matches!(phases, 1 | 2 | 4) { Cost(28.0) } else { Cost(42.0) }
 }
 
-/// Storing a vector of positions element by element, where channels are last.
+/// Storing a vector of positions element by element in channels-last output.
 pub(crate) const SCATTERED: Cost = Cost(80.0);
 
-/// Storing a row of a phase of a channel from a buffer of interleaved phases.
+/// Storing a row of one phase of one channel from a buffer of interleaved phases.
 pub(crate) const BUFFERED_ROW: Cost = Cost(50.0);
 
-/// Storing a vector of positions through a buffer in which the phases of a row are interleaved.
+/// Storing a vector of positions through a buffer that interleaves the phases of a row.
 ///
-/// Channels-last results go through register transposes of at most 16 of a tile's `channels`. A register transpose costs the
-/// same however many of its channels are used.
+/// Channels-last results go through register transposes of at most 16 of a tile's `channels`. A
+/// register transpose costs the same however many of its channels are used.
 pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> Cost {
     match data_format {
         DataFormat::Ncx => Cost(20.0),
@@ -198,7 +201,7 @@ pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> Cost {
     }
 }
 
-/// Storing a vector of sums whose lanes are channels: as it is where channels are last, or else transposed.
+/// Storing a vector of sums whose lanes are channels. Channels-first results are transposed.
 pub(crate) fn store_of_channels(problem: &Problem, datum_type: DatumType, machine: &Machine) -> Cost {
     /// Planes whose distance is a multiple of this many bytes compete for the same sets of L1.
     const ALIASED: usize = 4 << 10;
@@ -210,7 +213,8 @@ pub(crate) fn store_of_channels(problem: &Problem, datum_type: DatumType, machin
     }
 }
 
-/// Copying a vector of positions into a block. Channels-last input goes through register transposes, as in [`buffered`].
+/// Copying a vector of positions into a block. Channels-last input goes through register
+/// transposes, as in [`buffered`].
 pub(crate) fn copied(data_format: DataFormat, channels: usize) -> Cost {
     match data_format {
         DataFormat::Ncx => Cost(16.0),
@@ -218,17 +222,18 @@ pub(crate) fn copied(data_format: DataFormat, channels: usize) -> Cost {
     }
 }
 
-/// Filling the input tiles of some channels, where copying a vector of positions costs `copying`.
+/// Filling the input tiles of some channels. `copying` is the cost of a vector of positions.
 pub(crate) fn filled(input_tiles: &InputTiles, channels: usize, lanes: usize, copying: Cost) -> Cost {
     /// Setting up an input tile.
     const TILE: Cost = Cost(100.0);
     copying * (input_tiles.elements(channels) / lanes) + TILE * input_tiles.count() * channels
 }
 
-/// Copying the rows that a channel of [`depthwise_rows`](crate::algorithm::depthwise_rows) reads, once per outer position.
+/// Copying the rows that a channel of [`depthwise_rows`](crate::algorithm::depthwise_rows) reads,
+/// once per outer position.
 pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool) -> Cost {
     match windows {
-        // rows are long and few
+        // Rows are long and few.
         true => {
             let rows = input_tiles.channel_stride / input_tiles.pitch;
             Cost(14.0) * rows + Cost(120.0) * input_tiles.count() + Cost(600.0)
@@ -237,13 +242,13 @@ pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool)
     }
 }
 
-/// The results of a channel of a depthwise layer, and what summing them costs in each variant.
+/// The results of a channel of a depthwise layer, and the cost of their sums in each variant.
 pub(crate) struct Rows {
-    /// Output rows that are begun one by one.
+    /// Output rows with a setup of their own.
     pub rows: usize,
     /// Vectors of results.
     pub vectors: usize,
-    /// Products of each result.
+    /// Products per result.
     pub taps: usize,
 }
 
@@ -252,23 +257,25 @@ impl Rows {
         Cost(channel) + Cost(vector) * self.vectors + Cost(product) * self.vectors * self.taps
     }
 
-    /// With interleaved phases. Numbers of phases other than powers of two go through memory.
+    /// The cost with interleaved phases. Numbers of phases that are not powers of two are
+    /// interleaved in memory.
     pub fn interleaved(&self, phases: usize, rates: &Rates) -> Cost {
         let stored = if phases.is_power_of_two() { 4.0 } else { 20.0 };
         self.of(67.0, stored, 1.7 * rates.interleaved_products) + Cost(54.0) * self.rows
     }
 
-    /// By a window that moves down a copy of the input. With `several` rows of taps, they share their loads.
+    /// The cost of a window that moves down a copy of the input. If there are `several` rows of
+    /// taps, they share loads.
     pub fn by_window(&self, stride: usize, several: bool, rates: &Rates) -> Cost {
         let strided = rates.strided_window_products;
         match stride {
-            // few sums are in flight, and their products wait for each other
+            // Few sums are in flight, and their products wait for each other.
             2 => self.of(54.0, 7.0, 1.1 * strided) + Cost(0.4 * strided) * self.rows * self.taps,
             _ => self.of(54.0, 5.0, if several { 0.7 } else { 1.4 } * rates.window_products),
         }
     }
 
-    /// By a window that moves down the input and leaves out the padding.
+    /// The cost of a window that moves down the input and skips the padding.
     pub fn by_window_in_place(&self, stride: usize, several: bool, rates: &Rates) -> Cost {
         let strided = rates.strided_window_products;
         let row = if several { Cost(1.4 * strided) * self.taps + Cost(34.0) } else { Cost(10.0) };
@@ -278,21 +285,23 @@ impl Rows {
         }
     }
 
-    /// By vectors that run over row ends. With `several` rows of taps, they are masked there.
+    /// The cost of vectors that run over row ends. If there are `several` rows of taps, they are
+    /// masked there.
     pub fn by_plane(&self, several: bool, rates: &Rates) -> Cost {
         self.of(43.0, 7.0, if several { 1.9 } else { 1.0 } * rates.window_products)
     }
 }
 
-/// Summing `vectors` vectors of pixels of `taps` products each, and storing them. With `shared`, neighbouring taps are as far
-/// apart as positions, and share their loads.
+/// Summing and storing `vectors` vectors of pixels with `taps` products each.
+///
+/// If `shared`, adjacent taps are as far apart as positions and share loads.
 pub(crate) fn pixels(data_format: DataFormat, vectors: usize, taps: usize, shared: bool, rates: &Rates) -> Cost {
     let product = if shared { 1.0 } else { 1.25 } * rates.pixel_products;
     let stored = if data_format == DataFormat::Ncx { 12.0 } else { 6.0 };
     (Cost(product) * taps + Cost(stored)) * vectors
 }
 
-/// The same where the lanes of each product are gathered, by permutation instructions or one by one.
+/// The same if the lanes of each product are gathered, by permutation instructions or one by one.
 pub(crate) fn gathered_pixels(vectors: usize, products: usize, shared: bool, by_permutation: bool) -> Cost {
     let product = match (by_permutation, shared) {
         (false, _) => 10.0,
@@ -302,21 +311,23 @@ pub(crate) fn gathered_pixels(vectors: usize, products: usize, shared: bool, by_
     (Cost(product) * products + Cost(6.0)) * vectors
 }
 
-/// Bytes of the input, and of the output.
+/// Returns the bytes of the input and those of the output.
 fn moved_bytes(problem: &Problem, datum_type: DatumType) -> [usize; 2] {
     [problem.input_shape(), problem.output_shape()]
         .map(|shape| shape.iter().fold(datum_type.size_of(), |bytes, dim| bytes.saturating_mul(*dim)))
 }
 
-/// Reading the input and writing the output of a layer of one input channel per group, as far as the caches do not hold them.
+/// Reading the input and writing the output beyond the caches, for a layer of one input channel per
+/// group.
 pub(crate) fn beyond_cache(problem: &Problem, datum_type: DatumType, machine: &Machine) -> Cost {
     let [input, output] = moved_bytes(problem, datum_type);
     let beyond = input.saturating_add(output).saturating_sub(machine.cached_bytes());
     Cost(beyond as f64 / machine.rates.bytes_per_fma)
 }
 
-/// Reading the input and writing the output of a dense layer, by the algorithm's costs per vector of each, where the caches
-/// do not hold both.
+/// Reading the input and writing the output of a dense layer, if the caches do not hold both.
+///
+/// The costs per vector of input and of output are those of the algorithm.
 pub(crate) fn beyond_caches(
     problem: &Problem,
     datum_type: DatumType,
@@ -332,36 +343,38 @@ pub(crate) fn beyond_caches(
     (per_input * vectors(input) + per_output * vectors(output)) * machine.rates.dense_traffic
 }
 
-/// A vector of input and of output beyond the caches, for algorithms that read some positions of many planes and write some
-/// of several.
+/// The costs of a vector of input and of output beyond the caches, for algorithms that read and
+/// write some positions of several planes.
 pub(crate) const BEYOND_BY_PLANES: [Cost; 2] = [Cost(16.0), Cost(16.0)];
-/// The same for those that read pixels and store register transposes.
+/// The same for algorithms that read pixels and store through register transposes.
 pub(crate) const BEYOND_BY_PIXELS: [Cost; 2] = [Cost(6.0), Cost(6.0)];
 /// The same for input that is read in place and prefetched.
 pub(crate) const BEYOND_IN_PLACE: [Cost; 2] = [Cost(4.0), Cost(6.0)];
 
-/// How tiles go over an input that they read in place.
+/// The reads of tiles from an input in place.
 pub(crate) struct InPlace {
     /// Bytes of the input.
     pub bytes: usize,
-    /// How many times the input is read.
+    /// The number of times that the input is read.
     pub passes: usize,
     /// Panels of output channels.
     pub panels: usize,
-    /// Output channels and vectors of positions of a tile.
+    /// Output channels and vectors of positions per tile.
     pub tile: (usize, usize),
 }
 
 impl InPlace {
-    /// Reading a vector of positions of one plane.
+    /// The cost of reading a vector of positions of one plane.
     ///
-    /// The caches of a CPU prefetch few planes at a time. What the first panel loaded is not always there for the next ones.
+    /// A CPU prefetches only a few planes at a time. The data that the first panel loaded may be
+    /// evicted before the next panels.
     pub fn vector(&self, problem: &Problem, machine: &Machine) -> Cost {
         const ALIASED: usize = 4 << 10;
         const ALIASED_L2: usize = 64 << 10;
-        /// Planes from which on those that compete for the same sets of L2 evict each other.
+        /// The number of planes from which planes that compete for the same sets of L2 evict each
+        /// other.
         const EVICTING: usize = 128;
-        /// What is left of the wait where a tile makes many products meanwhile.
+        /// The rest of the wait for a tile that makes many products meanwhile.
         const LEAST_WAIT: f64 = 8.0;
         let InPlace { bytes, passes, panels, tile: (mr, nv) } = *self;
         let rates = &machine.rates;
@@ -387,8 +400,10 @@ impl InPlace {
     }
 }
 
-/// One (channel, tap) of an `m` × `n` tile: the largest of its multiply-adds, a load for each operand, the latency of a
-/// multiply-add, and the vectors that it reads from L2 where L1 does not hold the input (`resident`).
+/// The cost of one (channel, tap) pair of an `m` × `n` tile.
+///
+/// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of a
+/// multiply-add. If L1 does not hold the input (not `resident`), it is also limited by L2.
 pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool, machine: &Machine) -> Cost {
     let rates = &machine.rates;
     let streamed = if resident { 0.0 } else { (n * vector_bytes) as f64 / rates.l2_bytes_per_fma };

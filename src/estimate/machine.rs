@@ -1,8 +1,8 @@
-//! The machines that plans are made for, as data: one row for each.
+//! The machines that the planner knows, one row each.
 //!
-//! A row has the sizes of the caches and the [`Rates`] that estimates are made of. `cargo bench --bench planner -- --fit`
-//! fits the rates to the machine at hand and prints a row. A machine without a row takes the rates of
-//! [`Machine::GENERIC`] and the sizes of its own caches.
+//! A row has the sizes of the caches and the [`Rates`] of the cost model.
+//! `cargo bench --bench planner -- --fit` fits the rates to the current machine and prints a row. A
+//! machine without a row uses the rates of [`Machine::GENERIC`] and the sizes of its own caches.
 
 use crate::simd::isa::Isa;
 use std::hash::{Hash, Hasher};
@@ -13,8 +13,9 @@ use tract_linalg::cache::cache_info;
 /// Declares [`Rates`] and the access to its fields by name, which fitting needs.
 macro_rules! rates {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// How fast a machine does what algorithms consist of. The unit is a vector multiply-add, unless a rate says
-        /// otherwise.
+        /// The speed of a machine in the basic steps of the algorithms.
+        ///
+        /// The unit is a vector multiply-add, unless a rate says otherwise.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct Rates {
             $($(#[doc = $doc])+ pub(crate) $name: f64,)+
@@ -24,7 +25,7 @@ macro_rules! rates {
             /// The names of all rates.
             pub const NAMES: &[&str] = &[$(stringify!($name)),+];
 
-            /// The rate of a name.
+            /// Returns the rate with this name.
             pub fn get(&self, name: &str) -> Option<f64> {
                 match name {
                     $(stringify!($name) => Some(self.$name),)+
@@ -32,8 +33,9 @@ macro_rules! rates {
                 }
             }
 
-            /// The same rates with another value for a name. An unknown name and a value that is not a finite number
-            /// from zero on change nothing.
+            /// Returns the same rates with another value for one name.
+            ///
+            /// An unknown name changes nothing. Nor does a value that is negative or not finite.
             pub fn with(mut self, name: &str, value: f64) -> Rates {
                 if value.is_finite() && value >= 0.0 {
                     match name {
@@ -72,42 +74,46 @@ rates! {
     row_tile_call,
     /// Transposing and storing a vector of sums whose lanes are channels.
     transposed_store,
-    /// The same where the planes of the output lie a multiple of 4 KiB apart, and so compete for the same cache sets.
+    /// The same if the planes of the output are a multiple of 4 KiB apart. They then compete for
+    /// the same cache sets.
     aliased_transposed_store,
-    /// Loading a vector of weights again that L2 no longer holds.
+    /// Loading a vector of weights again that L2 has evicted.
     far_weights,
-    /// The share of the last-level cache whose contents a thread finds again in its next run. Zero where only L2 counts.
+    /// The share of the last-level cache whose contents a thread still finds in its next run. Zero
+    /// if only L2 counts.
     l3_share,
     /// Bytes beyond the caches that are read or written in the time of a vector multiply-add.
     bytes_per_fma,
-    /// How much of the memory traffic of dense layers shows in their time: 1 for all of it, 0 where it hides behind
-    /// arithmetic.
+    /// The share of the memory traffic of dense layers that adds to their time. It is 1 if all of
+    /// it does, and 0 if it hides behind arithmetic.
     dense_traffic,
     /// The same for channels-first layers of one channel per group whose lanes are channels.
     pixel_traffic,
-    /// What a tap adds to the summing of a position near the border of such layers.
+    /// The extra time per tap of a position near the border of such layers.
     border_tap,
-    /// Reading a vector of the input in place that L2 holds, of more planes than `fetched_planes`.
+    /// Reading a vector of the input in place from L2, if there are more planes than
+    /// `fetched_planes`.
     near_in_place,
-    /// Reading a vector of the input in place that L2 does not hold, in one pass.
+    /// Reading a vector of the input in place from beyond L2, in a single pass.
     far_in_place,
-    /// The same in several passes, for each of them.
+    /// The same per pass, if there are several passes.
     far_in_place_again,
-    /// The same where the planes compete for the same sets of L1.
+    /// The same if the planes compete for the same sets of L1.
     aliased_in_place,
-    /// The same where the planes compete for the same sets of L2. The multiply-adds of the tile are part of it.
+    /// The same if the planes compete for the same sets of L2. It includes the multiply-adds of the
+    /// tile.
     aliased_in_place_l2,
-    /// What several panels of one vector wait for input in place, besides its passes.
+    /// The wait of several panels of one vector for input in place, besides its passes.
     narrow_in_place,
     /// Planes that the CPU prefetches by itself.
     fetched_planes,
     /// Selecting the positions of a row that strided taps read.
     strided_row,
-    /// Output planes that a tile's input is multiplied into before the next tile, at most.
+    /// The most output planes that a tile's input is multiplied into before the next tile.
     planes_at_once,
-    /// Nanoseconds of work from which on it is worth waking another thread.
+    /// Nanoseconds of work from which it is worthwhile to wake another thread.
     share_ns,
-    /// Nanoseconds of work from which on it is worth sharing with a thread that spins.
+    /// Nanoseconds of work from which it is worthwhile to share it with a spinning worker.
     share_awake_ns,
 }
 
@@ -118,10 +124,10 @@ pub struct Machine {
     isa: Isa,
     /// Bytes of a core's second-level cache.
     pub(crate) l2: usize,
-    /// Bytes of the last-level cache, 0 where there is none besides L2.
+    /// Bytes of the last-level cache. 0 if L2 is the last level.
     pub(crate) l3: usize,
     pub(crate) rates: Rates,
-    /// Whether prefetch instructions ahead of a tile's reads pay.
+    /// Whether prefetch instructions ahead of a tile's reads are worthwhile.
     pub(crate) prefetch_pays: bool,
     /// The CPUs that the row was fitted on.
     cpus: &'static [Cpu],
@@ -269,8 +275,9 @@ impl Machine {
         cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
     };
 
-    /// A machine of which nothing is known but that it has 512 KiB of L2, as application cores have at least. Its rates are
-    /// those of [`Machine::ZEN4`].
+    /// An unknown machine with 512 KiB of L2, which application cores have at least.
+    ///
+    /// Its rates are those of [`Machine::ZEN4`].
     pub const GENERIC: Machine = Machine {
         name: "generic",
         isa: Isa::Portable,
@@ -281,17 +288,20 @@ impl Machine {
         cpus: &[],
     };
 
-    /// Every machine that has a row, [`Machine::GENERIC`] last.
+    /// Every machine with a row. [`Machine::GENERIC`] is last.
     pub const ALL: &[Machine] = &[Machine::ZEN3, Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::GENERIC];
 
-    /// The machine that this program runs on, with its best instruction set.
+    /// Returns the machine that this program runs on, with its best instruction set.
     pub fn current() -> &'static Machine {
         static CURRENT: OnceLock<Machine> = OnceLock::new();
         CURRENT.get_or_init(|| Machine::with_isa(Isa::best()))
     }
 
-    /// The machine that this program runs on, as plans for an instruction set see it: the row that was fitted on its CPU
-    /// with that instruction set, or else [`Machine::GENERIC`], in both cases with the caches that tract detects.
+    /// Returns the machine that this program runs on, for plans with an instruction set.
+    ///
+    /// This is the row that was fitted on this CPU with that instruction set, or else
+    /// [`Machine::GENERIC`]. The sizes of the caches are those that tract detects, where it detects
+    /// any.
     pub fn with_isa(isa: Isa) -> Machine {
         static CPU: OnceLock<Option<(String, u32, u32)>> = OnceLock::new();
         let detected = cache_info();
@@ -302,10 +312,9 @@ impl Machine {
         Machine { isa, l2: known(detected.l2, row.l2), l3: known(detected.l3, row.l3), ..*row }
     }
 
-    /// The row of a name.
+    /// Returns the row with this name.
     ///
-    /// # Errors
-    /// An unknown name; the message lists the known ones.
+    /// # Errors The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Machine> {
         Machine::ALL.iter().copied().find(|machine| machine.name == name).with_context(|| {
             let known: Vec<&str> = Machine::ALL.iter().map(|machine| machine.name).collect();
@@ -313,37 +322,37 @@ impl Machine {
         })
     }
 
-    /// The name of its row.
+    /// Returns the name of the machine's row.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The best instruction set that it has.
+    /// Returns the machine's best instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Its rates.
+    /// Returns the machine's rates.
     pub fn rates(&self) -> &Rates {
         &self.rates
     }
 
-    /// The same row with another instruction set.
+    /// Returns the same row with another instruction set.
     pub fn with_instruction_set(self, isa: Isa) -> Machine {
         Machine { isa, ..self }
     }
 
-    /// The same machine with other rates, as fitting tries them.
+    /// Returns the same machine with other rates, as fitting needs.
     pub fn with_rates(self, rates: Rates) -> Machine {
         Machine { rates, ..self }
     }
 
-    /// Bytes whose contents a thread finds again in its caches at the next run.
+    /// Returns the bytes that a thread still finds in its caches in the next run.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.l2.max((self.l3 as f64 * self.rates.l3_share) as usize)
     }
 
-    /// The time of an estimate, in nanoseconds.
+    /// Converts an estimate to nanoseconds.
     pub(crate) fn nanoseconds(&self, cost: u64) -> f64 {
         cost as f64 / self.rates.fma_per_ns
     }
@@ -366,7 +375,7 @@ impl Hash for Machine {
     }
 }
 
-/// The vendor, family and model of the CPU that this program runs on. None where it is no x86 CPU.
+/// Returns the vendor, family and model of this CPU. None if it is not an x86 CPU.
 fn this_cpu() -> Option<(String, u32, u32)> {
     #[cfg(target_arch = "x86_64")]
     {

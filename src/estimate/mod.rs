@@ -1,4 +1,4 @@
-//! What planning counts with: the machine, the sizes of its kernels, and the cost of what they do.
+//! The machine, its kernel sizes and the cost model that planning uses.
 
 pub(crate) mod cost;
 pub(crate) mod machine;
