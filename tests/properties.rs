@@ -373,6 +373,15 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// How many times the specs are drawn again, at most, while a strategy has not run.
+const MORE_DRAWS: usize = 100;
+
+/// Returns whether a strategy has run on any instruction set.
+fn has_run(counts: &Counts, strategy: Algorithm) -> bool {
+    let counts = counts.lock().expect("no other thread panicked");
+    counts.iter().any(|((name, _), (ran, _))| name == strategy.name() && *ran > 0)
+}
+
 /// Runs a property and prints the counts. Each strategy of `needed` must have run.
 fn property(name: &str, direction: Direction, types: &'static [DatumType], scale: Scale, needed: &[Algorithm]) {
     // Partition small problems for threads, too.
@@ -381,10 +390,17 @@ fn property(name: &str, direction: Direction, types: &'static [DatumType], scale
     let default = ProptestConfig::default();
     let cases = (default.cases / scale.one_in).max(1);
     let config = ProptestConfig { failure_persistence: None, cases, ..default };
-    let result = TestRunner::new(config).run(&case(direction, types, scale), |case| check(&case, &counts));
-    let counts = counts.into_inner().expect("no other thread panicked");
+    let mut runner = TestRunner::new(config);
+    let mut result = runner.run(&case(direction, types, scale), |case| check(&case, &counts));
+    // Few draws may miss a strategy that takes few specs.
+    for _ in 0..MORE_DRAWS {
+        if result.is_err() || needed.iter().all(|strategy| !strategy.is_available() || has_run(&counts, *strategy)) {
+            break;
+        }
+        result = runner.run(&case(direction, types, scale), |case| check(&case, &counts));
+    }
     let mut report = format!("{name}: (strategy on isa: ran/declined)");
-    for ((strategy, isa), (ran, declined)) in &counts {
+    for ((strategy, isa), (ran, declined)) in counts.lock().expect("no other thread panicked").iter() {
         report.push_str(&format!(" {strategy} on {isa}: {ran}/{declined};"));
     }
     // This avoids the capture of `print!`, as the counts belong to the run's record.
@@ -393,8 +409,7 @@ fn property(name: &str, direction: Direction, types: &'static [DatumType], scale
         panic!("{name}: {error}");
     }
     for strategy in needed {
-        let ran: usize = counts.iter().filter(|((s, _), _)| s == strategy.name()).map(|(_, (ran, _))| ran).sum();
-        assert!(ran > 0 || !strategy.is_available(), "{name}: {strategy} declined every spec");
+        assert!(has_run(&counts, *strategy) || !strategy.is_available(), "{name}: {strategy} declined every spec");
     }
 }
 
