@@ -161,7 +161,8 @@ impl Algorithm for Winograd {
         }
         let of_four = [Lattice::of(y, CYCLIC_RESULTS), Lattice::of(x, CYCLIC_RESULTS)];
         let threes = |axis: &AxisPhases| axis.phases.iter().all(|phase| phase.taps.len().is_multiple_of(MOST_TAPS));
-        let has_cyclic = of_four.iter().all(|lattice| lattice.gap.is_some())
+        let has_cyclic = !query.local_accuracy
+            && of_four.iter().all(|lattice| lattice.gap.is_some())
             && [y, x].into_iter().all(threes)
             && period(of_four) <= LONGEST_PERIOD;
         let element = query.element;
