@@ -123,6 +123,16 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
+/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on all that it reads, so
+/// those have to be the same however the grid is cut. A result of the other tiles depends on its own taps only.
+fn overhang(lattices: [Lattice; 2]) -> (usize, usize) {
+    let of = |lattice: Lattice| match lattice.results {
+        CYCLIC_RESULTS => (CYCLIC_RESULTS - 1) * lattice.gap.unwrap_or(0),
+        _ => 0,
+    };
+    (of(lattices[0]), of(lattices[1]))
+}
+
 /// The name of tiles of so many results.
 fn variant(results: usize) -> &'static str {
     if results == CYCLIC_RESULTS { "cyclic tiles of 4x4 results" } else { "tiles of 2x2 results" }
@@ -221,6 +231,7 @@ impl Algorithm for Winograd {
                             rows: block.0,
                             columns: block.1,
                             copy_per_shift: false,
+                            overhang: overhang(lattices),
                             cost,
                             axes: axes.clone(),
                         },
@@ -322,6 +333,9 @@ impl Winograd {
 
     /// Cells behind the input tiles of a block: the last tiles may have results that are not the block's.
     fn slack(&self, input_tiles: &InputTiles) -> usize {
+        if overhang(self.lattices) != (0, 0) {
+            return 0;
+        }
         let [rows, columns] = self.lattices.map(|lattice| (lattice.results - 1) * lattice.gap.unwrap_or(0));
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
@@ -421,10 +435,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         let cells = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
         let (first, to) = (self.input.first(task, g), (&mut cells[..inside], size));
         self.input.fill_pixels((self.kernels, input_tiles), copy_plan, first, to, (ragged, tile))?;
-        if plan.lattices[0].results == CYCLIC_RESULTS {
-            // All results of a cyclic tile depend on all that it reads.
-            cells[inside..].fill(E::Compute::ZERO);
-        }
         let cells = Cells { data: cells, size, pitch: input_tiles.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
