@@ -26,6 +26,14 @@ tract_core::declare_knob!(
 );
 
 tract_core::declare_knob!(
+    scopable TRACT_DECONV_LOCAL_ACCURACY,
+    Option<String>,
+    None,
+    "With 1, the error of a result depends on the inputs of its own taps only: dense layers take no tiles of more than two \
+     results along an axis."
+);
+
+tract_core::declare_knob!(
     scopable TRACT_DECONV_TUNING,
     Option<String>,
     None,

@@ -38,6 +38,9 @@ pub struct Options {
     pub isa: Option<String>,
     /// Plan by the row of this machine, by its name, instead of by that of the CPU at hand.
     pub machine: Option<String>,
+    /// Whether the error of a result must depend on the inputs of its own taps only: as
+    /// [`PlanOptions::local_accuracy`].
+    pub local_accuracy: bool,
     /// How strategies are chosen, by its name: `estimated` or `measured`.
     pub tuning: Option<String>,
     /// The file that measured choices are read from and written to.
@@ -67,6 +70,7 @@ impl Default for Options {
             strategy: None,
             isa: None,
             machine: None,
+            local_accuracy: false,
             tuning: None,
             tuning_file: None,
             fusion: true,
@@ -92,6 +96,11 @@ impl Options {
     /// Sets the machine whose row plans are made by.
     pub fn with_machine(self, name: impl Into<String>) -> Options {
         Options { machine: Some(name.into()), ..self }
+    }
+
+    /// Turns local accuracy on or off.
+    pub fn with_local_accuracy(self, local_accuracy: bool) -> Options {
+        Options { local_accuracy, ..self }
     }
 
     /// Sets how strategies are chosen.
@@ -175,6 +184,7 @@ impl Options {
             strategy: self.strategy.as_deref().map(Strategy::from_name).transpose()?,
             isa,
             machine: self.machine.as_deref().map(of_row).transpose()?,
+            local_accuracy: self.local_accuracy,
             tuning: self.tuning.as_deref().map(Tuning::from_name).transpose()?,
             tuning_file: self.tuning_file.clone(),
             memory_limit: self.memory_limit,
@@ -246,9 +256,11 @@ fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn I
 
 fn written(settings: &Settings) -> String {
     let mut text = format!("{ENTRY}\nfusion={}", settings.fusion);
-    let PlanOptions { strategy, isa, machine, tuning, tuning_file, memory_limit, .. } = &settings.planning;
+    let PlanOptions { strategy, isa, machine, local_accuracy, tuning, tuning_file, memory_limit, .. } =
+        &settings.planning;
     let words = [
         ("machine", machine.map(|machine| machine.name().to_string())),
+        ("local_accuracy", local_accuracy.then(|| "true".to_string())),
         ("tuning", tuning.map(|tuning| tuning.name().to_string())),
         ("tuning_file", tuning_file.as_ref().map(|path| path.display().to_string())),
         ("strategy", strategy.map(|strategy| strategy.name().to_string())),
@@ -275,6 +287,7 @@ pub(crate) fn carried(onnx: &Onnx) -> TractResult<Settings> {
         strategy: word("strategy").map(String::from),
         isa: word("isa").map(String::from),
         machine: word("machine").map(String::from),
+        local_accuracy: word("local_accuracy") == Some("true"),
         tuning: word("tuning").map(String::from),
         tuning_file: word("tuning_file").map(PathBuf::from),
         fusion: word("fusion") != Some("false"),
@@ -301,7 +314,7 @@ mod tests {
             "{}",
             r#"{"strategy": "reference", "isa": "portable", "fusion": false, "memory_limit": 4096}"#,
             r#"{"fusion": false}"#,
-            r#"{"machine": "zen4", "tuning": "measured", "tuning_file": "/choices of layers"}"#,
+            r#"{"machine": "zen4", "local_accuracy": true, "tuning": "measured", "tuning_file": "/choices of layers"}"#,
             r#"{"memory_limit": 0}"#,
         ] {
             let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "direct_positions"}"#))?;

@@ -5,7 +5,7 @@
 //! the strategies breaks ties, and the reference is last. A strategy that declines gives its
 //! reason.
 
-use crate::algorithm::{Decision, Query, Strategy};
+use crate::algorithm::{Decision, Query, Restrictions, Strategy};
 use crate::element::{ELEMENT_TYPES, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::integers;
@@ -33,6 +33,10 @@ pub struct PlanOptions {
     /// Its instruction set need not be one of this CPU. A plan for a missing instruction set can be
     /// inspected but not run.
     pub machine: Option<Machine>,
+    /// Whether the error of a result must depend on the inputs of its own taps only.
+    ///
+    /// Tiles whose results share their rounding errors are then not considered.
+    pub local_accuracy: bool,
     /// A [variant](Plan::variant) that is not considered, so that its benefit can be measured.
     #[doc(hidden)]
     pub left_out: Option<&'static str>,
@@ -76,6 +80,11 @@ impl PlanOptions {
     /// Returns the same options with another memory limit, or with 16 GiB.
     pub fn with_memory_limit(self, bytes: impl Into<Option<usize>>) -> PlanOptions {
         PlanOptions { memory_limit: bytes.into(), ..self }
+    }
+
+    /// Returns the same options with or without local accuracy.
+    pub fn with_local_accuracy(self, local_accuracy: bool) -> PlanOptions {
+        PlanOptions { local_accuracy, ..self }
     }
 
     /// Returns the same options with a way to choose strategies, or with estimates.
@@ -262,7 +271,12 @@ impl Plan {
         let empty = problem.input_shape().contains(&0) || problem.output_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
-        let query = Query::new(&folded, computed_as, isa, options.layout.as_ref(), &machine, options.left_out);
+        let restrictions = Restrictions {
+            layout: options.layout.as_ref(),
+            left_out: options.left_out,
+            local_accuracy: options.local_accuracy,
+        };
+        let query = Query::new(&folded, computed_as, isa, &machine, restrictions);
         for &strategy in Strategy::ALL {
             if best.is_some() && strategy == Strategy::Reference {
                 break;

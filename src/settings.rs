@@ -3,8 +3,8 @@
 use crate::algorithm::Strategy;
 use crate::estimate::machine::Machine;
 use crate::knobs::{
-    TRACT_DECONV_ISA, TRACT_DECONV_MACHINE, TRACT_DECONV_MEMORY_LIMIT, TRACT_DECONV_STRATEGY, TRACT_DECONV_TUNING,
-    TRACT_DECONV_TUNING_FILE,
+    TRACT_DECONV_ISA, TRACT_DECONV_LOCAL_ACCURACY, TRACT_DECONV_MACHINE, TRACT_DECONV_MEMORY_LIMIT,
+    TRACT_DECONV_STRATEGY, TRACT_DECONV_TUNING, TRACT_DECONV_TUNING_FILE,
 };
 use crate::plan::{PlanOptions, Tuning};
 use crate::simd::isa::Isa;
@@ -31,6 +31,15 @@ pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
     {
         let row = Machine::from_name(&name).context("knob: TRACT_DECONV_MACHINE")?;
         options.machine = Some(row.with_instruction_set(Isa::of_plan(options.isa)?));
+    }
+    if let Some(value) = set(&TRACT_DECONV_LOCAL_ACCURACY) {
+        let known = match value.as_str() {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        };
+        let wanted = known.with_context(|| format!("local accuracy: value={value}, 0 or 1 is needed"));
+        options.local_accuracy |= wanted.context("knob: TRACT_DECONV_LOCAL_ACCURACY")?;
     }
     if options.tuning.is_none()
         && let Some(name) = set(&TRACT_DECONV_TUNING)
@@ -67,6 +76,7 @@ mod tests {
             ("TRACT_DECONV_STRATEGY", "Reference"),
             ("TRACT_DECONV_ISA", "portable"),
             ("TRACT_DECONV_MACHINE", "Zen4"),
+            ("TRACT_DECONV_LOCAL_ACCURACY", "1"),
             ("TRACT_DECONV_TUNING", "measured"),
             ("TRACT_DECONV_TUNING_FILE", "/Choices of Layers"),
             ("TRACT_DECONV_MEMORY_LIMIT", "4096"),
@@ -74,6 +84,7 @@ mod tests {
         let open = scope.enter(|| complete(&PlanOptions::default()))?;
         assert_eq!((open.strategy, open.isa), (Some(Strategy::Reference), Some(Isa::Portable)));
         assert_eq!(open.machine, Some(Machine::ZEN4.with_instruction_set(Isa::Portable)));
+        assert!(open.local_accuracy && !complete(&PlanOptions::default())?.local_accuracy);
         assert_eq!(open.tuning, Some(Tuning::Measured));
         assert_eq!(open.tuning_file.as_deref(), Some(Path::new("/Choices of Layers")));
         assert_eq!(open.memory_limit, Some(4096));
@@ -88,6 +99,7 @@ mod tests {
             ("TRACT_DECONV_STRATEGY", "strategy=fastest, the known ones are"),
             ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, neon, avx2, avx512"),
             ("TRACT_DECONV_MACHINE", "machine=fastest, the known ones are zen3, zen4, sapphire_rapids, generic"),
+            ("TRACT_DECONV_LOCAL_ACCURACY", "local accuracy: value=fastest, 0 or 1 is needed"),
             ("TRACT_DECONV_TUNING", "tuning=fastest, the known ones are estimated, measured"),
             ("TRACT_DECONV_MEMORY_LIMIT", "memory limit: bytes=fastest, a number is needed"),
         ] {

@@ -331,6 +331,11 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             let plan = run(&what, &options)?;
             if let Some(plan) = &plan {
                 prop_assert_eq!((plan.strategy(), plan.isa()), (strategy, isa), "what was forced is what runs");
+                if !plan.variant().is_empty() {
+                    let mut others = options.clone();
+                    others.left_out = Some(plan.variant());
+                    run(&format!("another variant of {what}"), &others)?;
+                }
             }
             prop_assert!(plan.is_some() || strategy != Algorithm::Reference, "the reference never declines");
             let mut counts = counts.lock().expect("no other thread panicked");

@@ -224,6 +224,7 @@ impl Amx {
                 rows: blocks.rows,
                 columns: blocks.columns,
                 copy_per_shift,
+                overhang: (0, 0),
                 cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
                 axes,
             },

@@ -26,6 +26,8 @@ pub struct Blocked {
     pub columns: usize,
     /// Whether the input tiles have one copy per column shift, so that their rows have no gaps.
     pub copy_per_shift: bool,
+    /// Rows and columns of input behind those of a block that the block's tiles read besides.
+    pub overhang: (usize, usize),
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     /// The phases of all spatial axes.
@@ -35,7 +37,8 @@ pub struct Blocked {
 impl Blocked {
     /// The input tiles of a block.
     pub(crate) fn input_tiles(&self) -> InputTiles {
-        InputTiles::new(&self.axes, self.rows, self.columns, self.copy_per_shift)
+        let (rows, columns) = (self.rows + self.overhang.0, self.columns + self.overhang.1);
+        InputTiles::new(&self.axes, rows, columns, self.copy_per_shift)
     }
 
     /// Bytes of the task list, of an accumulator block of some positions, and of its staging
@@ -67,7 +70,8 @@ impl Blocked {
         work: impl Fn(&mut Task<E>, usize, Option<&CopyPlan>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
     ) -> TractResult<()> {
         run_tasks(problem, &self.axes, partition, self.cost, output, |task, scratch| {
-            let copy_plan = tiles.map(|tiles| task.copy_plan(tiles, &input.spatial)).transpose()?;
+            let copy_plan =
+                tiles.map(|tiles| task.copy_plan_with(tiles, &input.spatial, self.overhang.0)).transpose()?;
             task.groups.clone().try_for_each(|g| work(task, g, copy_plan.as_ref(), scratch))
         })
     }

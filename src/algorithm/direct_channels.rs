@@ -160,6 +160,7 @@ impl Algorithm for DirectChannels {
                         rows: blocks.rows,
                         columns: blocks.columns,
                         copy_per_shift: false,
+                        overhang: (0, 0),
                         cost,
                         axes: axes.clone(),
                     },

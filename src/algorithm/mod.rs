@@ -37,6 +37,8 @@ pub(crate) struct Query<'a> {
     pub machine: &'a Machine,
     /// A variant that algorithms must not propose, so that its benefit can be measured.
     pub left_out: Option<&'a str>,
+    /// Whether the error of a result must depend on the inputs of its own taps only.
+    pub local_accuracy: bool,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
     /// Bytes per element of the accumulation type.
@@ -44,17 +46,24 @@ pub(crate) struct Query<'a> {
     axes: OnceCell<Result<Axes, String>>,
 }
 
+/// What restricts proposals: fields of [`Query`].
+pub(crate) struct Restrictions<'a> {
+    pub layout: Option<&'a FilterLayout>,
+    pub left_out: Option<&'a str>,
+    pub local_accuracy: bool,
+}
+
 impl<'a> Query<'a> {
     pub fn new(
         problem: &'a Problem,
         datum_type: DatumType,
         isa: Isa,
-        layout: Option<&'a FilterLayout>,
         machine: &'a Machine,
-        left_out: Option<&'a str>,
+        Restrictions { layout, left_out, local_accuracy }: Restrictions<'a>,
     ) -> Query<'a> {
         let (sizes, element) = (KernelSizes::new(datum_type, isa), compute_bytes(datum_type));
-        Query { problem, datum_type, isa, layout, machine, left_out, sizes, element, axes: OnceCell::new() }
+        let axes = OnceCell::new();
+        Query { problem, datum_type, isa, layout, machine, left_out, local_accuracy, sizes, element, axes }
     }
 
     /// Whether a variant of an algorithm must not be proposed.

@@ -20,7 +20,8 @@ use crate::kernel::pool::{PoolAxis, pool};
 use crate::kernel::sizes::KernelSizes;
 use crate::kernel::transpose;
 use crate::kernel::winograd::{
-    MOST_TAPS, PointStrides, TileData, TileTransforms, transform_data, transform_filter, transform_products,
+    CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, TileTransforms, WINOGRAD_RESULTS, transform_cyclic_data,
+    transform_cyclic_filter, transform_cyclic_products, transform_data, transform_filter, transform_products,
 };
 use crate::memory::scratch::{self, Scratch};
 use crate::simd::isa::Isa;
@@ -61,6 +62,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub channel_tiles: &'static [ChannelTile<T>],
     /// By taps along rows, then along columns.
     tile_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    cyclic_transforms: TileTransforms<T>,
     cells_to_rows: CellsToRows<T>,
     rows_to_cells: RowsToCells<T>,
     placed_cells: PlacedCells<T>,
@@ -98,9 +100,13 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// The transforms of tiles of `rows` × `columns` taps, one to three each.
-    pub fn tile_transforms(&self, rows: usize, columns: usize) -> &TileTransforms<T> {
-        &self.tile_transforms[rows - 1][columns - 1]
+    /// The transforms of tiles of `rows` × `columns` taps, one to three each, and of `results` along an axis
+    /// of several taps: [`WINOGRAD_RESULTS`], or [`CYCLIC_RESULTS`] for three taps along both axes.
+    pub fn tile_transforms(&self, (rows, columns): (usize, usize), results: usize) -> &TileTransforms<T> {
+        match results {
+            CYCLIC_RESULTS => &self.cyclic_transforms,
+            _ => &self.tile_transforms[rows - 1][columns - 1],
+        }
     }
 
     /// `to[j][first + i] = from[starts[i] + j]`, for at least as many starts as lanes and at most
@@ -493,11 +499,36 @@ macro_rules! kernels {
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
-                places: &[[usize; 4]],
+                places: &[usize],
                 to: &mut [$lane],
             ) -> bool {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
                 unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, places, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cyclic_data(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides) {
+                // SAFETY: only called by `TileTransforms::data`, which checks the contract.
+                unsafe { transform_cyclic_data::<$vector>(data, to, strides) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cyclic_filter(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
+                // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
+                unsafe { transform_cyclic_filter::<$vector>(taps, to, point) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cyclic_products(
+                products: &[$lane],
+                strides: PointStrides,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                channels: usize,
+                places: &[usize],
+                to: &mut [$lane],
+            ) -> bool {
+                // SAFETY: only called by `TileTransforms::products`, which checks the contract.
+                unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, places, to) }
             }
 
             $(#[$feature])*
@@ -661,6 +692,7 @@ macro_rules! kernels {
                 TileTransforms {
                     rows: RY,
                     columns: RX,
+                    results: WINOGRAD_RESULTS,
                     lanes: LANES,
                     data: data::<RY, RX>,
                     filter: filter::<RY, RX>,
@@ -680,6 +712,15 @@ macro_rules! kernels {
                     [transforms_of::<2, 1>(), transforms_of::<2, 2>(), transforms_of::<2, 3>()],
                     [transforms_of::<3, 1>(), transforms_of::<3, 2>(), transforms_of::<3, 3>()],
                 ],
+                cyclic_transforms: TileTransforms {
+                    rows: MOST_TAPS,
+                    columns: MOST_TAPS,
+                    results: CYCLIC_RESULTS,
+                    lanes: LANES,
+                    data: cyclic_data,
+                    filter: cyclic_filter,
+                    products: cyclic_products,
+                },
                 cells_to_rows,
                 rows_to_cells,
                 placed_cells,

@@ -186,7 +186,7 @@ mod tests {
         let from = vec![1f32; 4096];
         let mut to = vec![0f32; 4096];
         let channels = kernels.lanes;
-        let transforms = kernels.tile_transforms(2, 2);
+        let transforms = kernels.tile_transforms((2, 2), 2);
         let strides = PointStrides { point: channels, tile: 9 * channels };
         let data = TileData { cells: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
         let far = PointStrides { tile: HUGE, ..strides };
@@ -197,7 +197,7 @@ mod tests {
         refused("data, points", || transforms.data(&data, &mut to, apart));
         refused("filter", || transforms.filter(&[&from[..channels]; 4], &mut to, HUGE));
         let mut products = |strides, start, place: usize| {
-            transforms.products(&from, strides, start, channels, &[[0, 0, 0, place]; 3], &mut to);
+            transforms.products(&from, strides, start, channels, [[0, 0, 0, place]; 3].as_flattened(), &mut to);
         };
         refused("products, tiles", || products(far, Start::Add, 0));
         refused("products, points", || products(apart, Start::Add, 0));

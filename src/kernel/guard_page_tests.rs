@@ -10,7 +10,9 @@ use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
 use crate::kernel::gemm_tile::{PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
-use crate::kernel::winograd::{PointStrides, TileData, points_of};
+use crate::kernel::winograd::{
+    CYCLIC_RESULTS, PointStrides, TileData, WINOGRAD_RESULTS, points_of, points_of_tile, results_of,
+};
 use crate::kernel::{Dispatch, Kernels, StridedRuns};
 use crate::simd::isa::Isa;
 use std::io::Write;
@@ -656,9 +658,14 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     // Integers can't be halved.
     let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
     let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
-    for ((rows, columns), tiles) in taps.flat_map(|taps| [1, 3].map(|tiles| (taps, tiles))) {
-        let transforms = kernels.tile_transforms(rows, columns);
-        let (height, width) = (points_of(rows), points_of(columns));
+    let cyclic = (most_taps == 3).then_some(((3, 3), CYCLIC_RESULTS));
+    let kinds = taps.map(|taps| (taps, WINOGRAD_RESULTS)).chain(cyclic);
+    for (((rows, columns), most), tiles) in kinds.flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
+        let transforms = kernels.tile_transforms((rows, columns), most);
+        let points = points_of_tile((rows, columns), most);
+        let reads = |taps: usize| if most == CYCLIC_RESULTS { taps + most - 1 } else { points_of(taps) };
+        let results = |taps: usize| if most == CYCLIC_RESULTS { most } else { results_of(taps) };
+        let (height, width) = (reads(rows), reads(columns));
         let channels = 2 * lanes;
         let steps = (width * channels + 3, channels + 1);
         let starts: Vec<usize> = (0..tiles).map(|tile| tile * 5).collect();
@@ -666,15 +673,15 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let cells = Guarded::new(side, &values::<T>(starts[tiles - 1] + reach, 1));
         let of_taps: Vec<Guarded<T>> =
             (0..rows * columns).map(|tap| Guarded::new(side, &values(channels, tap as i64))).collect();
-        let strides = PointStrides { point: channels + 1, tile: height * width * (channels + 1) + 2 };
-        let last = (height * width - 1) * strides.point;
+        let strides = PointStrides { point: channels + 1, tile: points * (channels + 1) + 2 };
+        let last = (points - 1) * strides.point;
         let mut data = Guarded::new(side, &vec![T::of(99); last + (tiles - 1) * strides.tile + channels]);
         transforms.data(&TileData { cells: &cells, starts: &starts, steps, channels }, &mut data, strides);
         let mut weights = Guarded::new(side, &vec![T::of(99); last + channels]);
         let slices: Vec<&[T]> = of_taps.iter().map(|tap| &**tap).collect();
         transforms.filter(&slices, &mut weights, strides.point);
         for tile in 0..tiles {
-            for point in 0..height * width {
+            for point in 0..points {
                 for c in 0..channels {
                     let product = &mut data[tile * strides.tile + point * strides.point + c];
                     *product = T::ZERO.mul_add(*product, weights[point * strides.point + c]);
@@ -682,16 +689,18 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             }
         }
         let bias = Guarded::new(side, &values::<T>(channels, 7));
-        let size = 4 * channels;
-        let place = |tile: usize, result: usize| tile * size + (3 - result) * channels;
-        let places: Vec<[usize; 4]> = (0..tiles).map(|tile| [0, 1, 2, 3].map(|result| place(tile, result))).collect();
+        let of_tile = most * most;
+        let size = of_tile * channels;
+        let place = |tile: usize, result: usize| tile * size + (of_tile - 1 - result) * channels;
+        let all = || (0..tiles).flat_map(|tile| (0..of_tile).map(move |result| (tile, result)));
+        let places: Vec<usize> = all().map(|(tile, result)| place(tile, result)).collect();
         let mut to = Guarded::new(side, &vec![T::of(99); tiles * size]);
         for start in [Start::Bias(&bias), Start::Add] {
             assert!(transforms.products(&data, strides, start, channels, &places, &mut to));
         }
-        for (tile, result) in (0..tiles).flat_map(|tile| (0..4).map(move |result| (tile, result))) {
-            let (row, column) = (result / 2, result % 2);
-            let there = row + rows <= height && column + columns <= width;
+        for (tile, result) in all() {
+            let (row, column) = (result / most, result % most);
+            let there = row < results(rows) && column < results(columns);
             for c in 0..channels {
                 if !there {
                     assert_eq!(to[place(tile, result) + c], T::of(99));

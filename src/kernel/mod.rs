@@ -33,4 +33,4 @@ pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Sou
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pool::PoolAxis;
 pub(crate) use sizes::KernelSizes;
-pub(crate) use winograd::{MOST_RESULTS, MOST_TAPS, PointStrides, TileData, points_of};
+pub(crate) use winograd::{CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, WINOGRAD_RESULTS, points_of_tile};

@@ -511,7 +511,16 @@ impl<E> Task<'_, E> {
     /// # Errors
     /// As [`InputTiles::copy_plan`].
     pub fn copy_plan(&self, input_tiles: &InputTiles, strides: &[usize]) -> TractResult<CopyPlan> {
-        input_tiles.copy_plan(strides, &self.outer, self.rows.clone(), self.columns.clone())
+        self.copy_plan_with(input_tiles, strides, 0)
+    }
+
+    /// As [`Task::copy_plan`], with the input of `behind` more grid rows.
+    ///
+    /// # Errors
+    /// As [`InputTiles::copy_plan`].
+    pub fn copy_plan_with(&self, input_tiles: &InputTiles, strides: &[usize], behind: usize) -> TractResult<CopyPlan> {
+        let rows = self.rows.start..self.rows.end + behind;
+        input_tiles.copy_plan(strides, &self.outer, rows, self.columns.clone())
     }
 
     /// The offset of the task's first grid position in an input with the same grid, given the

@@ -14,8 +14,10 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
-use crate::geometry::Axes;
-use crate::kernel::{Dispatch, Kernels, MOST_RESULTS, MOST_TAPS, PointStrides, Source, Start, TileData};
+use crate::geometry::{Axes, AxisPhases};
+use crate::kernel::{
+    CYCLIC_RESULTS, Dispatch, Kernels, MOST_TAPS, PointStrides, Source, Start, TileData, WINOGRAD_RESULTS,
+};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
@@ -108,7 +110,8 @@ impl Cutting {
         let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
         let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
-        let fewest = (FEWEST_TILES * MOST_RESULTS * MOST_RESULTS).min(within(MOST_OF_L2 * machine.l2));
+        let results = lattices[0].results;
+        let fewest = (FEWEST_TILES * results * results).min(within(MOST_OF_L2 * machine.l2));
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
         Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
@@ -118,6 +121,21 @@ impl Cutting {
 /// Elements of the channels of a transformed cell: an odd number of vectors.
 fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
+}
+
+/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on all that it reads, so
+/// those have to be the same however the grid is cut. A result of the other tiles depends on its own taps only.
+fn overhang(lattices: [Lattice; 2]) -> (usize, usize) {
+    let of = |lattice: Lattice| match lattice.results {
+        CYCLIC_RESULTS => (CYCLIC_RESULTS - 1) * lattice.gap.unwrap_or(0),
+        _ => 0,
+    };
+    (of(lattices[0]), of(lattices[1]))
+}
+
+/// The name of tiles of so many results.
+fn variant(results: usize) -> &'static str {
+    if results == CYCLIC_RESULTS { "cyclic tiles of 4x4 results" } else { "tiles of 2x2 results" }
 }
 
 impl Algorithm for Winograd {
@@ -143,73 +161,86 @@ impl Algorithm for Winograd {
             return Err(format!("{inputs} to {outputs} channels a group are too few"));
         }
         let (outer, y, x) = axes.parts();
-        let lattices = [Lattice::of(y), Lattice::of(x)];
-        if lattices == [Lattice(None); 2] {
+        let lattices = [Lattice::of(y, WINOGRAD_RESULTS), Lattice::of(x, WINOGRAD_RESULTS)];
+        if lattices.iter().all(|lattice| lattice.gap.is_none()) {
             return Err("no axis has several positions, and taps next to each other".to_string());
         }
-        let period = lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
-        if period > LONGEST_PERIOD {
-            return Err(format!("its taps are too far apart: tiles repeat after {period} positions"));
+        let period = |lattices: [Lattice; 2]| lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
+        if period(lattices) > LONGEST_PERIOD {
+            return Err(format!("its taps are too far apart: tiles repeat after {} positions", period(lattices)));
         }
+        let of_four = [Lattice::of(y, CYCLIC_RESULTS), Lattice::of(x, CYCLIC_RESULTS)];
+        let threes = |axis: &AxisPhases| axis.phases.iter().all(|phase| phase.taps.len().is_multiple_of(MOST_TAPS));
+        let has_cyclic = !query.local_accuracy
+            && of_four.iter().all(|lattice| lattice.gap.is_some())
+            && [y, x].into_iter().all(threes)
+            && period(of_four) <= LONGEST_PERIOD;
         let element = query.element;
-        let work = Work::of(axes, lattices);
-        let Cutting { block, window } =
-            Cutting::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
-        let blocks = GridBlocks::even(axes, block, false, false);
-
-        let outer: usize = outer.iter().map(|axis| axis.grid).product();
-        let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
-        let phases: usize = axes.iter().map(|axis| axis.out_step).product();
-        let vectors_in = problem.group_in.div_ceil(lanes);
-        let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
-        let store = cost::store_of_channels(problem, datum_type, machine);
-        let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
-        let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
-        let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
         let mut best: Option<Winograd> = None;
-        for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
-            let width = nv * lanes;
-            let tail_width = (problem.group_out % width).next_multiple_of(lanes);
-            let tail_width = if tail_width == 0 { width } else { tail_width };
-            if forced.is_some_and(|f| (f.0, f.1) != (width, tail_width)) {
+        for lattices in [Some(lattices), has_cyclic.then_some(of_four)].into_iter().flatten() {
+            let variant = variant(lattices[0].results);
+            if query.leaves_out(variant) {
                 continue;
             }
-            let panels = problem.group_out.div_ceil(width);
-            let vectors_out = (panels - 1) * nv + tail_width / lanes;
-            let of_run = |tiles_of_run: usize| {
-                let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element, machine);
-                of(nv) * (panels - 1) + of(tail_width / lanes)
-            };
-            let of_acc_block = |(tiles, of): &(usize, &Work)| {
-                let multiplied = of_run(*tiles) * problem.group_in;
-                let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out]);
-                let data = cost::TRANSFORMED.times(&[*tiles, vectors_in]);
-                let chains = of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
-                let result = cost::FROM_PRODUCTS * of.points * machine.rates.transforms + cost::SUMMED * chains;
-                (multiplied + (weights + data) * machine.rates.transforms) * of.products
-                    + result.times(&[*tiles, vectors_out])
-            };
-            let multiplied = windows.iter().map(of_acc_block).sum::<Cost>() * accumulators;
-            let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
-            let image = (multiplied + stored) * outer + copied * blocks.count;
-            let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
-            if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
-                let chunk = forced.map_or(problem.group_in, |f| f.2);
-                best = Some(Winograd {
-                    blocked: Blocked {
-                        width,
-                        tail_width,
-                        rows: block.0,
-                        columns: block.1,
-                        copy_per_shift: false,
-                        cost,
-                        axes: axes.clone(),
-                    },
-                    tiles: positions,
-                    chunk,
-                    window,
-                    lattices,
-                });
+            let work = Work::of(axes, lattices);
+            let Cutting { block, window } =
+                Cutting::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
+            let blocks = GridBlocks::even(axes, block, false, false);
+
+            let outer: usize = outer.iter().map(|axis| axis.grid).product();
+            let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
+            let phases: usize = axes.iter().map(|axis| axis.out_step).product();
+            let vectors_in = problem.group_in.div_ceil(lanes);
+            let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
+            let store = cost::store_of_channels(problem, datum_type, machine);
+            let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
+            let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
+            let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
+            for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
+                let width = nv * lanes;
+                let tail_width = (problem.group_out % width).next_multiple_of(lanes);
+                let tail_width = if tail_width == 0 { width } else { tail_width };
+                if forced.is_some_and(|f| (f.0, f.1) != (width, tail_width)) {
+                    continue;
+                }
+                let panels = problem.group_out.div_ceil(width);
+                let vectors_out = (panels - 1) * nv + tail_width / lanes;
+                let of_run = |tiles_of_run: usize| {
+                    let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element, machine);
+                    of(nv) * (panels - 1) + of(tail_width / lanes)
+                };
+                let of_acc_block = |(tiles, of): &(usize, &Work)| {
+                    let multiplied = of_run(*tiles) * problem.group_in;
+                    let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out]);
+                    let data = cost::TRANSFORMED.times(&[*tiles, vectors_in]);
+                    let chains = of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
+                    let result = cost::FROM_PRODUCTS * of.points * machine.rates.transforms + cost::SUMMED * chains;
+                    (multiplied + (weights + data) * machine.rates.transforms) * of.products
+                        + result.times(&[*tiles, vectors_out])
+                };
+                let multiplied = windows.iter().map(of_acc_block).sum::<Cost>() * accumulators;
+                let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
+                let image = (multiplied + stored) * outer + copied * blocks.count;
+                let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
+                if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
+                    let chunk = forced.map_or(problem.group_in, |f| f.2);
+                    best = Some(Winograd {
+                        blocked: Blocked {
+                            width,
+                            tail_width,
+                            rows: block.0,
+                            columns: block.1,
+                            copy_per_shift: false,
+                            overhang: overhang(lattices),
+                            cost,
+                            axes: axes.clone(),
+                        },
+                        tiles: positions,
+                        chunk,
+                        window,
+                        lattices,
+                    });
+                }
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
@@ -217,6 +248,10 @@ impl Algorithm for Winograd {
 
     fn cost(&self) -> Option<u64> {
         Some(self.blocked.cost)
+    }
+
+    fn variant(&self) -> &'static str {
+        variant(self.lattices[0].results)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
@@ -249,8 +284,14 @@ impl Algorithm for Winograd {
 
     fn explain(&self) -> String {
         format!(
-            "tiles of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
-            self.tiles, self.blocked.width, self.window.0, self.window.1, self.blocked.rows, self.blocked.columns
+            "{}, products of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
+            self.variant(),
+            self.tiles,
+            self.blocked.width,
+            self.window.0,
+            self.window.1,
+            self.blocked.rows,
+            self.blocked.columns
         )
     }
 
@@ -292,7 +333,10 @@ impl Winograd {
 
     /// Cells behind the input tiles of a block: the last tiles may have results that are not the block's.
     fn slack(&self, input_tiles: &InputTiles) -> usize {
-        let [rows, columns] = self.lattices.map(|lattice| lattice.0.unwrap_or(0));
+        if overhang(self.lattices) != (0, 0) {
+            return 0;
+        }
+        let [rows, columns] = self.lattices.map(|lattice| (lattice.results - 1) * lattice.gap.unwrap_or(0));
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
 
@@ -339,7 +383,7 @@ struct Tiles {
     /// The index of what each reads first, among a block's cells.
     starts: Vec<usize>,
     /// The index of each result among the accumulator block's sums; those that a tile has and the accumulator block has not are behind them.
-    places: Vec<[usize; 4]>,
+    places: Vec<usize>,
     /// For each term, where its transformed data begin.
     data: Vec<usize>,
 }
@@ -464,21 +508,31 @@ impl<'a, E: Element> Prepared<'a, E> {
         let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
         let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
         let outside = plan.shape().most * plan.blocked.width;
-        let result = |row: Option<usize>, column: Option<usize>| match (row, column) {
-            (Some(row), Some(column)) if row < end.0 && column < end.1 => {
-                ((row - first.0) * pitch + column - first.1) * plan.blocked.width
-            }
-            _ => outside,
+        // The offset of the i-th result along an axis, if the accumulator block has it.
+        let along = |at: usize, gap: Option<usize>, i: usize, (begin, end): (usize, usize), step: usize| {
+            let at = if i == 0 { at } else { at + i * gap? };
+            (at < end).then(|| (at - begin) * step)
         };
+        let width = plan.blocked.width;
         let mut tiles = Tiles::default();
         reserve("winograd tiles", &mut tiles.starts, plan.most_tiles(taps))?;
-        reserve("winograd tiles", &mut tiles.places, plan.most_tiles(taps))?;
+        let results = plan.lattices[0].results;
+        reserve("winograd tiles", &mut tiles.places, plan.most_tiles(taps) * results * results)?;
+        let mut in_rows: TVec<Option<usize>> = tvec![];
         for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
+            in_rows.clear();
+            in_rows.extend((0..results).map(|i| along(row, gaps.0, i, (first.0, end.0), pitch * width)));
             for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
                 let at = (row - rows.start) * cells.pitch + column - columns.start;
                 tiles.starts.push(at * cells.size);
-                let (y, x) = ((Some(row), gaps.0.map(|gap| row + gap)), (Some(column), gaps.1.map(|gap| column + gap)));
-                tiles.places.push([result(y.0, x.0), result(y.0, x.1), result(y.1, x.0), result(y.1, x.1)]);
+                let mut in_columns = [None; CYCLIC_RESULTS];
+                for (j, offset) in in_columns[..results].iter_mut().enumerate() {
+                    *offset = along(column, gaps.1, j, (first.1, end.1), width);
+                }
+                for row in &in_rows {
+                    let of_row = in_columns[..results].iter().map(|column| Some((*row)? + (*column)?));
+                    tiles.places.extend(of_row.map(|place| place.unwrap_or(outside)));
+                }
             }
         }
         Ok(tiles)
@@ -487,7 +541,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Transforms the data of an accumulator block's tiles, for each term of a phase.
     fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
         let lanes = self.kernels.lanes;
-        let steps = self.plan.lattices.map(|lattice| lattice.0.unwrap_or(0) * cells.size);
+        let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * cells.size);
         let steps = (steps[0] * cells.pitch, steps[1]);
         for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
             let tile = self.tile_stride(term);
@@ -499,7 +553,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     steps,
                     channels: self.problem.group_in.next_multiple_of(lanes),
                 };
-                self.kernels.tile_transforms(term.taps.0, term.taps.1).data(&data, &mut to[at..], strides);
+                self.kernels.tile_transforms(term.taps, term.results).data(&data, &mut to[at..], strides);
             }
         }
     }
@@ -528,7 +582,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut finite = true;
         let mut start = Start::Bias(bias);
         for (term, begin) in terms.iter().zip(&tiles.data) {
-            let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
+            let transforms = self.kernels.tile_transforms(term.taps, term.results);
             let points = term.points();
             let tile_stride = self.tile_stride(term);
             let pieces: TVec<usize> = (0..term.pieces.len()).map(|piece| piece * self.channels()).collect();
@@ -582,7 +636,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (to, of_point): (&mut [E::Compute], usize),
     ) {
         let width = of.panel.width;
-        let transforms = self.kernels.tile_transforms(term.taps.0, term.taps.1);
+        let transforms = self.kernels.tile_transforms(term.taps, term.results);
         let mut from = pass.start;
         while from < pass.end {
             let (chunk, weights) = self.chunk(g, of, from);

@@ -1,45 +1,53 @@
 //! How the positions and the taps of a phase are parted into tiles.
 
 use crate::geometry::{Axes, AxisPhases, Phase};
-use crate::kernel::{MOST_RESULTS, MOST_TAPS, points_of};
+use crate::kernel::{CYCLIC_RESULTS, MOST_TAPS, points_of_tile};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 
-/// How tiles lie on an axis: their results are so far apart; none where each position is a tile of its own.
+/// How tiles lie on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lattice(pub(crate) Option<usize>);
+pub(crate) struct Lattice {
+    /// The distance of a tile's results. None where each position is a tile of its own.
+    pub(crate) gap: Option<usize>,
+    /// The results of a tile of several taps.
+    pub(crate) results: usize,
+}
 
 impl Lattice {
     /// Results as far apart as taps are, if all of them are equally far from the next and a tile has room for two.
-    pub(crate) fn of(axis: &AxisPhases) -> Lattice {
+    pub(crate) fn of(axis: &AxisPhases, results: usize) -> Lattice {
         let gaps = axis.phases.iter().flat_map(|phase| {
             let pairs = phase.taps.windows(2);
             pairs.map(|pair| pair[0].shift.abs_diff(pair[1].shift) as usize)
         });
         let gap = gaps.dedup().exactly_one().ok();
-        Lattice(gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)))
+        Lattice { gap: gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)), results }
     }
 
     /// Positions after which the lattice repeats itself.
     pub(crate) fn period(self) -> usize {
-        self.0.map_or(1, |gap| MOST_RESULTS * gap)
+        self.gap.map_or(1, |gap| self.results * gap)
     }
 
     /// Whether a phase of so many taps has tiles of several results.
     pub(crate) fn pairs(self, taps: usize) -> Option<usize> {
-        self.0.filter(|_| taps > 1)
+        self.gap.filter(|_| taps > 1)
     }
 
     /// The first positions of the tiles of a phase of so many taps, `positions` beginning with a period. Which position belongs to which tile is the same however
     /// an axis is cut.
     pub(crate) fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
         let gap = self.pairs(taps);
-        positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(MOST_RESULTS)))
+        positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(self.results)))
     }
 
     /// How many there are among the first `len` positions.
     pub(crate) fn count(self, taps: usize, len: usize) -> usize {
-        self.pairs(taps).map_or(len, |gap| len / (MOST_RESULTS * gap) * gap + (len % (MOST_RESULTS * gap)).min(gap))
+        self.pairs(taps).map_or(len, |gap| {
+            let period = self.results * gap;
+            len / period * gap + (len % period).min(gap)
+        })
     }
 
     /// The taps of a phase, by ascending shift, in runs for tiles of one, two or three: the taps of a tile, and where its runs begin.
@@ -47,7 +55,7 @@ impl Lattice {
         if self.pairs(taps).is_none() {
             return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
         }
-        let twos = [0, 2, 1][taps % MOST_TAPS];
+        let twos = if self.results == CYCLIC_RESULTS { 0 } else { [0, 2, 1][taps % MOST_TAPS] };
         let begin = taps - 2 * twos;
         let threes = (0..begin).step_by(MOST_TAPS).collect::<Vec<_>>();
         let twos = (begin..taps).step_by(2).collect::<Vec<_>>();
@@ -60,13 +68,15 @@ impl Lattice {
 pub(crate) struct Term {
     /// Taps of a tile along rows and columns.
     pub(crate) taps: (usize, usize),
+    /// The results of a tile along an axis of several taps.
+    pub(crate) results: usize,
     pub(crate) pieces: Vec<Piece>,
 }
 
 impl Term {
     /// Products of a tile for each piece and pair of channels.
     pub(crate) fn points(&self) -> usize {
-        points_of(self.taps.0) * points_of(self.taps.1)
+        points_of_tile(self.taps, self.results)
     }
 }
 
@@ -98,7 +108,7 @@ pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usi
                 taps: (*ky..ky + rows).cartesian_product(*kx..kx + columns).map(|(ky, kx)| flat(o, ky, kx)).collect(),
             };
             let places = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
-            Term { taps: (*rows, *columns), pieces: places.map(piece).collect() }
+            Term { taps: (*rows, *columns), results: lattices[0].results, pieces: places.map(piece).collect() }
         })
         .filter(|term| !term.pieces.is_empty())
         .collect()
@@ -121,20 +131,19 @@ impl Work {
     pub(crate) fn of(axes: &Axes, lattices: [Lattice; 2]) -> Vec<Work> {
         let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        // products and points along an axis
-        let along = |lattice: Lattice, taps: usize| {
-            let runs =
-                lattice.runs(taps).into_iter().map(|(taps, runs)| (points_of(taps) * runs.len(), points_of(taps)));
-            runs.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
-        };
-        let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { MOST_RESULTS } else { 1 };
+        let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { lattice.results } else { 1 };
         let counts = |axis: &AxisPhases| axis.phases.iter().map(|phase| phase.taps.len()).collect::<Vec<_>>();
         let of_phase = |(rows, columns): (usize, usize)| {
-            let (y, x) = (along(lattices[0], rows), along(lattices[1], columns));
+            let (mut products, mut points) = (0, 0);
+            for ((y, of_y), (x, of_x)) in lattices[0].runs(rows).iter().cartesian_product(&lattices[1].runs(columns)) {
+                let of_tile = points_of_tile((*y, *x), lattices[0].results);
+                products += of_tile * of_y.len() * of_x.len();
+                points += of_tile;
+            }
             Work {
                 taps: (rows, columns),
-                products: outer * y.0 * x.0,
-                points: y.1 * x.1,
+                products: outer * products,
+                points,
                 results: results(lattices[0], rows) * results(lattices[1], columns),
             }
         };
@@ -145,6 +154,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::WINOGRAD_RESULTS;
     use crate::spec::{Axis, Direction};
 
     fn axis(kernel: usize, stride: usize, dilation: usize, direction: Direction) -> AxisPhases {
@@ -152,10 +162,14 @@ mod tests {
         AxisPhases::new(&axis, direction)
     }
 
+    fn lattice(gap: Option<usize>) -> Lattice {
+        Lattice { gap, results: WINOGRAD_RESULTS }
+    }
+
     #[test]
     fn runs_have_each_tap_once() {
         for taps in 0..20 {
-            for lattice in [Lattice(None), Lattice(Some(1)), Lattice(Some(3))] {
+            for lattice in [lattice(None), lattice(Some(1)), lattice(Some(3))] {
                 let runs = lattice.runs(taps);
                 let all =
                     runs.iter().flat_map(|(len, begins)| begins.iter().flat_map(move |begin| *begin..begin + len));
@@ -168,10 +182,16 @@ mod tests {
 
     #[test]
     fn each_position_is_a_result_of_one_tile() {
-        for (gap, len) in (1..5).cartesian_product(1..25) {
-            let lattice = Lattice(Some(gap));
-            let results = lattice.origins(2, 0..len).flat_map(|at| [at, at + gap]).filter(|at| *at < len);
-            assert_eq!(results.sorted().collect::<Vec<_>>(), (0..len).collect::<Vec<_>>(), "{gap} apart");
+        let sizes = (1..5).cartesian_product(1..45).cartesian_product([WINOGRAD_RESULTS, CYCLIC_RESULTS]);
+        for ((gap, len), count) in sizes {
+            let lattice = Lattice { gap: Some(gap), results: count };
+            let results = lattice.origins(2, 0..len).flat_map(|at| (0..count).map(move |i| at + i * gap));
+            let results = results.filter(|at| *at < len);
+            assert_eq!(
+                results.sorted().collect::<Vec<_>>(),
+                (0..len).collect::<Vec<_>>(),
+                "{count} results, {gap} apart"
+            );
             assert_eq!(lattice.count(2, len), lattice.origins(2, 0..len).count());
         }
     }
@@ -179,7 +199,9 @@ mod tests {
     #[test]
     fn results_are_as_far_apart_as_taps() {
         use Direction::{Forward, Transposed};
-        let lattice = |kernel, stride, dilation, direction| Lattice::of(&axis(kernel, stride, dilation, direction)).0;
+        let lattice = |kernel, stride, dilation, direction| {
+            Lattice::of(&axis(kernel, stride, dilation, direction), WINOGRAD_RESULTS).gap
+        };
         assert_eq!(lattice(3, 1, 1, Forward), Some(1));
         assert_eq!(lattice(3, 1, 4, Forward), Some(4));
         assert_eq!(lattice(3, 2, 1, Forward), None);
@@ -197,7 +219,7 @@ mod tests {
         for (direction, kernel) in directions.into_iter().cartesian_product(2..9) {
             let axes = [axis(2, 1, 1, direction), axis(kernel, 1, 2, direction), axis(9 - kernel, 1, 1, direction)];
             let phases: Vec<&Phase> = axes.iter().map(|axis| &axis.phases[0]).collect();
-            let lattices = [&axes[1], &axes[2]].map(Lattice::of);
+            let lattices = [&axes[1], &axes[2]].map(|axis| Lattice::of(axis, WINOGRAD_RESULTS));
             let count = phases.iter().map(|phase| phase.taps.len()).product::<usize>();
             // far apart, so that an offset tells its tap
             let shift = |at: usize, phase: usize| phases[phase].taps[at].shift;
@@ -211,7 +233,7 @@ mod tests {
             let taps = terms.iter().flat_map(|term| &term.pieces).flat_map(|piece| piece.taps.iter().copied());
             assert_eq!(taps.sorted().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
             for term in &terms {
-                let gap = |axis: usize| lattices[axis].0.unwrap_or(0);
+                let gap = |axis: usize| lattices[axis].gap.unwrap_or(0);
                 for piece in &term.pieces {
                     assert_eq!(piece.taps.len(), term.taps.0 * term.taps.1);
                     for (i, tap) in piece.taps.iter().enumerate() {
