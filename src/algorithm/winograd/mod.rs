@@ -1,9 +1,17 @@
-//! Each phase as a small dense convolution over the shared grid, of fewer products than it has (tap, position) pairs: neighbouring taps and positions are
-//! multiplied in transformed tiles (Winograd's minimal filtering, `src/kernel/winograd.rs`).
+//! Each phase as a small dense convolution over the shared grid, with fewer products than (tap,
+//! position) pairs.
 //!
-//! Per accumulator block of positions, tiles of the input are transformed, lanes of input channels; then, per panel of output channels, the weights, and all tiles are
-//! multiplied point by point as [`direct_channels`](crate::algorithm::direct_channels) multiplies positions tap by tap. Filters are packed as that strategy has them. More than three taps of an axis are
-//! split into twos and threes. Sums that are not finite are made again tap by tap: in transformed tiles an infinity is not told from what is not a number.
+//! Adjacent taps and positions are multiplied in transformed tiles (Winograd's minimal filtering,
+//! `src/kernel/winograd.rs`). If an axis has more than three taps, they are split into blocks of
+//! two and three.
+//!
+//! Per accumulator block, tiles of the input are transformed, with input channels as lanes. Then,
+//! per panel of output channels, the weights are transformed, and all tiles are multiplied point by
+//! point. The products use the kernels and the filter layout of
+//! [`direct_channels`](crate::algorithm::direct_channels).
+//!
+//! Non-finite sums are computed again tap by tap, as an infinity in a transformed tile may become
+//! NaN.
 
 mod tiles;
 
@@ -33,29 +41,31 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Input channels from which on what cancels out in a tile is lost among the rounding errors of the sum (one channel: up to twice the largest error of a sum tap by
-/// tap; and there would be little to gain).
+/// The fewest input channels. With few channels, cancellation in the tiles dominates the rounding
+/// error of the sum, and there is little to gain.
 const FEWEST_CHANNELS: usize = 16;
 
-/// (Input channel, piece) pairs whose products are summed in one chain, at most: results have the errors of several sums. Chains of 192 had up to 2.7 times onnxruntime's
-/// errors on the layers of `benches/workloads.json`, of 96 2.1 times, of 64 1.6 times and of 48 1.4 times, each for some 3 % more time (Zen 4).
+/// The most (input channel, tap block) pairs whose products are summed in one chain. A result is
+/// made of several sums and has the errors of all of them, so chains are short.
 const LONGEST_CHAIN: usize = 48;
 
-/// Chains whose weights are transformed at once: their sums are added while they are in L1 (of one, up to 16 % more time), and the weights of a point stay
-/// there from tile to tile (four took 3 % more where there are few tiles).
+/// Chains whose weights are transformed together. With several, their sums are added while they are
+/// in L1. With few, the weights of a point stay in L1 from tile to tile.
 const CHAINS_OF_PASS: usize = 2;
 
-/// Tiles of an accumulator block, about, or its weights would be transformed for too few of them. Where L2 holds more tiles, an accumulator block has more (256 to 256 channels on 32×32
-/// positions: 7.4 ms by 48 tiles, 6.6 by 128 of twice L2, Zen 4).
+/// The approximate fewest tiles per accumulator block. With fewer, the transformation of the
+/// weights would serve too few tiles. Accumulator blocks have more tiles if L2 holds them.
 const FEWEST_TILES: usize = 128;
 
-/// What the transformed tiles of an accumulator block take, at most, in sizes of L2: layers of many taps have fewer tiles.
+/// The most bytes of the transformed tiles of an accumulator block, as a multiple of L2.
+/// Accumulator blocks of layers with many taps have fewer tiles.
 const MOST_OF_L2: usize = 4;
 
-/// Positions of an accumulator block, at most: of few channels, more would gain nothing.
+/// The most positions per accumulator block. Layers of few channels would gain nothing from more.
 const MOST_POSITIONS: usize = 4096;
 
-/// Positions after which tiles repeat themselves, at most: an accumulator block has all of them, and dilated taps are far apart.
+/// The longest period, in positions, after which tiles repeat. An accumulator block has whole
+/// periods, and dilation makes them long.
 const LONGEST_PERIOD: usize = 1024;
 
 /// The decision for one problem.
@@ -63,21 +73,21 @@ const LONGEST_PERIOD: usize = 1024;
 pub struct Winograd {
     /// Blocks and panels.
     pub blocked: Blocked,
-    /// Tiles whose products are summed at once.
+    /// Tiles per register tile.
     pub tiles: usize,
-    /// Input channels of a chunk of the filter.
+    /// Input channels per chunk of the filter.
     pub chunk: usize,
-    /// Rows and columns of positions whose sums are made and stored together.
+    /// Rows and columns of an accumulator block.
     pub window: (usize, usize),
-    /// How tiles lie on rows and columns.
+    /// The layouts of tiles on rows and columns.
     lattices: [Lattice; 2],
 }
 
-/// What is listed of a plan.
+/// The tables of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     accumulators: AccumulatorTable,
-    /// For each phase.
+    /// The terms of each phase.
     terms: Vec<Vec<Term>>,
 }
 
@@ -91,15 +101,15 @@ impl Table {
     }
 }
 
-/// How a grid is cut.
-struct Cutting {
+/// The split of a grid into blocks and accumulator blocks.
+struct GridSplit {
     block: (usize, usize),
     /// Rows and columns of an accumulator block.
     window: (usize, usize),
 }
 
-impl Cutting {
-    fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> Cutting {
+impl GridSplit {
+    fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> GridSplit {
         let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
         let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
@@ -114,11 +124,11 @@ impl Cutting {
         let fewest = (FEWEST_TILES * results * results).min(within(MOST_OF_L2 * machine.l2));
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
-        Cutting { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
+        GridSplit { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
     }
 }
 
-/// Elements of the channels of a transformed cell: an odd number of vectors.
+/// Elements per pixel of the transformed input: an odd number of vectors.
 fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
@@ -144,10 +154,10 @@ impl Algorithm for Winograd {
     fn propose(query: &Query) -> Result<Winograd, String> {
         let &Query { problem, datum_type, isa, layout, machine, .. } = query;
         if !datum_type.is_float() {
-            return Err("integers can't be halved".to_string());
+            return Err("its transforms halve weights, which integers do not allow".to_string());
         }
         if matches!(datum_type, DatumType::F32 | DatumType::F16) && isa == Isa::Amx {
-            return Err(format!("tile registers of {isa} multiply as much, and more exactly"));
+            return Err(format!("the tile registers of {isa} are as fast, and more exact"));
         }
         let axes = query.axes()?;
         let forced = match layout {
@@ -158,16 +168,16 @@ impl Algorithm for Winograd {
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
-            return Err(format!("{inputs} to {outputs} channels a group are too few"));
+            return Err(format!("groups of {inputs} to {outputs} channels are too small"));
         }
         let (outer, y, x) = axes.parts();
         let lattices = [Lattice::of(y, WINOGRAD_RESULTS), Lattice::of(x, WINOGRAD_RESULTS)];
         if lattices.iter().all(|lattice| lattice.gap.is_none()) {
-            return Err("no axis has several positions, and taps next to each other".to_string());
+            return Err("no axis has several positions and adjacent taps".to_string());
         }
         let period = |lattices: [Lattice; 2]| lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
         if period(lattices) > LONGEST_PERIOD {
-            return Err(format!("its taps are too far apart: tiles repeat after {} positions", period(lattices)));
+            return Err(format!("dilation is too large, as tiles repeat only after {} positions", period(lattices)));
         }
         let of_four = [Lattice::of(y, CYCLIC_RESULTS), Lattice::of(x, CYCLIC_RESULTS)];
         let threes = |axis: &AxisPhases| axis.phases.iter().all(|phase| phase.taps.len().is_multiple_of(MOST_TAPS));
@@ -183,8 +193,8 @@ impl Algorithm for Winograd {
                 continue;
             }
             let work = Work::of(axes, lattices);
-            let Cutting { block, window } =
-                Cutting::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
+            let GridSplit { block, window } =
+                GridSplit::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
             let blocks = GridBlocks::even(axes, block, false, false);
 
             let outer: usize = outer.iter().map(|axis| axis.grid).product();
@@ -257,7 +267,7 @@ impl Algorithm for Winograd {
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let Blocked { width, ref axes, .. } = self.blocked;
         let input_tiles = self.blocked.input_tiles();
-        // cells have whole vectors of channels, an odd number of them, and are made from a vector of planes
+        // Pixels have an odd number of whole vectors and are made from a vector of planes.
         let channels = problem.group_in.saturating_add(4 * width);
         let block = input_tiles
             .working_bytes(channels, element)
@@ -268,7 +278,7 @@ impl Algorithm for Winograd {
         let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
         let data = data.saturating_mul(phases).saturating_mul(channels);
         let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
-        // see [`Self::passes`]
+        // See [`Self::passes`].
         let weights = work.iter().map(|of| of.products.max(of.points * LONGEST_CHAIN)).max().unwrap_or(0);
         let weights = weights.saturating_mul(CHAINS_OF_PASS);
         data.saturating_add(points.saturating_add(weights).saturating_mul(width))
@@ -331,7 +341,7 @@ impl Winograd {
         }
     }
 
-    /// Cells behind the input tiles of a block: the last tiles may have results that are not the block's.
+    /// Pixels after the input tiles of a block. The last tiles may have results outside the block.
     fn slack(&self, input_tiles: &InputTiles) -> usize {
         if overhang(self.lattices) != (0, 0) {
             return 0;
@@ -340,51 +350,53 @@ impl Winograd {
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
 
-    /// Tiles of an accumulator block, at most, of a phase of so many taps along rows and columns.
+    /// The most tiles per accumulator block for a phase with this many taps along rows and columns.
     fn most_tiles(&self, taps: (usize, usize)) -> usize {
         self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
     }
 
-    /// Input channels whose products with so many pieces are summed in one chain, and those whose weights are transformed at once.
-    fn passes(&self, problem: &Problem, pieces: usize) -> (usize, usize) {
-        let chain = even_part(problem.group_in, LONGEST_CHAIN / pieces.clamp(1, LONGEST_CHAIN));
+    /// Returns the input channels per chain for this many tap blocks, and the input channels whose
+    /// weights are transformed together.
+    fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
+        let chain = even_part(problem.group_in, LONGEST_CHAIN / tap_blocks.clamp(1, LONGEST_CHAIN));
         let pass = chain * CHAINS_OF_PASS;
-        // weights of a chunk are next to each other
+        // The weights of a chunk are adjacent.
         (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
     }
 }
 
-/// Everything that tasks share.
+/// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a Winograd,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
     table: &'a Table,
     panels: Panels<'a, E>,
-    /// As many as a panel is wide.
+    /// Zeros, as many as a panel is wide.
     zeros: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
 }
 
-/// A block's input: cells of channels.
+/// The input of a block, as pixels of channels.
 #[derive(Clone, Copy)]
-struct Cells<'a, T> {
+struct Pixels<'a, T> {
     data: &'a [T],
-    /// Elements of a cell.
+    /// Elements per pixel.
     size: usize,
-    /// Cells of a row.
+    /// Pixels per row.
     pitch: usize,
 }
 
-/// Where the tiles of a phase of an accumulator block are.
+/// The offsets of the tiles of one phase of an accumulator block.
 #[derive(Default)]
 struct Tiles {
-    /// The index of what each reads first, among a block's cells.
+    /// The index of each tile's first pixel in the block's input.
     starts: Vec<usize>,
-    /// The index of each result among the accumulator block's sums; those that a tile has and the accumulator block has not are behind them.
-    places: Vec<usize>,
-    /// For each term, where its transformed data begin.
+    /// The indices of each tile's results among the accumulator block's sums. Results outside the
+    /// accumulator block go after its sums.
+    results: Vec<usize>,
+    /// The offset of each term's transformed data.
     data: Vec<usize>,
 }
 
@@ -427,21 +439,22 @@ impl<'a, E: Element> Prepared<'a, E> {
         let input_tiles = &self.table.accumulators.taps.input_tiles;
         let Scratch { block, tile, ragged, transformed: [data, weights, products], .. } = scratch;
         let size = match self.problem.data_format {
-            // an odd number of vectors: cells a power of two apart would fight for the same cache sets
+            // An odd number of vectors, as pixels a power of two apart would compete for the same
+            // cache sets.
             DataFormat::Ncx => self.channels(),
             DataFormat::Nxc => self.problem.group_in,
         };
         let inside = size * input_tiles.channel_stride;
-        let cells = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
-        let (first, to) = (self.input.first(task, g), (&mut cells[..inside], size));
+        let pixels = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
+        let (first, to) = (self.input.first(task, g), (&mut pixels[..inside], size));
         self.input.fill_pixels((self.kernels, input_tiles), copy_plan, first, to, (ragged, tile))?;
-        let cells = Cells { data: cells, size, pitch: input_tiles.pitch };
+        let pixels = Pixels { data: pixels, size, pitch: input_tiles.pitch };
         let (rows, columns) = (task.rows.clone(), task.columns.clone());
         let pitch = columns.len();
         let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
         let mut of_phases: Vec<Option<Tiles>> = vec![];
         of_phases.resize_with(self.table.terms.len(), || None);
-        // of all phases, at once: what is there stays as long as nothing grows
+        // Allocates for all phases at once, as growing the buffer would lose its contents.
         let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
             let tiles = plan.most_tiles(self.taps_of(phase));
             terms.iter().map(|term| term.points() * tiles * self.tile_stride(term)).sum::<usize>()
@@ -452,24 +465,24 @@ impl<'a, E: Element> Prepared<'a, E> {
         let panels = self.panels.within(task.channels.clone());
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
-                // another accumulator block
+                // This is another accumulator block.
                 of_phases.fill_with(|| None);
                 used = 0;
             }
             let tiles = match &mut of_phases[of.phase] {
                 Some(tiles) => tiles,
                 none => {
-                    let mut tiles = self.tiles(&of, &rows, &columns, cells)?;
+                    let mut tiles = self.tiles(&of, &rows, &columns, pixels)?;
                     for term in &self.table.terms[of.phase] {
                         tiles.data.push(used);
                         used += term.points() * tiles.starts.len() * self.tile_stride(term);
                     }
-                    self.transform(of.phase, &tiles, cells, data);
+                    self.transform(of.phase, &tiles, pixels, data);
                     none.insert(tiles)
                 }
             };
             if !self.multiply(g, &of, tiles, data, (weights, products), sums)? {
-                self.repair(g, &of, pitch, cells, sums);
+                self.repair(g, &of, pitch, pixels, sums);
             }
             Ok(())
         })
@@ -483,27 +496,28 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Elements between the transformed tiles of a term.
     fn tile_stride(&self, term: &Term) -> usize {
         let lanes = self.kernels.lanes;
-        ((term.pieces.len() * self.channels() / lanes) | 1) * lanes
+        ((term.tap_blocks.len() * self.channels() / lanes) | 1) * lanes
     }
 
-    /// Taps of a phase along rows and columns.
+    /// The taps of a phase along rows and columns.
     fn taps_of(&self, phase: usize) -> (usize, usize) {
         let (_, y, x) = self.plan.blocked.axes.parts();
         let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
         (y.phases[row].taps.len(), x.phases[column].taps.len())
     }
 
-    /// Where the tiles of a phase of an accumulator block are, in a block that begins at `rows` and `columns` of the grid.
+    /// Returns the offsets of the tiles of a phase of an accumulator block. The block begins at
+    /// `rows` and `columns` of the grid.
     fn tiles(
         &self,
         of: &PhaseSums,
         rows: &Range<usize>,
         columns: &Range<usize>,
-        cells: Cells<E::Compute>,
+        pixels: Pixels<E::Compute>,
     ) -> TractResult<Tiles> {
         let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
         let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Ok(Tiles::default()) };
-        // the accumulator block's positions, as the grid counts them
+        // The accumulator block's positions in the grid.
         let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
         let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
         let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
@@ -517,38 +531,38 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut tiles = Tiles::default();
         reserve("winograd tiles", &mut tiles.starts, plan.most_tiles(taps))?;
         let results = plan.lattices[0].results;
-        reserve("winograd tiles", &mut tiles.places, plan.most_tiles(taps) * results * results)?;
+        reserve("winograd tiles", &mut tiles.results, plan.most_tiles(taps) * results * results)?;
         let mut in_rows: TVec<Option<usize>> = tvec![];
         for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
             in_rows.clear();
             in_rows.extend((0..results).map(|i| along(row, gaps.0, i, (first.0, end.0), pitch * width)));
             for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
-                let at = (row - rows.start) * cells.pitch + column - columns.start;
-                tiles.starts.push(at * cells.size);
+                let at = (row - rows.start) * pixels.pitch + column - columns.start;
+                tiles.starts.push(at * pixels.size);
                 let mut in_columns = [None; CYCLIC_RESULTS];
                 for (j, offset) in in_columns[..results].iter_mut().enumerate() {
                     *offset = along(column, gaps.1, j, (first.1, end.1), width);
                 }
                 for row in &in_rows {
                     let of_row = in_columns[..results].iter().map(|column| Some((*row)? + (*column)?));
-                    tiles.places.extend(of_row.map(|place| place.unwrap_or(outside)));
+                    tiles.results.extend(of_row.map(|place| place.unwrap_or(outside)));
                 }
             }
         }
         Ok(tiles)
     }
 
-    /// Transforms the data of an accumulator block's tiles, for each term of a phase.
-    fn transform(&self, phase: usize, tiles: &Tiles, cells: Cells<E::Compute>, to: &mut [E::Compute]) {
+    /// Transforms the input of an accumulator block's tiles, for each term of a phase.
+    fn transform(&self, phase: usize, tiles: &Tiles, pixels: Pixels<E::Compute>, to: &mut [E::Compute]) {
         let lanes = self.kernels.lanes;
-        let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * cells.size);
-        let steps = (steps[0] * cells.pitch, steps[1]);
+        let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * pixels.size);
+        let steps = (steps[0] * pixels.pitch, steps[1]);
         for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
             let tile = self.tile_stride(term);
             let strides = PointStrides { point: tile, tile: term.points() * tile };
-            for (piece, at) in term.pieces.iter().zip((*begin..).step_by(self.channels())) {
+            for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
                 let data = TileData {
-                    cells: &cells.data[piece.offset * cells.size..],
+                    cells: &pixels.data[block.offset * pixels.size..],
                     starts: &tiles.starts,
                     steps,
                     channels: self.problem.group_in.next_multiple_of(lanes),
@@ -558,7 +572,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// The sums of a phase over an accumulator block; whether all of them are finite.
+    /// Computes the sums of a phase over an accumulator block. Returns whether all of them are
+    /// finite.
     fn multiply(
         &self,
         g: usize,
@@ -574,8 +589,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let terms = &self.table.terms[of.phase];
         if terms.is_empty() {
             for run in of.runs {
-                let cells = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
-                cells.for_each(|sums| sums[..width].copy_from_slice(bias));
+                let pixels = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
+                pixels.for_each(|sums| sums[..width].copy_from_slice(bias));
             }
             return Ok(true);
         }
@@ -585,17 +600,18 @@ impl<'a, E: Element> Prepared<'a, E> {
             let transforms = self.kernels.tile_transforms(term.taps, term.results);
             let points = term.points();
             let tile_stride = self.tile_stride(term);
-            let pieces: TVec<usize> = (0..term.pieces.len()).map(|piece| piece * self.channels()).collect();
+            let tap_blocks: TVec<usize> = (0..term.tap_blocks.len()).map(|block| block * self.channels()).collect();
             let of_tile = points * width + self.kernels.lanes;
             let products = products.of(count * of_tile)?;
-            let (of_chain, of_pass) = plan.passes(problem, pieces.len());
+            let (of_chain, of_pass) = plan.passes(problem, tap_blocks.len());
             for from in (0..problem.group_in).step_by(of_pass) {
                 let pass = from..(from + of_pass).min(problem.group_in);
-                // one vector more: points a power of two apart would fight for the same cache sets
-                let of_point = pieces.len() * pass.len() * width + self.kernels.lanes;
+                // One more vector, as points a power of two apart would compete for the same cache
+                // sets.
+                let of_point = tap_blocks.len() * pass.len() * width + self.kernels.lanes;
                 let weights = weights.of(points * of_point)?;
                 let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
-                    .map(|chain| (pieces.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
+                    .map(|chain| (tap_blocks.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
                     .collect();
                 for (at, chain) in &chains {
                     self.transform_weights(g, of, term, chain.clone(), (&mut weights[*at..], of_point));
@@ -610,7 +626,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let base = begin + (at * points + point) * tile_stride + chain.start;
                                 let channels = chain.len();
                                 let source =
-                                    Source { data, base, channel_stride: 1, channels, taps: &pieces, ahead: false };
+                                    Source { data, base, channel_stride: 1, channels, taps: &tap_blocks, ahead: false };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                                 tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
                             }
@@ -620,13 +636,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
             }
             let strides = PointStrides { point: width, tile: of_tile };
-            finite &= transforms.products(products, strides, start, width, &tiles.places, sums);
+            finite &= transforms.products(products, strides, start, width, &tiles.results, sums);
             start = Start::Add;
         }
         Ok(finite)
     }
 
-    /// Transforms the weights of a term for some input channels: `[point][piece][input channel][output channel]`.
+    /// Transforms the weights of a term for some input channels:
+    /// `[point][tap block][input channel][output channel]`.
     fn transform_weights(
         &self,
         g: usize,
@@ -641,19 +658,20 @@ impl<'a, E: Element> Prepared<'a, E> {
         while from < pass.end {
             let (chunk, weights) = self.chunk(g, of, from);
             let end = pass.end.min(chunk.end);
-            for (piece, at) in term.pieces.iter().zip((from - pass.start..).step_by(pass.len())) {
+            for (block, at) in term.tap_blocks.iter().zip((from - pass.start..).step_by(pass.len())) {
                 let tap = |tap: &usize| {
                     let first = tap * chunk.len() + from - chunk.start;
                     &weights[first * width..(first + end - from) * width]
                 };
-                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = piece.taps.iter().map(tap).collect();
+                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = block.taps.iter().map(tap).collect();
                 transforms.filter(&taps, &mut to[at * width..], of_point);
             }
             from = end;
         }
     }
 
-    /// The chunk of an input channel, and its weights in a phase of a panel: `[tap][input channel][output channel]`.
+    /// Returns the chunk of an input channel, and its weights in a phase of a panel:
+    /// `[tap][input channel][output channel]`.
     fn chunk(&self, g: usize, of: &PhaseSums, channel: usize) -> (Range<usize>, &[E::Compute]) {
         let (phase, width) = (&self.table.accumulators.taps.phases[of.phase], of.panel.width);
         let first = channel / self.plan.chunk * self.plan.chunk;
@@ -662,8 +680,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         (chunk, &weights[first * phase.taps.len() * width..])
     }
 
-    /// Makes sums that are not finite again, tap by tap; positions of the accumulator block's rows are `pitch` apart.
-    fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, cells: Cells<E::Compute>, sums: &mut [E::Compute]) {
+    /// Computes non-finite sums again, tap by tap. The accumulator block's rows are `pitch`
+    /// positions apart.
+    fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, pixels: Pixels<E::Compute>, sums: &mut [E::Compute]) {
         let (plan, width) = (self.plan, of.panel.width);
         let phase = &self.table.accumulators.taps.phases[of.phase];
         let Some(tile) = self.panels.tiles(of.panel).last() else { return };
@@ -674,22 +693,22 @@ impl<'a, E: Element> Prepared<'a, E> {
                 continue;
             }
             let at = run.positions.start + i;
-            let position = (at / pitch * cells.pitch + at % pitch) * cells.size;
+            let position = (at / pitch * pixels.pitch + at % pitch) * pixels.size;
             sums.copy_from_slice(self.panels.bias(g, of.panel));
             for from in (0..self.problem.group_in).step_by(plan.chunk) {
                 let (chunk, weights) = self.chunk(g, of, from);
                 let of_tap = chunk.len() * width;
                 for (tap, weights) in phase.taps.iter().zip(weights.chunks(of_tap)) {
-                    let base = position + tap * cells.size + from;
+                    let base = position + tap * pixels.size + from;
                     let source = Source {
-                        data: cells.data,
+                        data: pixels.data,
                         base,
                         channel_stride: 1,
                         channels: chunk.len(),
                         taps: &[0],
                         ahead: false,
                     };
-                    tile.run(weights, &source, cells.size, Start::Add, sums, width);
+                    tile.run(weights, &source, pixels.size, Start::Add, sums, width);
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! How the positions and the taps of a phase are parted into tiles.
+//! The split of a phase's positions and taps into tiles.
 
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{CYCLIC_RESULTS, MOST_TAPS, points_of_tile};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 
-/// How tiles lie on an axis.
+/// The layout of tiles on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lattice {
     /// The distance of a tile's results. None where each position is a tile of its own.
@@ -15,7 +15,8 @@ pub(crate) struct Lattice {
 }
 
 impl Lattice {
-    /// Results as far apart as taps are, if all of them are equally far from the next and a tile has room for two.
+    /// Chooses the distance of taps as the distance of results, if it is the same for all taps and
+    /// the grid has room for two results.
     pub(crate) fn of(axis: &AxisPhases, results: usize) -> Lattice {
         let gaps = axis.phases.iter().flat_map(|phase| {
             let pairs = phase.taps.windows(2);
@@ -25,24 +26,27 @@ impl Lattice {
         Lattice { gap: gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap)), results }
     }
 
-    /// Positions after which the lattice repeats itself.
+    /// The number of positions after which the layout repeats.
     pub(crate) fn period(self) -> usize {
         self.gap.map_or(1, |gap| self.results * gap)
     }
 
-    /// Whether a phase of so many taps has tiles of several results.
+    /// Returns the distance between results if a phase with this many taps has tiles of several
+    /// results.
     pub(crate) fn pairs(self, taps: usize) -> Option<usize> {
         self.gap.filter(|_| taps > 1)
     }
 
-    /// The first positions of the tiles of a phase of so many taps, `positions` beginning with a period. Which position belongs to which tile is the same however
-    /// an axis is cut.
+    /// Returns the first positions of the tiles of a phase with this many taps.
+    ///
+    /// `positions` begin with a period. The assignment of positions to tiles does not depend on the
+    /// split of the axis.
     pub(crate) fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
         let gap = self.pairs(taps);
         positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(self.results)))
     }
 
-    /// How many there are among the first `len` positions.
+    /// The number of tiles among the first `len` positions.
     pub(crate) fn count(self, taps: usize, len: usize) -> usize {
         self.pairs(taps).map_or(len, |gap| {
             let period = self.results * gap;
@@ -50,7 +54,8 @@ impl Lattice {
         })
     }
 
-    /// The taps of a phase, by ascending shift, in runs for tiles of one, two or three: the taps of a tile, and where its runs begin.
+    /// Splits the taps of a phase, by ascending shift, into runs of one, two or three adjacent
+    /// taps. Returns, per length, the first taps of its runs.
     pub(crate) fn runs(self, taps: usize) -> Vec<(usize, Vec<usize>)> {
         if self.pairs(taps).is_none() {
             return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
@@ -70,11 +75,11 @@ pub(crate) struct Term {
     pub(crate) taps: (usize, usize),
     /// The results of a tile along an axis of several taps.
     pub(crate) results: usize,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) tap_blocks: Vec<TapBlock>,
 }
 
 impl Term {
-    /// Products of a tile for each piece and pair of channels.
+    /// Products of a tile per tap block and pair of channels.
     pub(crate) fn points(&self) -> usize {
         points_of_tile(self.taps, self.results)
     }
@@ -82,52 +87,52 @@ impl Term {
 
 /// The taps of one tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct TapBlock {
     /// The offset of its first tap in a channel's input tiles.
     pub(crate) offset: usize,
-    /// Their places among the phase's, row by row.
+    /// The indices of its taps in the phase, row by row.
     pub(crate) taps: Vec<usize>,
 }
 
-/// The terms of a phase, with pieces as far as `offsets` tells of taps.
+/// Returns the terms of a phase. `offsets` are those of its taps in a channel's input tiles.
 pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usize]) -> Vec<Term> {
     let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
     let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
-    // shifts rise or fall with the kernel index
-    let place = |phase: &Phase, at: usize| {
+    // Shifts rise or fall with the kernel index.
+    let index = |phase: &Phase, at: usize| {
         let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
         if falls { phase.taps.len() - 1 - at } else { at }
     };
-    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + place(y, ky)) * x.taps.len() + place(x, kx);
+    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + index(y, ky)) * x.taps.len() + index(x, kx);
     let (rows, columns) = (lattices[0].runs(y.taps.len()), lattices[1].runs(x.taps.len()));
     rows.iter()
         .cartesian_product(&columns)
         .map(|((rows, of_rows), (columns, of_columns))| {
-            let piece = |((o, ky), kx): ((usize, &usize), &usize)| Piece {
+            let tap_block = |((o, ky), kx): ((usize, &usize), &usize)| TapBlock {
                 offset: offsets[flat(o, *ky, *kx)],
                 taps: (*ky..ky + rows).cartesian_product(*kx..kx + columns).map(|(ky, kx)| flat(o, ky, kx)).collect(),
             };
-            let places = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
-            Term { taps: (*rows, *columns), results: lattices[0].results, pieces: places.map(piece).collect() }
+            let blocks = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
+            Term { taps: (*rows, *columns), results: lattices[0].results, tap_blocks: blocks.map(tap_block).collect() }
         })
-        .filter(|term| !term.pieces.is_empty())
+        .filter(|term| !term.tap_blocks.is_empty())
         .collect()
 }
 
-/// What a tile of a phase takes.
+/// The work of a tile of a phase.
 pub(crate) struct Work {
     /// Taps along rows and columns.
     pub(crate) taps: (usize, usize),
-    /// Products for each pair of channels.
+    /// Products per pair of channels.
     pub(crate) products: usize,
-    /// Points whose sums make results.
+    /// Points whose sums are transformed to results.
     pub(crate) points: usize,
-    /// Positions that it has results for.
+    /// Positions whose results a tile computes.
     pub(crate) results: usize,
 }
 
 impl Work {
-    /// Of each phase of rows and columns, all taps of outer axes together.
+    /// The work of each phase of rows and columns, with the taps of all outer axes.
     pub(crate) fn of(axes: &Axes, lattices: [Lattice; 2]) -> Vec<Work> {
         let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
@@ -208,7 +213,7 @@ mod tests {
         assert_eq!(lattice(4, 2, 1, Transposed), Some(1));
         assert_eq!(lattice(5, 2, 3, Transposed), Some(3));
         assert_eq!(lattice(3, 1, 1, Transposed), Some(1));
-        // one tap a phase, and none next to another on a grid of 18
+        // There is one tap per phase, or taps too far apart for a grid of 18.
         assert_eq!(lattice(2, 2, 1, Transposed), None);
         assert_eq!(lattice(2, 1, 18, Transposed), None);
     }
@@ -221,7 +226,7 @@ mod tests {
             let phases: Vec<&Phase> = axes.iter().map(|axis| &axis.phases[0]).collect();
             let lattices = [&axes[1], &axes[2]].map(|axis| Lattice::of(axis, WINOGRAD_RESULTS));
             let count = phases.iter().map(|phase| phase.taps.len()).product::<usize>();
-            // far apart, so that an offset tells its tap
+            // The distances are large, so that an offset identifies its tap.
             let shift = |at: usize, phase: usize| phases[phase].taps[at].shift;
             let (rows, columns) = (phases[1].taps.len(), phases[2].taps.len());
             let offset = |tap: usize| {
@@ -230,15 +235,16 @@ mod tests {
             };
             let offsets: Vec<usize> = (0..count).map(|tap| offset(tap) as usize).collect();
             let terms = terms_of(&phases, lattices, &offsets);
-            let taps = terms.iter().flat_map(|term| &term.pieces).flat_map(|piece| piece.taps.iter().copied());
+            let taps =
+                terms.iter().flat_map(|term| &term.tap_blocks).flat_map(|tap_block| tap_block.taps.iter().copied());
             assert_eq!(taps.sorted().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
             for term in &terms {
                 let gap = |axis: usize| lattices[axis].gap.unwrap_or(0);
-                for piece in &term.pieces {
-                    assert_eq!(piece.taps.len(), term.taps.0 * term.taps.1);
-                    for (i, tap) in piece.taps.iter().enumerate() {
+                for tap_block in &term.tap_blocks {
+                    assert_eq!(tap_block.taps.len(), term.taps.0 * term.taps.1);
+                    for (i, tap) in tap_block.taps.iter().enumerate() {
                         let (row, column) = (i / term.taps.1, i % term.taps.1);
-                        assert_eq!(offsets[*tap], piece.offset + 100 * row * gap(0) + column * gap(1));
+                        assert_eq!(offsets[*tap], tap_block.offset + 100 * row * gap(0) + column * gap(1));
                     }
                 }
             }
