@@ -14,7 +14,7 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;
-use crate::kernel::{Cells, Dispatch, Kernels, Picks, PixelTap, PixelTaps};
+use crate::kernel::{Dispatch, Kernels, Picks, PixelSums, PixelTap, PixelTaps};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
@@ -665,7 +665,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
                         let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
                         let operands =
-                            Cells { source, step: many.1, taps, weights, each, bias, channels, picks: gathers };
+                            PixelSums { source, step: many.1, taps, weights, each, bias, channels, picks: gathers };
                         let to = &mut to[i * few.2 + begin * many.2..];
                         self.kernels.sum_of_pixels(&operands, to, many.2, part.min(many.0 - begin));
                     }

@@ -629,7 +629,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     TractResult::Ok(())
                 };
                 let slots = first_channel..first_channel + channels;
-                let runs = StridedRuns { cells: 0..outputs.len(), count, step, pitch };
+                let runs = StridedRuns { elements: 0..outputs.len(), count, step, pitch };
                 let all = first_element..first_element + (count - 1) * step + outputs.len();
                 let mut in_place = SmallVec::new();
                 if task.output.channel_cells(slots, o, all, &mut in_place) {
@@ -662,11 +662,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         ragged: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let lanes = self.kernels.lanes;
-        let positions = runs.cells.len().div_ceil(self.columns);
+        let positions = runs.elements.len().div_ceil(self.columns);
         let whole = positions / (self.plan.nv * lanes) * self.plan.nv * lanes;
-        let outputs = runs.cells.len().min(whole * self.columns);
+        let outputs = runs.elements.len().min(whole * self.columns);
         if whole > 0 {
-            let runs = StridedRuns { cells: 0..outputs, ..*runs };
+            let runs = StridedRuns { elements: 0..outputs, ..*runs };
             panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
         }
         if whole == positions {
@@ -684,13 +684,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
             false => runs.count,
         };
-        let left = StridedRuns { cells: outputs..runs.cells.len(), count: inside, ..*runs };
+        let left = StridedRuns { elements: outputs..runs.elements.len(), count: inside, ..*runs };
         tile.run(operands, &source, bias, slices, &left);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
             let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
             let at = run * runs.step;
-            let left = StridedRuns { cells: at + outputs..at + runs.cells.len(), count: 1, ..*runs };
+            let left = StridedRuns { elements: at + outputs..at + runs.elements.len(), count: 1, ..*runs };
             tile.run(operands, &source, bias, slices, &left);
         }
         Ok(())

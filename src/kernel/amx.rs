@@ -727,18 +727,18 @@ mod tests {
             {
                 // Taps are one position apart. There are enough pixels for all positions of the last
                 // tile.
-                let cells = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
+                let pixels = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
                 let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
-                let x = Guarded::new(side, &numbers(cells * channels, i as u32 + 1));
-                let part = cells * DEPTH;
+                let x = Guarded::new(side, &numbers(pixels * channels, i as u32 + 1));
+                let part = pixels * DEPTH;
                 let mut parts = Guarded::new(side, &vec![0xffffu16; PARTS * part]);
-                let most = kernels.split(&x, channels, (cells, channels), &mut parts, part);
+                let most = kernels.split(&x, channels, (pixels, channels), &mut parts, part);
                 assert_eq!(f32::from_bits(most), x.iter().fold(0f32, |most, x| most.max(x.abs())));
-                for (cell, from) in x.chunks(channels).enumerate() {
+                for (pixel, from) in x.chunks(channels).enumerate() {
                     for c in 0..DEPTH {
                         let expected = parts_of(from.get(c).copied().unwrap_or(0.0));
-                        let got: [u16; PARTS] = std::array::from_fn(|p| parts[p * part + cell * DEPTH + c]);
-                        assert_eq!(got, expected, "cell {cell}, channel {c}");
+                        let got: [u16; PARTS] = std::array::from_fn(|p| parts[p * part + pixel * DEPTH + c]);
+                        assert_eq!(got, expected, "pixel {pixel}, channel {c}");
                     }
                 }
                 let width = sides * SIDE;

@@ -133,7 +133,7 @@ impl Picks {
 
 /// The operands of a run of positions.
 #[derive(Clone, Copy)]
-pub(crate) struct Cells<'a, T> {
+pub(crate) struct PixelSums<'a, T> {
     /// The elements.
     pub source: &'a [T],
     /// Elements from a position to the next.
@@ -152,7 +152,7 @@ pub(crate) struct Cells<'a, T> {
     pub picks: Option<&'a Picks>,
 }
 
-impl<T> Cells<'_, T> {
+impl<T> PixelSums<'_, T> {
     /// The extents of the weights and of the elements that the last vector of output channels reads
     /// for a tap, from the tap's own first ones on.
     pub(crate) fn reach(&self, lanes: usize) -> (usize, usize) {
@@ -179,7 +179,7 @@ impl<T> Cells<'_, T> {
 /// If `PICKED`, there are lane gathers for vectors of `V` and for this many channels.
 #[inline(always)]
 pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
-    cells: &Cells<V::Lane>,
+    sums: &PixelSums<V::Lane>,
     to: &mut [V::Lane],
     to_step: usize,
     count: usize,
@@ -191,14 +191,14 @@ pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
         for pass in 0..passes {
             let (p, end) = (count * pass / passes, count * (pass + 1) / passes);
             match end - p {
-                1 => run::<V, 1, PICKED>(cells, p, to, to_step),
-                2 => run::<V, 2, PICKED>(cells, p, to, to_step),
-                3 => run::<V, 3, PICKED>(cells, p, to, to_step),
-                4 => run::<V, 4, PICKED>(cells, p, to, to_step),
-                5 => run::<V, 5, PICKED>(cells, p, to, to_step),
-                6 => run::<V, 6, PICKED>(cells, p, to, to_step),
-                7 => run::<V, 7, PICKED>(cells, p, to, to_step),
-                _ => run::<V, MOST_POSITIONS, PICKED>(cells, p, to, to_step),
+                1 => run::<V, 1, PICKED>(sums, p, to, to_step),
+                2 => run::<V, 2, PICKED>(sums, p, to, to_step),
+                3 => run::<V, 3, PICKED>(sums, p, to, to_step),
+                4 => run::<V, 4, PICKED>(sums, p, to, to_step),
+                5 => run::<V, 5, PICKED>(sums, p, to, to_step),
+                6 => run::<V, 6, PICKED>(sums, p, to, to_step),
+                7 => run::<V, 7, PICKED>(sums, p, to, to_step),
+                _ => run::<V, MOST_POSITIONS, PICKED>(sums, p, to, to_step),
             }
         }
     }
@@ -208,30 +208,30 @@ pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
 /// As [`sum_of_pixels`], for positions `first..first + P`.
 #[inline(always)]
 unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
-    cells: &Cells<V::Lane>,
+    sums: &PixelSums<V::Lane>,
     first: usize,
     to: &mut [V::Lane],
     to_step: usize,
 ) {
-    let source = cells.source.as_ptr().wrapping_add(first * cells.step);
-    for c in (0..cells.channels).step_by(V::LANES) {
+    let source = sums.source.as_ptr().wrapping_add(first * sums.step);
+    for c in (0..sums.channels).step_by(V::LANES) {
         // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if they
         // are as far apart as positions are. Of the last vector, only lanes that are channels are
         // stored.
         unsafe {
-            let mut acc = [V::load(cells.bias.as_ptr().add(c)); P];
-            let PixelTaps { taps, beside, step, .. } = cells.taps;
-            if beside.is_empty() || *step != cells.step {
+            let mut acc = [V::load(sums.bias.as_ptr().add(c)); P];
+            let PixelTaps { taps, beside, step, .. } = sums.taps;
+            if beside.is_empty() || *step != sums.step {
                 for tap in taps {
-                    acc = add::<V, P, 1, PICKED>(acc, cells, source, [tap], c);
+                    acc = add::<V, P, 1, PICKED>(acc, sums, source, [tap], c);
                 }
             } else {
                 let mut at = 0;
                 for count in beside {
                     acc = match &taps[at..at + count] {
-                        [tap] => add::<V, P, 1, PICKED>(acc, cells, source, [tap], c),
-                        [tap, next] => add::<V, P, 2, PICKED>(acc, cells, source, [tap, next], c),
-                        [tap, next, last] => add::<V, P, MOST_BESIDE, PICKED>(acc, cells, source, [tap, next, last], c),
+                        [tap] => add::<V, P, 1, PICKED>(acc, sums, source, [tap], c),
+                        [tap, next] => add::<V, P, 2, PICKED>(acc, sums, source, [tap, next], c),
+                        [tap, next, last] => add::<V, P, MOST_BESIDE, PICKED>(acc, sums, source, [tap, next, last], c),
                         _ => acc,
                     };
                     at += count;
@@ -239,10 +239,10 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
             }
             for (p, acc) in acc.into_iter().enumerate() {
                 let at = (first + p) * to_step + c;
-                if c + V::LANES <= cells.channels {
+                if c + V::LANES <= sums.channels {
                     acc.store(to.as_mut_ptr().add(at));
                 } else {
-                    acc.store_first(cells.channels - c, to.as_mut_ptr().add(at));
+                    acc.store_first(sums.channels - c, to.as_mut_ptr().add(at));
                 }
             }
         }
@@ -261,12 +261,12 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
 #[inline(always)]
 unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
     mut acc: [V; P],
-    cells: &Cells<V::Lane>,
+    sums: &PixelSums<V::Lane>,
     source: *const V::Lane,
     taps: [&PixelTap; K],
     c: usize,
 ) -> [V; P] {
-    let (inputs, reads): (usize, &[Read]) = match cells.picks {
+    let (inputs, reads): (usize, &[Read]) = match sums.picks {
         Some(picks) if PICKED => (picks.inputs, &picks.reads),
         _ => (1, &[]),
     };
@@ -276,18 +276,18 @@ unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
     unsafe {
         let source = source.add(taps[0].offset);
         for input in 0..inputs {
-            let at = c * cells.each + input * V::LANES;
-            let weights: [V; K] = std::array::from_fn(|k| V::load(cells.weights.as_ptr().add(taps[k].weights + at)));
+            let at = c * sums.each + input * V::LANES;
+            let weights: [V; K] = std::array::from_fn(|k| V::load(sums.weights.as_ptr().add(taps[k].weights + at)));
             for q in 0..P + K - 1 {
-                let cell = if PICKED {
+                let pixel = if PICKED {
                     let read = reads.get_unchecked(c / V::LANES * inputs + input);
-                    V::load(source.add(q * cells.step + read.first)).pick(read.lanes.as_ptr())
+                    V::load(source.add(q * sums.step + read.first)).pick(read.lanes.as_ptr())
                 } else {
-                    V::load(source.add(q * cells.step + c))
+                    V::load(source.add(q * sums.step + c))
                 };
                 for (k, weight) in weights.iter().enumerate() {
                     if (k..k + P).contains(&q) {
-                        acc[q - k] = acc[q - k].mul_add(*weight, cell);
+                        acc[q - k] = acc[q - k].mul_add(*weight, pixel);
                     }
                 }
             }

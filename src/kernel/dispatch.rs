@@ -5,7 +5,7 @@ use crate::compute::Compute;
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
 use crate::kernel::col2im_row::{Col2imRun, gather};
-use crate::kernel::depthwise_pixels::{Cells, sum_of_pixels};
+use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window, window};
@@ -30,12 +30,12 @@ use tract_core::internal::DatumType;
 
 type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
-type CellsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
-type PlacedCells<T> =
+type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
+type CopyPixels<T> =
     unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
 type Pool<T> = unsafe fn(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]);
-type SumOfCells<T> = unsafe fn(cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize);
-type RowsToCells<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
+type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize);
+type RowsToPixels<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
 type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
 type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
@@ -63,10 +63,10 @@ pub(crate) struct Kernels<T: 'static> {
     /// By taps along rows, then along columns.
     tile_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
     cyclic_transforms: TileTransforms<T>,
-    cells_to_rows: CellsToRows<T>,
-    rows_to_cells: RowsToCells<T>,
-    placed_cells: PlacedCells<T>,
-    rows_to_placed_cells: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
+    pixels_to_rows: PixelsToRows<T>,
+    rows_to_pixels: RowsToPixels<T>,
+    copy_pixels: CopyPixels<T>,
+    indexed_rows_to_pixels: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
     /// For two, four, eight and sixteen rows.
     interleave: [Interleave<T>; 4],
     strided2: unsafe fn(&[T], &mut [T]),
@@ -77,7 +77,7 @@ pub(crate) struct Kernels<T: 'static> {
     /// For the numbers of tap rows in [`WINDOW_ROWS`].
     sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     sum_of_plane: SumOfPlane<T>,
-    sum_of_pixels: [SumOfCells<T>; 2],
+    sum_of_pixels: [SumOfPixels<T>; 2],
     add: unsafe fn(&[T], &mut [T]),
     affine: unsafe fn(T, T, &mut [T]),
     leak: unsafe fn(T, &mut [T]),
@@ -117,13 +117,13 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// A slice is shorter than the range that is read or written, or the number of starts or rows
     /// is not allowed.
-    pub fn cells_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
+    pub fn pixels_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { (self.cells_to_rows)(from, starts, to, first, streamed) }
+        unsafe { (self.pixels_to_rows)(from, starts, to, first, streamed) }
     }
 
     /// `to[r·to_step + c] = from[c·from_step + r]`. Columns after the last one, up to a whole
@@ -132,7 +132,7 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// `from` has less than a vector for a column, or a slice is shorter than the range that is
     /// read or written.
-    pub fn rows_to_cells(
+    pub fn rows_to_pixels(
         &self,
         from: &[T],
         from_step: usize,
@@ -147,7 +147,7 @@ impl<T: Compute> Kernels<T> {
         assert!(reach([(rows - 1, to_step), (rounded_up(columns, self.lanes), 1)]) <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { (self.rows_to_cells)(from, from_step, (rows, columns), to, to_step) }
+        unsafe { (self.rows_to_pixels)(from, from_step, (rows, columns), to, to_step) }
     }
 
     /// `to[i·to_step + j] = from[i·from_step + j]` for `count` pixels `i` of `size` elements, which
@@ -158,7 +158,7 @@ impl<T: Compute> Kernels<T> {
     ///
     /// # Panics
     /// A slice is too short, or a step is smaller than a pixel.
-    pub fn placed_cells(
+    pub fn copy_pixels(
         &self,
         from: &[T],
         from_step: usize,
@@ -173,7 +173,7 @@ impl<T: Compute> Kernels<T> {
         assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { (self.placed_cells)(from, from_step, (count, size), to, to_step, streamed) }
+        unsafe { (self.copy_pixels)(from, from_step, (count, size), to, to_step, streamed) }
     }
 
     /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts
@@ -184,14 +184,14 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// After some start, `from` has fewer than `count` elements rounded up to whole vectors, or
     /// `to` is too short.
-    pub fn rows_to_placed_cells(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
+    pub fn indexed_rows_to_pixels(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
         let (Some(last), Some(furthest)) = (count.checked_sub(1), starts.iter().max()) else { return };
         assert!(starts.len() <= self.lanes);
         assert!(reach([(*furthest, 1), (rounded_up(count, self.lanes), 1)]) <= from.len());
         assert!(reach([(last, step), (starts.len(), 1)]) <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { (self.rows_to_placed_cells)(from, starts, count, to, step) }
+        unsafe { (self.indexed_rows_to_pixels)(from, starts, count, to, step) }
     }
 
     /// `to[i·S + r] = from[r][i]` for any number `S` of rows.
@@ -366,19 +366,19 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// The weights, the bias or the elements read for a position are not whole vectors, `to` is too
     /// short, or the lane gathers were made for another number of lanes or channels.
-    pub fn sum_of_pixels(&self, cells: &Cells<T>, to: &mut [T], to_step: usize, count: usize) {
-        if count == 0 || cells.channels == 0 {
+    pub fn sum_of_pixels(&self, sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize) {
+        if count == 0 || sums.channels == 0 {
             return;
         }
-        let (weights, of_cell) = cells.reach(self.lanes);
-        let read = reach([(count - 1, cells.step), (of_cell, 1)]);
-        assert!(cells.taps.fit(cells.source, read, cells.weights, weights));
-        assert!(cells.bias.len() >= rounded_up(cells.channels, self.lanes));
-        assert!(reach([(count - 1, to_step), (cells.channels, 1)]) <= to.len());
-        assert!(cells.picks.is_none_or(|picks| picks.fit(self.lanes, cells.channels)));
+        let (weights, of_pixel) = sums.reach(self.lanes);
+        let read = reach([(count - 1, sums.step), (of_pixel, 1)]);
+        assert!(sums.taps.fit(sums.source, read, sums.weights, weights));
+        assert!(sums.bias.len() >= rounded_up(sums.channels, self.lanes));
+        assert!(reach([(count - 1, to_step), (sums.channels, 1)]) <= to.len());
+        assert!(sums.picks.is_none_or(|picks| picks.fit(self.lanes, sums.channels)));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { self.sum_of_pixels[usize::from(cells.picks.is_some())](cells, to, to_step, count) }
+        unsafe { self.sum_of_pixels[usize::from(sums.picks.is_some())](sums, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
@@ -532,31 +532,31 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn cells_to_rows(
+            unsafe fn pixels_to_rows(
                 from: &[$lane],
                 starts: &[usize],
                 to: &mut [&mut [$lane]],
                 first: usize,
                 streamed: bool,
             ) {
-                // SAFETY: only called by `Kernels::cells_to_rows`, which checks the contract.
-                unsafe { transpose::cells_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
+                // SAFETY: only called by `Kernels::pixels_to_rows`, which checks the contract.
+                unsafe { transpose::pixels_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
             }
 
             $(#[$feature])*
-            unsafe fn rows_to_cells(
+            unsafe fn rows_to_pixels(
                 from: &[$lane],
                 from_step: usize,
                 size: (usize, usize),
                 to: &mut [$lane],
                 to_step: usize,
             ) {
-                // SAFETY: only called by `Kernels::rows_to_cells`, which checks the contract.
-                unsafe { transpose::rows_to_cells::<$vector, LANES>(from, from_step, size, to, to_step) }
+                // SAFETY: only called by `Kernels::rows_to_pixels`, which checks the contract.
+                unsafe { transpose::rows_to_pixels::<$vector, LANES>(from, from_step, size, to, to_step) }
             }
 
             $(#[$feature])*
-            unsafe fn placed_cells(
+            unsafe fn copy_pixels(
                 from: &[$lane],
                 from_step: usize,
                 size: (usize, usize),
@@ -564,20 +564,20 @@ macro_rules! kernels {
                 to_step: usize,
                 streamed: bool,
             ) {
-                // SAFETY: only called by `Kernels::placed_cells`, which checks the contract.
-                unsafe { transpose::placed_cells::<$vector>(from, from_step, size, to, to_step, streamed) }
+                // SAFETY: only called by `Kernels::copy_pixels`, which checks the contract.
+                unsafe { transpose::copy_pixels::<$vector>(from, from_step, size, to, to_step, streamed) }
             }
 
             $(#[$feature])*
-            unsafe fn rows_to_placed_cells(
+            unsafe fn indexed_rows_to_pixels(
                 from: &[$lane],
                 starts: &[usize],
                 count: usize,
                 to: &mut [$lane],
                 step: usize,
             ) {
-                // SAFETY: only called by `Kernels::rows_to_placed_cells`, which checks the contract.
-                unsafe { transpose::rows_to_placed_cells::<$vector, LANES>(from, starts, count, to, step) }
+                // SAFETY: only called by `Kernels::indexed_rows_to_pixels`, which checks the contract.
+                unsafe { transpose::indexed_rows_to_pixels::<$vector, LANES>(from, starts, count, to, step) }
             }
 
             $(#[$feature])*
@@ -631,9 +631,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn cells<const PICKED: bool>(cells: &Cells<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+            unsafe fn pixel_sums<const PICKED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
                 // SAFETY: only called by `Kernels::sum_of_pixels`, which checks the contract.
-                unsafe { sum_of_pixels::<$vector, PICKED>(cells, to, to_step, count) }
+                unsafe { sum_of_pixels::<$vector, PICKED>(sums, to, to_step, count) }
             }
 
             $(#[$feature])*
@@ -721,10 +721,10 @@ macro_rules! kernels {
                     filter: cyclic_filter,
                     products: cyclic_products,
                 },
-                cells_to_rows,
-                rows_to_cells,
-                placed_cells,
-                rows_to_placed_cells,
+                pixels_to_rows,
+                rows_to_pixels,
+                copy_pixels,
+                indexed_rows_to_pixels,
                 interleave: [interleaved::<2>, interleaved::<4>, interleaved::<8>, interleaved::<16>],
                 strided2,
                 padded_rows: padded,
@@ -732,7 +732,7 @@ macro_rules! kernels {
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_window: windows_of!(of_window, $windows),
                 sum_of_plane: plane,
-                sum_of_pixels: [cells::<false>, cells::<true>],
+                sum_of_pixels: [pixel_sums::<false>, pixel_sums::<true>],
                 add,
                 affine,
                 leak,

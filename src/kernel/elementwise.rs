@@ -10,9 +10,9 @@ pub(crate) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {
     let Some((last, most)) = to.split_last_mut() else { return };
     // The chunk of the last element may be incomplete.
     *last = from[most.len() * STEP];
-    let (cells, _) = from.as_chunks::<STEP>();
-    for (to, cell) in most.iter_mut().zip(cells) {
-        *to = cell[0];
+    let (chunks, _) = from.as_chunks::<STEP>();
+    for (to, chunk) in most.iter_mut().zip(chunks) {
+        *to = chunk[0];
     }
 }
 

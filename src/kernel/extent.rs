@@ -25,7 +25,7 @@ pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
 mod tests {
     use super::super::winograd::{PointStrides, TileData};
     use crate::kernel::col2im_row::Col2imRun;
-    use crate::kernel::depthwise_pixels::{Cells, Picks, PixelTap, PixelTaps};
+    use crate::kernel::depthwise_pixels::{Picks, PixelSums, PixelTap, PixelTaps};
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
     use crate::kernel::depthwise_window::{Edges, Results, Window};
@@ -78,13 +78,13 @@ mod tests {
         refused("channel tile, panel", || tile.run(&data, &many, 1, add, &mut out, 64));
         let tile = kernels.row_tiles(1).iter().find(|tile| tile.mr() == 1).expect("a tile of one row");
         let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, in_halves: false };
-        let mut run = |source: &Source<f32>, cells, count, step, pitch| {
-            tile.run(&[operand], source, bias, &mut [&mut out[..]], &StridedRuns { cells, count, step, pitch })
+        let mut run = |source: &Source<f32>, elements, count, step, pitch| {
+            tile.run(&[operand], source, bias, &mut [&mut out[..]], &StridedRuns { elements, count, step, pitch })
         };
         refused("row tile, channels", || run(&source, 0..1, 1, 0, 0));
         refused("row tile, pitch", || run(&near, 0..1, 3, 1, HUGE));
         refused("row tile, step", || run(&near, 0..1, 3, HUGE, 1));
-        refused("row tile, cells", || run(&near, usize::MAX - 1..usize::MAX, 2, 2, 1));
+        refused("row tile, elements", || run(&near, usize::MAX - 1..usize::MAX, 2, 2, 1));
         refused("row tile, positions", || run(&near, 0..usize::MAX, 1, 0, 0));
     }
 
@@ -94,14 +94,18 @@ mod tests {
         let lanes = kernels.lanes;
         let mut starts = vec![0; lanes];
         starts[1] = usize::MAX;
-        refused("cells to rows", || kernels.cells_to_rows(&from, &starts, &mut [&mut to[..]], 0, false));
-        refused("rows to placed cells, starts", || kernels.rows_to_placed_cells(&from, &starts[..2], 1, &mut to, 4));
-        refused("rows to placed cells, count", || kernels.rows_to_placed_cells(&from, &[0], usize::MAX, &mut to, 0));
-        refused("rows to placed cells, cells", || kernels.rows_to_placed_cells(&from, &[0], 3, &mut to, HUGE));
-        refused("rows to cells, columns", || kernels.rows_to_cells(&from, HUGE, (1, 3), &mut to, 64));
-        refused("rows to cells, rows", || kernels.rows_to_cells(&from, 64, (3, 1), &mut to, HUGE));
-        refused("placed cells, read", || kernels.placed_cells(&from, HUGE, (3, 1), &mut to, 4, false));
-        refused("placed cells, written", || kernels.placed_cells(&from, 4, (3, 1), &mut to, HUGE, false));
+        refused("pixels to rows", || kernels.pixels_to_rows(&from, &starts, &mut [&mut to[..]], 0, false));
+        refused("indexed rows to pixels, starts", || {
+            kernels.indexed_rows_to_pixels(&from, &starts[..2], 1, &mut to, 4)
+        });
+        refused("indexed rows to pixels, count", || {
+            kernels.indexed_rows_to_pixels(&from, &[0], usize::MAX, &mut to, 0)
+        });
+        refused("indexed rows to pixels, step", || kernels.indexed_rows_to_pixels(&from, &[0], 3, &mut to, HUGE));
+        refused("rows to pixels, columns", || kernels.rows_to_pixels(&from, HUGE, (1, 3), &mut to, 64));
+        refused("rows to pixels, rows", || kernels.rows_to_pixels(&from, 64, (3, 1), &mut to, HUGE));
+        refused("copied pixels, read", || kernels.copy_pixels(&from, HUGE, (3, 1), &mut to, 4, false));
+        refused("copied pixels, written", || kernels.copy_pixels(&from, 4, (3, 1), &mut to, HUGE, false));
         let rows = Rows { count: 3, width: 4, step: 4, before: 0 };
         refused("padded rows, read", || kernels.padded_rows(&from, &Rows { step: HUGE, ..rows }, &mut to[..24], 8));
         refused("padded rows, written", || {
@@ -159,7 +163,7 @@ mod tests {
         let (taps, far) =
             (PixelTaps::new(vec![tap], 1), PixelTaps::new(vec![PixelTap { offset: usize::MAX, ..tap }], 1));
         let heavy = PixelTaps::new(vec![PixelTap { weights: usize::MAX, ..tap }], 1);
-        let cells = Cells {
+        let sums = PixelSums {
             source: &from,
             step: 1,
             taps: &taps,
@@ -169,12 +173,14 @@ mod tests {
             channels: 4,
             picks: None,
         };
-        let mut sum = |cells: Cells<f32>, step: usize| kernels.sum_of_pixels(&cells, &mut to, step, 3);
-        refused("cells, read", || sum(Cells { step: HUGE, ..cells }, 4));
-        refused("cells, offset", || sum(Cells { taps: &far, ..cells }, 4));
-        refused("cells, weights", || sum(Cells { taps: &heavy, ..cells }, 4));
-        refused("cells, each", || sum(Cells { each: usize::MAX / lanes + 1, channels: lanes + 1, ..cells }, 64));
-        refused("cells, written", || sum(cells, HUGE));
+        let mut sum = |sums: PixelSums<f32>, step: usize| kernels.sum_of_pixels(&sums, &mut to, step, 3);
+        refused("pixel sums, read", || sum(PixelSums { step: HUGE, ..sums }, 4));
+        refused("pixel sums, offset", || sum(PixelSums { taps: &far, ..sums }, 4));
+        refused("pixel sums, weights", || sum(PixelSums { taps: &heavy, ..sums }, 4));
+        refused("pixel sums, each", || {
+            sum(PixelSums { each: usize::MAX / lanes + 1, channels: lanes + 1, ..sums }, 64)
+        });
+        refused("pixel sums, written", || sum(sums, HUGE));
         assert_eq!(Picks::new(lanes, HUGE, 2, 1), None);
         let runs = [Col2imRun { from: usize::MAX, to: 0..1 }];
         refused("gather, run", || kernels.gather(&from, &[1], &runs, 0.0, &mut to));

@@ -286,7 +286,7 @@ pub(crate) struct PhaseOperand<'a, T> {
 #[derive(Clone, Debug)]
 pub(crate) struct StridedRuns {
     /// The range of the first run in the channel's slice.
-    pub cells: Range<usize>,
+    pub elements: Range<usize>,
     /// Number of runs.
     pub count: usize,
     /// Output elements from the start of a run to that of the next.
@@ -379,18 +379,18 @@ impl<T: Compute> RowTile<T> {
         channels: &mut [&mut [T]],
         runs: &StridedRuns,
     ) {
-        if runs.count == 0 || runs.cells.is_empty() {
+        if runs.count == 0 || runs.elements.is_empty() {
             return;
         }
         assert!(phases.len() == self.phases && bias.len() >= self.mr && channels.len() <= self.mr);
-        let positions = rounded_up(runs.cells.len().div_ceil(self.phases), self.positions);
+        let positions = rounded_up(runs.elements.len().div_ceil(self.phases), self.positions);
         let furthest = reach([(runs.count - 1, runs.pitch), (positions, 1)]);
         for phase in phases {
             assert!(phase.chain > 0 && phase.panel.len() >= product([source.channels, phase.taps.len(), self.mr]));
             let source = Source { taps: phase.taps, ..*source };
             assert!(source.data.len() >= source.reach(furthest));
         }
-        let end = reach([(runs.count - 1, runs.step), (runs.cells.end, 1)]);
+        let end = reach([(runs.count - 1, runs.step), (runs.elements.end, 1)]);
         assert!(channels.iter().all(|channel| end <= channel.len()));
         // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
         // the entry's contract.
@@ -448,13 +448,13 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
 ) {
     let whole = S * NV * V::LANES;
     for i in 0..runs.count {
-        let cells = runs.cells.start + i * runs.step..runs.cells.end + i * runs.step;
+        let elements = runs.elements.start + i * runs.step..runs.elements.end + i * runs.step;
         let mut source = Source { base: source.base + i * runs.pitch, ..*source };
-        let mut at = cells.start;
-        while at < cells.end {
+        let mut at = elements.start;
+        while at < elements.end {
             // The last vector ends where the run does. If the remainder is not whole vectors, the last
             // vector overlaps the one before.
-            let left = cells.end - at;
+            let left = elements.end - at;
             let last = left.div_ceil(S).saturating_sub(V::LANES).min((NV - 1) * V::LANES);
             // SAFETY: panels, source and bias by this function's contract. All stores end at or before
             // the end of the run.
@@ -487,7 +487,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                     // A copy in memory, as it is indexed by a variable channel.
                     let rest = acc;
                     for (m, channel) in channels.iter_mut().enumerate().take(MR) {
-                        let to = &mut channel[at..cells.end];
+                        let to = &mut channel[at..elements.end];
                         for v in 0..NV {
                             let run: [V; S] = interleave(std::array::from_fn(|s| rest[s][m][v]));
                             let at = if v + 1 == NV { last * S } else { v * V::LANES * S };

@@ -4,7 +4,7 @@
 //! Results are compared with plain loops.
 
 use crate::kernel::col2im_row::Col2imRun;
-use crate::kernel::depthwise_pixels::{Cells, Picks, PixelTap, PixelTaps};
+use crate::kernel::depthwise_pixels::{Picks, PixelSums, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
@@ -279,7 +279,7 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let before = vec![T::of(99); if count == 0 { 0 } else { (count - 1) * step + len }];
             let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
             let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
-            let runs = StridedRuns { cells: 0..len, count, step, pitch };
+            let runs = StridedRuns { elements: 0..len, count, step, pitch };
             tile.run(&phases, &shape.source(), &bias, &mut slices, &runs);
             for (m, row) in out.iter().enumerate() {
                 let mut expected = before.clone();
@@ -341,12 +341,13 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         if picked && picks.is_none() {
             continue;
         }
-        let (channels, cell) = (groups * outputs, groups * inputs);
+        let (channels, pixel) = (groups * outputs, groups * inputs);
         let width = channels.next_multiple_of(lanes);
         let needed = picks.as_ref().map_or(width, Picks::reach);
-        assert!(needed <= cell.max(lanes).max(if picked { 0 } else { width }), "reads stay in cells");
+        assert!(needed <= pixel.max(lanes).max(if picked { 0 } else { width }), "reads stay in pixels");
         let counts = if picked { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
-        for (count, step, to_step) in counts.iter().flat_map(|n| [(*n, cell, channels), (*n, needed + 1, channels + 2)])
+        for (count, step, to_step) in
+            counts.iter().flat_map(|n| [(*n, pixel, channels), (*n, needed + 1, channels + 2)])
         {
             // Taps a few elements apart, and taps as far apart as pixels.
             for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
@@ -360,14 +361,14 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let taps = PixelTaps::new(list.clone(), step);
                 let (source, weights) = (&source[..], &weights[..]);
                 let picks = picks.as_ref();
-                let cells = Cells { source, step, taps: &taps, weights, each, bias: &bias, channels, picks };
+                let sums = PixelSums { source, step, taps: &taps, weights, each, bias: &bias, channels, picks };
                 let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
-                kernels.sum_of_pixels(&cells, &mut to, to_step, count);
+                kernels.sum_of_pixels(&sums, &mut to, to_step, count);
                 list.sort_by_key(|tap| tap.offset);
                 for (at, got) in to.iter().enumerate() {
                     let (p, c) = (at / to_step, at % to_step);
                     if c >= channels {
-                        assert_eq!(*got, T::of(99), "what is between cells stays");
+                        assert_eq!(*got, T::of(99), "what is between pixels stays");
                         continue;
                     }
                     // Small whole numbers, so that sums are exact in any order.
@@ -399,7 +400,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let row = || Guarded::new(side, &vec![T::of(99); first + len]);
                     let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
                     let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
-                    kernels.cells_to_rows(&from, &starts, &mut slices, first, streamed);
+                    kernels.pixels_to_rows(&from, &starts, &mut slices, first, streamed);
                     for (j, row) in to.iter().enumerate() {
                         assert!(row[..first].iter().all(|kept| *kept == T::of(99)));
                         assert!((0..len).all(|i| row[first + i] == from[i * stride + j]));
@@ -415,7 +416,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         for (from_step, to_step) in [(rows, width), (rows + 3, width + 1)] {
             let from = Guarded::new(side, &values::<T>((columns - 1) * from_step + rows.max(lanes), 1));
             let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * to_step + width]);
-            kernels.rows_to_cells(&from, from_step, (rows, columns), &mut to, to_step);
+            kernels.rows_to_pixels(&from, from_step, (rows, columns), &mut to, to_step);
             for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
                 assert_eq!(to[r * to_step + c], from[c * from_step + r]);
             }
@@ -428,7 +429,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         {
             let from = Guarded::new(side, &values::<T>((count - 1) * from_step + size, 1));
             let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + size]);
-            kernels.placed_cells(&from, from_step, (count, size), &mut to, to_step, streamed);
+            kernels.copy_pixels(&from, from_step, (count, size), &mut to, to_step, streamed);
             for (at, got) in to.iter().enumerate() {
                 let (i, j) = (at / to_step, at % to_step);
                 assert_eq!(*got, if j < size { from[i * from_step + j] } else { T::of(99) });
@@ -443,7 +444,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let from = Guarded::new(side, &values::<T>(starts[channels - 1] + width, 1));
             let step = channels + gap;
             let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * step + channels]);
-            kernels.rows_to_placed_cells(&from, &starts, count, &mut to, step);
+            kernels.indexed_rows_to_pixels(&from, &starts, count, &mut to, step);
             for (at, got) in to.iter().enumerate() {
                 let (i, j) = (at / step, at % step);
                 assert_eq!(*got, if j < channels { from[starts[j] + i] } else { T::of(99) });
@@ -746,7 +747,7 @@ fn sums_of_taps_stay_inside() {
 }
 
 #[test]
-fn sums_of_cells_stay_inside() {
+fn sums_of_pixels_stay_inside() {
     for_each_kernel_set!(sums_of_pixels);
 }
 

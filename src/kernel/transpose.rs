@@ -14,7 +14,7 @@ use crate::simd::vector::{MOST_LANES, Vector, covering, interleave};
 /// elements from each of them on. There are at most `LANES` rows. Each holds `first` elements plus
 /// one per start.
 #[inline(always)]
-pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
+pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
     from: &[V::Lane],
     starts: &[usize],
     to: &mut [&mut [V::Lane]],
@@ -29,17 +29,18 @@ pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
     // it. The rest is this function's contract.
     unsafe {
         if !streamed {
-            covering(starts.len(), LANES).for_each(|at| square::<V, LANES, false>(from, starts, at, to, first));
+            covering(starts.len(), LANES)
+                .for_each(|at| transpose_block::<V, LANES, false>(from, starts, at, to, first));
             return;
         }
         // The unaligned ends come before the aligned transposes, as streamed memory may not be accessed
         // before the fence.
         for at in [0, last] {
             if at < ahead || !(at - ahead).is_multiple_of(LANES) {
-                square::<V, LANES, false>(from, starts, at, to, first);
+                transpose_block::<V, LANES, false>(from, starts, at, to, first);
             }
         }
-        (ahead..=last).step_by(LANES).for_each(|at| square::<V, LANES, true>(from, starts, at, to, first));
+        (ahead..=last).step_by(LANES).for_each(|at| transpose_block::<V, LANES, true>(from, starts, at, to, first));
         V::after_streams();
     }
 }
@@ -47,10 +48,10 @@ pub(crate) unsafe fn cells_to_rows<V: Vector, const LANES: usize>(
 /// Transposes the `LANES` pixels from pixel `at` on.
 ///
 /// # Safety
-/// As [`cells_to_rows`]. There are `LANES` starts from `at` on. If `STREAMED`, all rows are aligned
+/// As [`pixels_to_rows`]. There are `LANES` starts from `at` on. If `STREAMED`, all rows are aligned
 /// there.
 #[inline(always)]
-unsafe fn square<V: Vector, const LANES: usize, const STREAMED: bool>(
+unsafe fn transpose_block<V: Vector, const LANES: usize, const STREAMED: bool>(
     from: &[V::Lane],
     starts: &[usize],
     at: usize,
@@ -62,7 +63,7 @@ unsafe fn square<V: Vector, const LANES: usize, const STREAMED: bool>(
         // Interleaving as many vectors as there are lanes is a transpose.
         let columns: [V; LANES] =
             interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
-        store_square::<V, LANES, STREAMED>(columns, to, first + at);
+        store_rows::<V, LANES, STREAMED>(columns, to, first + at);
     }
 }
 
@@ -77,7 +78,7 @@ fn before_aligned<V: Vector>(row: &[V::Lane]) -> usize {
 /// # Safety
 /// The CPU has `V`'s instruction set. Each row holds a vector there. If `STREAMED`, it is aligned.
 #[inline(always)]
-unsafe fn store_square<V: Vector, const LANES: usize, const STREAMED: bool>(
+unsafe fn store_rows<V: Vector, const LANES: usize, const STREAMED: bool>(
     columns: [V; LANES],
     to: &mut [&mut [V::Lane]],
     at: usize,
@@ -104,7 +105,7 @@ unsafe fn store_square<V: Vector, const LANES: usize, const STREAMED: bool>(
 /// elements that are read, at least a vector per column. `to` holds whole vectors of columns for
 /// each row.
 #[inline(always)]
-pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
+pub(crate) unsafe fn rows_to_pixels<V: Vector, const LANES: usize>(
     from: &[V::Lane],
     from_step: usize,
     (rows, columns): (usize, usize),
@@ -118,7 +119,7 @@ pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
             // this function's contract.
             unsafe {
                 let from = from.as_ptr().add(c * from_step + at);
-                let square: [V; LANES] = if c + LANES <= columns {
+                let pixels: [V; LANES] = if c + LANES <= columns {
                     interleave(std::array::from_fn(|i| V::load(from.add(i * from_step))))
                 } else {
                     interleave(std::array::from_fn(|i| V::load(from.add(i.min(columns - 1 - c) * from_step))))
@@ -127,13 +128,13 @@ pub(crate) unsafe fn rows_to_cells<V: Vector, const LANES: usize>(
                 if (1..=LANES / 4).contains(&(at % LANES)) {
                     // The last transpose has few rows that no other one has. Storing only those lets
                     // the compiler skip the others.
-                    let few = square.into_iter().enumerate().skip(LANES - LANES / 4);
-                    few.for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                    let few = pixels.into_iter().enumerate().skip(LANES - LANES / 4);
+                    few.for_each(|(j, pixel)| pixel.store(to.add(j * to_step)));
                 } else if rows >= LANES {
                     // The compiler knows this number of rows, so the transpose stays in registers.
-                    square.into_iter().enumerate().for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                    pixels.into_iter().enumerate().for_each(|(j, pixel)| pixel.store(to.add(j * to_step)));
                 } else {
-                    square.into_iter().enumerate().take(rows).for_each(|(j, cell)| cell.store(to.add(j * to_step)));
+                    pixels.into_iter().enumerate().take(rows).for_each(|(j, pixel)| pixel.store(to.add(j * to_step)));
                 }
             }
         }
@@ -151,8 +152,8 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
     let rows = from.len();
     let count = to.len() / rows;
     if count < V::LANES || (rows < S && V::LANES < S) {
-        for (i, cell) in to.chunks_exact_mut(rows).enumerate() {
-            cell.iter_mut().zip(from).for_each(|(to, row)| *to = row[i]);
+        for (i, pixel) in to.chunks_exact_mut(rows).enumerate() {
+            pixel.iter_mut().zip(from).for_each(|(to, row)| *to = row[i]);
         }
         return;
     }
@@ -194,7 +195,7 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
 /// # Safety
 /// The CPU has `V`'s instruction set. `from` and `to` hold the pixels.
 #[inline(always)]
-pub(crate) unsafe fn placed_cells<V: Vector>(
+pub(crate) unsafe fn copy_pixels<V: Vector>(
     from: &[V::Lane],
     from_step: usize,
     (count, size): (usize, usize),
@@ -245,7 +246,7 @@ pub(crate) unsafe fn placed_cells<V: Vector>(
 /// holds `count` elements rounded up to whole vectors. From each pixel on, `to` holds as many
 /// elements as there are starts.
 #[inline(always)]
-pub(crate) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
+pub(crate) unsafe fn indexed_rows_to_pixels<V: Vector, const LANES: usize>(
     from: &[V::Lane],
     starts: &[usize],
     count: usize,
@@ -256,12 +257,12 @@ pub(crate) unsafe fn rows_to_placed_cells<V: Vector, const LANES: usize>(
         // SAFETY: whole vectors may be read by this function's contract. Per pixel, as many elements
         // are written as there are starts.
         unsafe {
-            let cells: [V; LANES] = interleave(std::array::from_fn(|j| {
+            let pixels: [V; LANES] = interleave(std::array::from_fn(|j| {
                 V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p))
             }));
-            for (i, cell) in cells.into_iter().enumerate().take(count - p) {
+            for (i, pixel) in pixels.into_iter().enumerate().take(count - p) {
                 let to = to.as_mut_ptr().add((p + i) * step);
-                if starts.len() == LANES { cell.store(to) } else { cell.store_first(starts.len(), to) }
+                if starts.len() == LANES { pixel.store(to) } else { pixel.store_first(starts.len(), to) }
             }
         }
     }
@@ -383,12 +384,12 @@ mod tests {
                 rooms.iter_mut().map(|room| &mut from_alignment(room, ahead)[..count]).collect();
             // SAFETY: the portable vector needs no instruction set. `from` holds a vector from each
             // start on, and rows have one element per start.
-            unsafe { cells_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
-            assert!(is_fenced(), "{count} cells");
+            unsafe { pixels_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
+            assert!(is_fenced(), "{count} pixels");
             for (j, row) in rows.iter().enumerate() {
                 assert!(
                     (0..count).all(|i| row[i] == from[i * LANES + j]),
-                    "{count} cells, {ahead} before aligned ones"
+                    "{count} pixels, {ahead} before aligned ones"
                 );
             }
             any_streamed |= before_aligned::<Watched>(rows[0]) + LANES <= count;
@@ -397,14 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn no_cell_is_touched_between_a_stream_and_the_fence() {
+    fn no_pixel_is_touched_between_a_stream_and_the_fence() {
         for (count, size, gap) in [(1, LANES, 0), (5, LANES, 0), (3, 2 * LANES, LANES), (4, 2 * LANES, 1), (4, 3, 1)] {
             let (from_step, to_step) = (size + 1, size + gap);
             let from: Vec<f32> = (0..count * from_step).map(|i| i as f32).collect();
             let mut room = vec![-1.0; count * to_step + 2 * LANES];
             let to = from_alignment(&mut room, 0);
             // SAFETY: the portable vector needs no instruction set. Both slices hold the pixels.
-            unsafe { placed_cells::<Watched>(&from, from_step, (count, size), to, to_step, true) };
+            unsafe { copy_pixels::<Watched>(&from, from_step, (count, size), to, to_step, true) };
             assert!(is_fenced());
             for (i, j) in (0..count).flat_map(|i| (0..size).map(move |j| (i, j))) {
                 assert_eq!(to[i * to_step + j], from[i * from_step + j]);

@@ -72,7 +72,7 @@ pub(crate) fn transposed<T: Compute>(
     // Those columns are copied element by element.
     let read = rows.max(kernels.lanes);
     let whole = if read <= from.len() { columns.min((from.len() - read) / step.max(1) + 1) } else { 0 };
-    kernels.rows_to_cells(from, step, (rows, whole), to, stride);
+    kernels.rows_to_pixels(from, step, (rows, whole), to, stride);
     for c in whole..columns {
         for r in 0..rows {
             to[r * stride + c] = from[c * step + r];

@@ -631,7 +631,7 @@ impl<E: Element> TaskOutput<'_, E> {
             epilogue.apply_cell(channels.start, places.first + i * places.step, cell);
         };
         if let Some(to) = self.in_place(place, channels.start) {
-            kernels.placed_cells(from, width, (places.count, size), to, places.step, streamed);
+            kernels.copy_pixels(from, width, (places.count, size), to, places.step, streamed);
             if !epilogue.is_empty() {
                 (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
             }
@@ -671,14 +671,14 @@ impl<E: Element> TaskOutput<'_, E> {
                 }
             };
             if let Some(to) = self.in_place(place, channel) {
-                kernels.rows_to_placed_cells(from, starts, places.count, to, places.step);
+                kernels.indexed_rows_to_pixels(from, starts, places.count, to, places.step);
                 if !epilogue.is_empty() {
                     (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
                 }
                 continue;
             }
             let scratch = scratch.of(places.count * size)?;
-            kernels.rows_to_placed_cells(from, starts, places.count, scratch, size);
+            kernels.indexed_rows_to_pixels(from, starts, places.count, scratch, size);
             for (i, cell) in scratch.chunks_mut(size).enumerate() {
                 finish(cell, i);
                 let to = self.cells_at(channel, outer, row, column + i * step);
@@ -855,7 +855,13 @@ impl<E: Element> TaskOutput<'_, E> {
                 .all(|plane| E::as_compute_mut(plane).map(|plane| in_place.push(plane)).is_some());
         if stored {
             for IndexedRun { cells, first } in runs.iter().filter(|run| whole(run)) {
-                kernels.cells_to_rows(from, &starts[*first..first + cells.len()], &mut in_place, cells.start, streamed);
+                kernels.pixels_to_rows(
+                    from,
+                    &starts[*first..first + cells.len()],
+                    &mut in_place,
+                    cells.start,
+                    streamed,
+                );
                 for (lane, plane) in in_place.iter_mut().enumerate().take(places.len()) {
                     finish(lane, cells.start, &mut plane[cells.clone()]);
                 }
@@ -866,7 +872,7 @@ impl<E: Element> TaskOutput<'_, E> {
             for at in (0..cells.len()).step_by(STAGED_CELLS) {
                 let count = STAGED_CELLS.min(cells.len() - at);
                 let mut rows = rows.chunks_mut(STAGED_CELLS).take(channels.len()).collect::<SmallVec<[_; 16]>>();
-                kernels.cells_to_rows(from, &starts[first + at..first + at + count.max(lanes)], &mut rows, 0, false);
+                kernels.pixels_to_rows(from, &starts[first + at..first + at + count.max(lanes)], &mut rows, 0, false);
                 let cell = cells.start + at;
                 let segments = self.segments(channels.clone(), outer, cell..cell + count);
                 for (lane, (to, from)) in segments.zip(rows).enumerate() {

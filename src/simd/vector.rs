@@ -25,8 +25,8 @@ pub(crate) const MOST_LANES: usize = 16;
 /// even by the same thread, because the memory model of the language does not order these stores. A
 /// kernel that streams ends with the fence, so its callers need not know.
 ///
-/// Two kernels stream: `cells_to_rows`, whose ordinary stores to the same rows come before its
-/// streams, and `placed_cells`, whose pixels do not overlap. Both read other slices only. All other
+/// Two kernels stream: `pixels_to_rows`, whose ordinary stores to the same rows come before its
+/// streams, and `copy_pixels`, whose pixels do not overlap. Both read other slices only. All other
 /// kernels use ordinary stores, as their vectors may overlap at the ends of rows.
 pub(crate) unsafe trait Vector: Copy {
     /// The type of a lane.
