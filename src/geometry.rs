@@ -178,7 +178,7 @@ impl AxisPhases {
     }
 
     /// The output positions of a range of grid positions.
-    pub fn cells(&self, grid: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+    pub fn outputs(&self, grid: &std::ops::Range<usize>) -> std::ops::Range<usize> {
         let at = |u: usize| (u * self.out_step).min(self.output);
         at(grid.start)..at(grid.end)
     }

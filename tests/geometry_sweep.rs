@@ -67,7 +67,7 @@ fn by_phases(axis: &Axis, phases: &AxisPhases) -> Vec<Vec<(usize, usize)>> {
 }
 
 /// Compares runs of grid positions with single positions.
-fn runs_and_cells(axis: &Axis, phases: &AxisPhases) {
+fn runs_and_outputs(axis: &Axis, phases: &AxisPhases) {
     let reads = |u: usize, shift: i64| (0..axis.input as i64).contains(&((u * phases.in_step) as i64 + shift));
     let (mut pairs, mut inside) = (0, 0);
     for (r, phase) in phases.phases.iter().enumerate() {
@@ -95,11 +95,11 @@ fn runs_and_cells(axis: &Axis, phases: &AxisPhases) {
     assert!((phases.share_inside() - share).abs() < 1e-12, "{axis:?}: {} for {share}", phases.share_inside());
     let mut written = 0;
     for u in 0..phases.grid {
-        let cells = phases.cells(&(u..u + 1));
-        assert_eq!(cells, written..written + phases.phases_inside(u).len(), "{axis:?}: cells of grid position {u}");
-        written = cells.end;
+        let outputs = phases.outputs(&(u..u + 1));
+        assert_eq!(outputs, written..written + phases.phases_inside(u).len(), "{axis:?}: outputs of grid position {u}");
+        written = outputs.end;
     }
-    assert_eq!((written, phases.cells(&(0..phases.grid))), (axis.output, 0..axis.output), "{axis:?}: cells");
+    assert_eq!((written, phases.outputs(&(0..phases.grid))), (axis.output, 0..axis.output), "{axis:?}: outputs");
 }
 
 fn check(axis: &Axis, direction: Direction) {
@@ -114,7 +114,7 @@ fn check(axis: &Axis, direction: Direction) {
     let near_ends = phases.phases.iter().flat_map(|p| (0..phases.grid).map(move |u| (u, p)));
     let near_ends = near_ends.filter(|(u, p)| p.taps.iter().any(|tap| outside((*u, tap.shift)))).count();
     assert_eq!(phases.near_ends(), near_ends, "{axis:?}: near the ends");
-    runs_and_cells(axis, &phases);
+    runs_and_outputs(axis, &phases);
     let expected = definition(axis, direction);
     assert_eq!(by_phases(axis, &phases), expected, "{axis:?} {direction:?}");
     let problem = Problem {
@@ -201,7 +201,7 @@ fn phases_are_listed_up_to_strides_of_1024() {
 }
 
 #[test]
-fn an_axis_that_is_not_there_has_one_cell() {
+fn an_axis_that_is_not_there_has_one_output() {
     let unit = AxisPhases::unit();
     assert_eq!((unit.grid, unit.input, unit.output, unit.in_step, unit.out_step), (1, 1, 1, 1, 1));
     assert_eq!(unit.runs(0), [(0..1, 0..1)]);

@@ -357,7 +357,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (uniform, placed) = self.operands.epilogue.split();
                     rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    task.output.write_whole_cells(self.kernels, (0, output_row, 0), &rows, placed, &mut scratch.row)?;
+                    task.output.write_whole_pixels(
+                        self.kernels,
+                        (0, output_row, 0),
+                        &rows,
+                        placed,
+                        &mut scratch.row,
+                    )?;
                 }
             }
         }

@@ -20,7 +20,7 @@ use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
 use crate::output::partition::{
-    IndexedRun, Partition, STAGED_CELLS, STAGING_BYTES, Task, bytes_of_tasks, run_tasks, unflatten,
+    IndexedRun, Partition, STAGED_ELEMENTS, STAGING_BYTES, Task, bytes_of_tasks, run_tasks, unflatten,
 };
 use crate::parallel::threads;
 use crate::simd::isa::Isa;
@@ -437,14 +437,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let sums = |to: &mut [E::Compute]| {
                             self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
                         };
-                        let output_rows = y.cells(&grid);
+                        let output_rows = y.outputs(&grid);
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_last(task, outer, output_rows, sums, &mut scratch.tile)?,
                             DataFormat::Ncx => {
                                 let results =
                                     scratch.tile.of((output_rows.len() * spread.width + lanes) * plan.depths.1)?;
                                 sums(results);
-                                let staging = scratch.ragged.of(lanes * STAGED_CELLS)?;
+                                let staging = scratch.ragged.of(lanes * STAGED_ELEMENTS)?;
                                 self.store_first(
                                     task,
                                     outer,
@@ -479,11 +479,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             uniform.apply(results);
             if !placed.is_empty() {
                 for (p, pixel) in results.chunks_mut(depth).enumerate() {
-                    placed.apply_cell(0, at + p * depth, pixel);
+                    placed.apply_pixel(0, at + p * depth, pixel);
                 }
             }
         };
-        let to = task.output.cells_of_rows(outer, rows);
+        let to = task.output.pixels_of_rows(outer, rows);
         if let Some(to) = E::as_compute_mut(to) {
             finished(to);
             return Ok(());
@@ -508,12 +508,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (uniform, placed) = self.operands.epilogue.split();
         let (count, depth) = (rows.len() * width, self.plan.depths.1);
         uniform.apply(&mut results[..count * depth]);
-        let first = task.output.cell(rows.start, task.output.columns.start);
+        let first = task.output.plane_index(rows.start, task.output.columns.start);
         for vector in blocks(&channels, lanes) {
             let slot = task.channel(self.problem, vector.start, 0);
             let slots = slot..slot + vector.len();
             for at in (0..count).step_by(PIXELS_AT_ONCE) {
-                let run = IndexedRun { cells: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
+                let run = IndexedRun { elements: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
                     (&results[at * depth + vector.start - channels.start..], (placed, vector.start));
                 task.output.write_transposed(

@@ -445,7 +445,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let windows = self.windows.iter().skip(task.output.outer_phases[outer] * y.out_step).take(y.out_step);
-        let output_rows = y.cells(&rows);
+        let output_rows = y.outputs(&rows);
         let at = task.output.index(slot, outer, output_rows.start, 0);
         let to =
             task.output.whole_rows(x.output, slot, outer, output_rows.clone()).context("task: not of whole rows")?;

@@ -593,7 +593,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let first_channel = task.channel(self.problem, g, panel.first_channel);
         let from = task.columns.start + columns.start;
-        let outputs = x.cells(&(from..from + columns.len()));
+        let outputs = x.outputs(&(from..from + columns.len()));
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
@@ -608,8 +608,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                     *operand = operand_of(panel, weights, phase, source.channels);
                 }
                 let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
-                let (first_element, step) =
-                    (task.output.cell(output_row(rows.start), outputs.start), y.out_step * task.output.columns.len());
+                let (first_element, step) = (
+                    task.output.plane_index(output_row(rows.start), outputs.start),
+                    y.out_step * task.output.columns.len(),
+                );
                 let at = task.output.index(first_channel, o, output_row(rows.start), outputs.start);
                 let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: StridedRuns| {
                     self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
@@ -632,7 +634,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let runs = StridedRuns { elements: 0..outputs.len(), count, step, pitch };
                 let all = first_element..first_element + (count - 1) * step + outputs.len();
                 let mut in_place = SmallVec::new();
-                if task.output.channel_cells(slots, o, all, &mut in_place) {
+                if task.output.channel_elements(slots, o, all, &mut in_place) {
                     finish(&mut in_place, runs)?;
                     continue;
                 }
@@ -809,7 +811,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     *to = &out[at..at + run.len];
                 }
                 let interleaved = &interleaved[..rows.len() * self.columns];
-                task.output.write_whole_cells(self.kernels, (outer, row, first), interleaved, epilogue, buffer)?;
+                task.output.write_whole_pixels(self.kernels, (outer, row, first), interleaved, epilogue, buffer)?;
                 continue;
             }
             for rx in 0..self.columns {

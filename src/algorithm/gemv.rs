@@ -199,7 +199,7 @@ impl Gemv {
                 for (offset, values) in offsets.iter().zip(by_position.chunks_mut(width)) {
                     let Some(offset) = offset else { continue };
                     let (at, values) = (at + offset + first, &mut values[..channels]);
-                    placed.apply_cell(first, at, values);
+                    placed.apply_pixel(first, at, values);
                     E::narrow_slice(values, &mut output[at..at + channels]);
                 }
             } else {

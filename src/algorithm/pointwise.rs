@@ -69,7 +69,7 @@ impl<E: Element> ElementWise<'_, E> {
                         uniform.apply(run);
                         if !placed.is_empty() {
                             for (i, pixel) in run.chunks_mut(unit).enumerate() {
-                                placed.apply_cell(0, at + i * unit, pixel);
+                                placed.apply_pixel(0, at + i * unit, pixel);
                             }
                         }
                     });

@@ -12,7 +12,7 @@ use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
 use crate::memory::{self, reserved};
 use crate::output::epilogue::{Epilogue, UniformSteps};
-use crate::output::partition::{IndexedRun, STAGED_CELLS, Task, flat_runs, unflatten};
+use crate::output::partition::{IndexedRun, STAGED_ELEMENTS, Task, flat_runs, unflatten};
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -100,7 +100,7 @@ pub(crate) struct AccumulatorTable {
     pub taps: TapTable,
     /// Per pixel of an output row of an accumulator block, the offset of its sums, as the phases
     /// interleave. Empty for channels-last output.
-    cells: Vec<usize>,
+    sum_offsets: Vec<usize>,
 }
 
 impl AccumulatorTable {
@@ -118,12 +118,12 @@ impl AccumulatorTable {
     ) -> TractResult<AccumulatorTable> {
         let (columns, stride) = (axes.columns().out_step, shape.phase_stride(lanes));
         let phases_of = |at: usize| (0..columns).map(move |phase| phase * stride + at * shape.width);
-        let mut cells = vec![];
+        let mut sum_offsets = vec![];
         if problem.data_format == DataFormat::Ncx {
-            cells = reserved("cells", (shape.most + lanes) * columns)?;
-            cells.extend((0..shape.most + lanes).flat_map(phases_of));
+            sum_offsets = reserved("offsets of sums", (shape.most + lanes) * columns)?;
+            sum_offsets.extend((0..shape.most + lanes).flat_map(phases_of));
         }
-        Ok(AccumulatorTable { taps, cells })
+        Ok(AccumulatorTable { taps, sum_offsets })
     }
 }
 
@@ -230,9 +230,9 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         }
                         let place = Place { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
                         match self.problem.data_format {
-                            DataFormat::Nxc => self.store_cells(task, place, panel, sums),
+                            DataFormat::Nxc => self.store_pixels(task, place, panel, sums),
                             DataFormat::Ncx => {
-                                let staging = ragged.of(self.kernels.lanes * STAGED_CELLS)?;
+                                let staging = ragged.of(self.kernels.lanes * STAGED_ELEMENTS)?;
                                 self.store_rows(task, place, panel, sums, (staging, &mut starts))?
                             }
                         }
@@ -286,23 +286,23 @@ impl<'a, E: Element> Accumulators<'a, E> {
 
     /// Stores channels-last results: a pixel's channels are contiguous both in the sums and in the
     /// output.
-    fn store_cells(&self, task: &mut Task<E>, place: Place, panel: PanelPlace, sums: &mut [E::Compute]) {
+    fn store_pixels(&self, task: &mut Task<E>, place: Place, panel: PanelPlace, sums: &mut [E::Compute]) {
         let (axes, width) = (self.axes, self.shape.width);
         let (y, x) = (axes.rows(), axes.columns());
         let channel = place.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(task.channels.end - panel.first_channel);
         for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
-            let cell = (task.rows.start + run.row) * y.out_step + place.phase_row;
-            if cell >= task.output.rows.end {
+            let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
+            if row >= task.output.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
             let phase_stride = sums.len() / x.out_step;
             for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                let place = (place.outer, cell, first + rx);
-                let cells = (&mut sums[run.at * width..], width, run.len);
+                let place = (place.outer, row, first + rx);
+                let pixels = (&mut sums[run.at * width..], width, run.len);
                 let channels = channel..channel + present;
-                task.output.write_cells(self.kernels, place, x.out_step, channels, cells, self.epilogue.1);
+                task.output.write_pixels(self.kernels, place, x.out_step, channels, pixels, self.epilogue.1);
             }
         }
     }
@@ -320,8 +320,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let axes = self.axes;
         let (y, x) = (axes.rows(), axes.columns());
         starts.clear();
-        let cells = place.acc_block.flat.len() * x.out_step;
-        memory::reserve("cells", starts, cells + self.kernels.lanes)?;
+        let elements = place.acc_block.flat.len() * x.out_step;
+        memory::reserve("offsets of sums", starts, elements + self.kernels.lanes)?;
         let mut runs = SmallVec::<[IndexedRun; 4]>::new();
         for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
             let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
@@ -330,15 +330,15 @@ impl<'a, E: Element> Accumulators<'a, E> {
             }
             let first = (task.columns.start + run.column) * x.out_step;
             let count = (run.len * x.out_step).min(task.output.columns.end - first);
-            let cell = task.output.cell(row, first);
+            let index = task.output.plane_index(row, first);
             match runs.last_mut() {
-                Some(last) if last.cells.end == cell => last.cells.end += count,
+                Some(last) if last.elements.end == index => last.elements.end += count,
                 _ => {
                     runs.try_reserve(1).ok().context("runs: the memory for their list can not be allocated")?;
-                    runs.push(IndexedRun { cells: cell..cell + count, first: starts.len() });
+                    runs.push(IndexedRun { elements: index..index + count, first: starts.len() });
                 }
             }
-            starts.extend_from_slice(&self.table.cells[run.at * x.out_step..][..count]);
+            starts.extend_from_slice(&self.table.sum_offsets[run.at * x.out_step..][..count]);
         }
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);

@@ -131,7 +131,7 @@ impl<'a, E: Element> Epilogue<'a, E> {
     /// Applies the steps to the results of adjacent channels of one pixel, in channels-last data.
     ///
     /// `at` is the output index of the first result.
-    pub fn apply_cell(self, first_channel: usize, at: usize, run: &mut [E::Compute]) {
+    pub fn apply_pixel(self, first_channel: usize, at: usize, run: &mut [E::Compute]) {
         let channels = first_channel..first_channel + run.len();
         for step in self.steps {
             match step {
@@ -156,7 +156,7 @@ pub(crate) struct UniformSteps<'a, E: Element>(Epilogue<'a, E>);
 impl<E: Element> UniformSteps<'_, E> {
     /// Applies the steps to any results.
     pub fn apply(self, run: &mut [E::Compute]) {
-        self.0.apply_cell(0, 0, run)
+        self.0.apply_pixel(0, 0, run)
     }
 }
 

@@ -29,10 +29,10 @@ pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>
 }
 
 /// Elements of a channel that are finished and narrowed together.
-pub(crate) const STAGED_CELLS: usize = 256;
+pub(crate) const STAGED_ELEMENTS: usize = 256;
 
 /// The most bytes of a staging buffer: this many elements for each lane.
-pub(crate) const STAGING_BYTES: usize = STAGED_CELLS * 16 * size_of::<f64>();
+pub(crate) const STAGING_BYTES: usize = STAGED_ELEMENTS * 16 * size_of::<f64>();
 
 /// The output size in bytes from which stores bypass the caches.
 ///
@@ -160,7 +160,7 @@ impl Partition {
 
     /// Whether several tasks write channels of the same pixels, so that a task's pixels are not
     /// contiguous in the output.
-    fn is_by_cell(&self, problem: &Problem) -> bool {
+    fn splits_pixels(&self, problem: &Problem) -> bool {
         problem.data_format == DataFormat::Nxc && self.channels.len() > 1
     }
 }
@@ -173,9 +173,9 @@ impl Partition {
 /// other threads.
 fn prefer_channels(problem: &Problem) -> bool {
     let over_axes = |size: fn(&Axis) -> usize| problem.axes.iter().map(size).fold(1, usize::saturating_mul);
-    let (cells, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
-    let short_runs = problem.data_format == DataFormat::Ncx && cells <= SMALL_PLANE;
-    cells.saturating_mul(problem.batch) <= taps.saturating_mul(problem.group_in)
+    let (outputs, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
+    let short_runs = problem.data_format == DataFormat::Ncx && outputs <= SMALL_PLANE;
+    outputs.saturating_mul(problem.batch) <= taps.saturating_mul(problem.group_in)
         || short_runs && taps.saturating_mul(problem.group_out) >= WORTH_A_COPY
 }
 
@@ -229,7 +229,7 @@ pub(crate) struct TaskOutput<'a, E> {
     /// pixel.
     slices: Slices<'a, E>,
     /// The task's channels, if each pixel is a slice of its own.
-    by_cell: Option<Range<usize>>,
+    pixel_channels: Option<Range<usize>>,
     /// The outer phases (flat indices over all outer axes) that are inside the output at the task's
     /// outer position, ascending.
     pub outer_phases: Vec<usize>,
@@ -261,10 +261,10 @@ impl<E> Slices<'_, E> {
         }
     }
 
-    fn cells(&mut self, index: usize) -> &mut [E] {
+    fn elements(&mut self, index: usize) -> &mut [E] {
         match self {
-            Slices::Listed(list) => list[index].cells,
-            Slices::Even(all, len) => &mut all.cells[index * *len..][..*len],
+            Slices::Listed(list) => list[index].elements,
+            Slices::Even(all, len) => &mut all.elements[index * *len..][..*len],
         }
     }
 
@@ -272,13 +272,15 @@ impl<E> Slices<'_, E> {
     fn every(&mut self, range: Range<usize>, step: usize, first: usize) -> impl Iterator<Item = &mut [E]> {
         match self {
             Slices::Listed(list) => {
-                Either::Left(list[range].chunks_exact_mut(step).map(move |slices| &mut *slices[first].cells))
+                Either::Left(list[range].chunks_exact_mut(step).map(move |slices| &mut *slices[first].elements))
             }
             Slices::Even(all, len) => {
                 let len = *len;
-                let cells = &mut all.cells[range.start * len..range.end * len];
+                let elements = &mut all.elements[range.start * len..range.end * len];
                 Either::Right(
-                    cells.chunks_exact_mut((step * len).max(1)).map(move |cells| &mut cells[first * len..][..len]),
+                    elements
+                        .chunks_exact_mut((step * len).max(1))
+                        .map(move |elements| &mut elements[first * len..][..len]),
                 )
             }
         }
@@ -289,18 +291,18 @@ impl<E> Slices<'_, E> {
 struct Slice<'a, E> {
     /// The output index of the first element.
     at: usize,
-    cells: &'a mut [E],
+    elements: &'a mut [E],
 }
 
 /// The part of the output that no task has taken yet, in memory order.
 struct Rest<'a, E> {
-    cells: &'a mut [E],
+    elements: &'a mut [E],
     taken: usize,
 }
 
 impl<'a, E> Rest<'a, E> {
     fn of(output: &'a mut [E]) -> Self {
-        Rest { cells: output, taken: 0 }
+        Rest { elements: output, taken: 0 }
     }
 
     /// Takes the next elements.
@@ -308,13 +310,13 @@ impl<'a, E> Rest<'a, E> {
     /// # Errors
     /// The output has fewer elements left.
     fn take(&mut self, len: usize) -> TractResult<Slice<'a, E>> {
-        let left = self.cells.len();
-        let parts = std::mem::take(&mut self.cells).split_at_mut_checked(len);
-        let (cells, rest) = parts
+        let left = self.elements.len();
+        let parts = std::mem::take(&mut self.elements).split_at_mut_checked(len);
+        let (elements, rest) = parts
             .with_context(|| format!("output partition: elements={len} from {} on, {left} are left", self.taken))?;
         let at = self.taken;
-        (self.cells, self.taken) = (rest, at + len);
-        Ok(Slice { at, cells })
+        (self.elements, self.taken) = (rest, at + len);
+        Ok(Slice { at, elements })
     }
 
     /// Checks that no elements are left. The output is uninitialized memory, which the tasks must
@@ -323,8 +325,8 @@ impl<'a, E> Rest<'a, E> {
     /// # Errors
     /// Some elements are left.
     fn finish(self) -> TractResult<()> {
-        let Rest { cells, taken } = self;
-        ensure!(cells.is_empty(), "output partition: elements={taken}, the output has {} more", cells.len());
+        let Rest { elements, taken } = self;
+        ensure!(elements.is_empty(), "output partition: elements={taken}, the output has {} more", elements.len());
         Ok(())
     }
 }
@@ -370,14 +372,14 @@ fn tasks<'a, E: Element>(
     let (outer_axes, y, x) = axes.parts();
     let interleaved = problem.data_format == DataFormat::Nxc;
     let step = if interleaved { problem.group * problem.group_out } else { 1 };
-    let by_cell = partition.is_by_cell(problem);
+    let splits_pixels = partition.splits_pixels(problem);
     let streamed = size_of_val(output) >= STREAMED_FROM;
-    let row_blocks: Vec<Range<usize>> = partition.rows.iter().map(|r| y.cells(r)).collect();
-    let column_blocks: Vec<Range<usize>> = partition.columns.iter().map(|c| x.cells(c)).collect();
+    let row_blocks: Vec<Range<usize>> = partition.rows.iter().map(|r| y.outputs(r)).collect();
+    let column_blocks: Vec<Range<usize>> = partition.columns.iter().map(|c| x.outputs(c)).collect();
     let groups = &partition.groups;
     let outer_grid: usize = outer_axes.iter().map(|a| a.grid).product();
 
-    let even = outer_grid == 1 && partition.rows.len() * partition.columns.len() == 1 && !by_cell;
+    let even = outer_grid == 1 && partition.rows.len() * partition.columns.len() == 1 && !splits_pixels;
     let mut tasks = reserved(
         "tasks",
         problem.batch
@@ -394,16 +396,16 @@ fn tasks<'a, E: Element>(
                 for at in 0..outer_grid {
                     let outer = unflatten(at, outer_axes.iter().map(|a| a.grid));
                     let outer_phases = phases_inside(outer_axes, &outer);
-                    for (rows, row_cells) in partition.rows.iter().zip(&row_blocks) {
-                        for (columns, column_cells) in partition.columns.iter().zip(&column_blocks) {
-                            let slices = match (interleaved, by_cell) {
+                    for (rows, output_rows) in partition.rows.iter().zip(&row_blocks) {
+                        for (columns, output_columns) in partition.columns.iter().zip(&column_blocks) {
+                            let slices = match (interleaved, splits_pixels) {
                                 (false, _) => group.len() * channels.len(),
                                 (true, false) => 1,
-                                (true, true) => row_cells.len() * column_cells.len(),
+                                (true, true) => output_rows.len() * output_columns.len(),
                             };
                             let slices = match even {
                                 true => {
-                                    let len = row_cells.len() * column_cells.len() * step;
+                                    let len = output_rows.len() * output_columns.len() * step;
                                     Slices::Even(rest.take(outer_phases.len() * slices * len)?, len)
                                 }
                                 false => Slices::Listed(reserved("tasks", outer_phases.len() * slices)?),
@@ -417,10 +419,10 @@ fn tasks<'a, E: Element>(
                                 columns: columns.clone(),
                                 output: TaskOutput {
                                     slices,
-                                    by_cell: by_cell.then(|| channels.clone()),
+                                    pixel_channels: splits_pixels.then(|| channels.clone()),
                                     outer_phases: outer_phases.clone(),
-                                    rows: row_cells.clone(),
-                                    columns: column_cells.clone(),
+                                    rows: output_rows.clone(),
+                                    columns: output_columns.clone(),
                                     step,
                                     streamed,
                                 },
@@ -461,19 +463,19 @@ fn hand_out<'a, E>(
     };
     let in_block = |(rows, columns): (&Range<usize>, &Range<usize>)| rows.len() * columns.len();
     let blocks: Vec<usize> = row_blocks.iter().cartesian_product(column_blocks).map(in_block).collect();
-    let place = |cell: usize| {
-        let cell = unflatten(cell, outer_axes.iter().map(|a| a.output));
-        let axes = outer_axes.iter().zip(&cell);
-        axes.fold(0, |at, (axis, cell)| at * axis.grid + cell / axis.out_step)
+    let grid_index = |output: usize| {
+        let output = unflatten(output, outer_axes.iter().map(|a| a.output));
+        let axes = outer_axes.iter().zip(&output);
+        axes.fold(0, |at, (axis, output)| at * axis.grid + output / axis.out_step)
     };
-    let places: Vec<usize> = (0..outer_axes.iter().map(|a| a.output).product()).map(place).collect();
+    let grid_indices: Vec<usize> = (0..outer_axes.iter().map(|a| a.output).product()).map(grid_index).collect();
     let of_part = (outer_axes.iter().map(|a| a.grid).product::<usize>() * blocks.len()).max(1);
     let parts = partition.channels.iter().map(|channels| channels.len());
-    if partition.is_by_cell(problem) {
+    if partition.splits_pixels(problem) {
         for tasks in tasks.chunks_mut(partition.channels.len() * of_part) {
-            for place in &places {
-                for (block, cells) in (place * blocks.len()..).zip(&blocks) {
-                    for (_, (part, len)) in (0..*cells).cartesian_product(parts.clone().enumerate()) {
+            for outer in &grid_indices {
+                for (block, pixels) in (outer * blocks.len()..).zip(&blocks) {
+                    for (_, (part, len)) in (0..*pixels).cartesian_product(parts.clone().enumerate()) {
                         give(&mut tasks[part * of_part + block], len)?;
                     }
                 }
@@ -487,9 +489,9 @@ fn hand_out<'a, E>(
             DataFormat::Ncx => (group.len() * part, 1),
             DataFormat::Nxc => (1, problem.group * problem.group_out),
         };
-        for (_, place) in (0..planes).cartesian_product(&places) {
-            for (cells, task) in blocks.iter().zip(&mut tasks[place * blocks.len()..]) {
-                give(task, cells * step)?;
+        for (_, outer) in (0..planes).cartesian_product(&grid_indices) {
+            for (pixels, task) in blocks.iter().zip(&mut tasks[outer * blocks.len()..]) {
+                give(task, pixels * step)?;
             }
         }
     }
@@ -554,10 +556,10 @@ pub(crate) fn unflatten(mut flat: usize, sizes: impl DoubleEndedIterator<Item = 
     at
 }
 
-/// Consecutive elements of a task (see [`TaskOutput::cell`]) and their offset in a list.
+/// Consecutive elements of a task (see [`TaskOutput::plane_index`]) and their offset in a list.
 pub(crate) struct IndexedRun {
     /// The elements.
-    pub cells: Range<usize>,
+    pub elements: Range<usize>,
     /// The list index of the first element's entry. The other entries follow it.
     pub first: usize,
 }
@@ -594,10 +596,10 @@ impl<E: Element> TaskOutput<'_, E> {
         let len = phases.len() * phases[0].len();
         let inside = len.min(self.columns.end - column);
         let (first, step) = (self.index(channel, outer, row, column), self.step);
-        let cells = self.cells_at(channel, outer, row, column);
+        let elements = self.elements_from(channel, outer, row, column);
         if step == 1
             && inside == len
-            && let Some(to) = E::as_compute_mut(&mut cells[..len])
+            && let Some(to) = E::as_compute_mut(&mut elements[..len])
         {
             kernels.interleave(phases, to);
             epilogue.apply(first, 1, to);
@@ -616,7 +618,7 @@ impl<E: Element> TaskOutput<'_, E> {
     ///
     /// Their values are in `from`, pixels `width` elements apart. Pixels outside the task's output
     /// are dropped.
-    pub fn write_cells(
+    pub fn write_pixels(
         &mut self,
         kernels: &Kernels<E::Compute>,
         place: (usize, usize, usize),
@@ -627,8 +629,8 @@ impl<E: Element> TaskOutput<'_, E> {
     ) {
         let (size, streamed) = (channels.len(), self.streamed && epilogue.is_empty());
         let Some(places) = self.places(place, step, channels.start, count) else { return };
-        let finish = |cell: &mut [E::Compute], i: usize| {
-            epilogue.apply_cell(channels.start, places.first + i * places.step, cell);
+        let finish = |pixel: &mut [E::Compute], i: usize| {
+            epilogue.apply_pixel(channels.start, places.first + i * places.step, pixel);
         };
         if let Some(to) = self.in_place(place, channels.start) {
             kernels.copy_pixels(from, width, (places.count, size), to, places.step, streamed);
@@ -638,10 +640,10 @@ impl<E: Element> TaskOutput<'_, E> {
             return;
         }
         let (outer, row, column) = place;
-        for (i, cell) in from.chunks_mut(width).enumerate().take(places.count) {
-            finish(&mut cell[..size], i);
-            let to = self.cells_at(channels.start, outer, row, column + i * step);
-            E::narrow_slice(&cell[..size], &mut to[..size]);
+        for (i, pixel) in from.chunks_mut(width).enumerate().take(places.count) {
+            finish(&mut pixel[..size], i);
+            let to = self.elements_from(channels.start, outer, row, column + i * step);
+            E::narrow_slice(&pixel[..size], &mut to[..size]);
         }
     }
 
@@ -665,9 +667,9 @@ impl<E: Element> TaskOutput<'_, E> {
         let (outer, row, column) = place;
         for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
             let (channel, size) = (first_channel + m * kernels.lanes, starts.len());
-            let finish = |cell: &mut [E::Compute], i: usize| {
+            let finish = |pixel: &mut [E::Compute], i: usize| {
                 if !epilogue.is_empty() {
-                    epilogue.apply_cell(channel, places.first + channel - first_channel + i * places.step, cell);
+                    epilogue.apply_pixel(channel, places.first + channel - first_channel + i * places.step, pixel);
                 }
             };
             if let Some(to) = self.in_place(place, channel) {
@@ -679,10 +681,10 @@ impl<E: Element> TaskOutput<'_, E> {
             }
             let scratch = scratch.of(places.count * size)?;
             kernels.indexed_rows_to_pixels(from, starts, places.count, scratch, size);
-            for (i, cell) in scratch.chunks_mut(size).enumerate() {
-                finish(cell, i);
-                let to = self.cells_at(channel, outer, row, column + i * step);
-                E::narrow_slice(cell, &mut to[..size]);
+            for (i, pixel) in scratch.chunks_mut(size).enumerate() {
+                finish(pixel, i);
+                let to = self.elements_from(channel, outer, row, column + i * step);
+                E::narrow_slice(pixel, &mut to[..size]);
             }
         }
         Ok(())
@@ -692,7 +694,7 @@ impl<E: Element> TaskOutput<'_, E> {
     ///
     /// `rows` holds one slice per channel and column of a group of adjacent columns, channels
     /// innermost. Pixels outside the task's output are dropped.
-    pub fn write_whole_cells(
+    pub fn write_whole_pixels(
         &mut self,
         kernels: &Kernels<E::Compute>,
         (outer, row, column): (usize, usize, usize),
@@ -705,8 +707,8 @@ impl<E: Element> TaskOutput<'_, E> {
         }
         let (step, size) = (self.step, rows.len());
         let len = (size * rows[0].len()).min((self.columns.end - column) * step);
-        let at = self.cell(row, column) * step;
-        let (first, cells) = (self.slices.at(outer), self.slices.cells(outer));
+        let at = self.plane_index(row, column) * step;
+        let (first, elements) = (self.slices.at(outer), self.slices.elements(outer));
         let finished = |to: &mut [E::Compute]| {
             let (whole, rest) = to.split_at_mut(len / size * size);
             kernels.interleave(rows, whole);
@@ -714,10 +716,10 @@ impl<E: Element> TaskOutput<'_, E> {
             if !epilogue.is_empty() {
                 to.chunks_mut(step)
                     .enumerate()
-                    .for_each(|(i, cell)| epilogue.apply_cell(0, first + at + i * step, cell));
+                    .for_each(|(i, pixel)| epilogue.apply_pixel(0, first + at + i * step, pixel));
             }
         };
-        let to = &mut cells[at..at + len];
+        let to = &mut elements[at..at + len];
         if let Some(to) = E::as_compute_mut(to) {
             finished(to);
             return Ok(());
@@ -747,42 +749,46 @@ impl<E: Element> TaskOutput<'_, E> {
     /// The output from a channel of a pixel on (NXC), if compute elements may be written there
     /// directly and the task's pixels are contiguous.
     fn in_place(&mut self, (outer, row, column): (usize, usize, usize), channel: usize) -> Option<&mut [E::Compute]> {
-        if self.by_cell.is_some() { None } else { E::as_compute_mut(self.cells_at(channel, outer, row, column)) }
+        if self.pixel_channels.is_some() {
+            None
+        } else {
+            E::as_compute_mut(self.elements_from(channel, outer, row, column))
+        }
     }
 
     /// The rest of a slice from a channel of a pixel on. The arguments are those of
     /// [`TaskOutput::write`].
-    fn cells_at(&mut self, channel: usize, outer: usize, row: usize, column: usize) -> &mut [E] {
+    fn elements_from(&mut self, channel: usize, outer: usize, row: usize, column: usize) -> &mut [E] {
         let (slice, at) = self.find(channel, outer, row, column);
-        &mut self.slices.cells(slice)[at..]
+        &mut self.slices.elements(slice)[at..]
     }
 
     /// Writes consecutive elements of one channel. The arguments are those of
     /// [`TaskOutput::write`].
-    pub fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, cells: &[E::Compute]) {
-        if self.by_cell.is_some() {
-            for (i, from) in cells.iter().enumerate() {
-                self.cells_at(channel, outer, row, column + i)[0] = E::narrow(*from);
+    pub fn put(&mut self, channel: usize, outer: usize, row: usize, column: usize, values: &[E::Compute]) {
+        if self.pixel_channels.is_some() {
+            for (i, from) in values.iter().enumerate() {
+                self.elements_from(channel, outer, row, column + i)[0] = E::narrow(*from);
             }
             return;
         }
         let step = self.step;
-        let to = self.cells_at(channel, outer, row, column);
+        let to = self.elements_from(channel, outer, row, column);
         if step == 1 {
-            E::narrow_slice(cells, &mut to[..cells.len()]);
+            E::narrow_slice(values, &mut to[..values.len()]);
         } else {
-            to.iter_mut().step_by(step).zip(cells).for_each(|(to, from)| *to = E::narrow(*from));
+            to.iter_mut().step_by(step).zip(values).for_each(|(to, from)| *to = E::narrow(*from));
         }
     }
 
     /// The slice of an element and its index in that slice. The arguments are those of
     /// [`TaskOutput::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
-        let cell = self.cell(row, column);
-        match (&self.by_cell, self.step) {
-            (Some(channels), _) => (outer * self.rows.len() * self.columns.len() + cell, channel - channels.start),
-            (None, 1) => (channel * self.outer_phases.len() + outer, cell),
-            (None, step) => (outer, cell * step + channel),
+        let index = self.plane_index(row, column);
+        match (&self.pixel_channels, self.step) {
+            (Some(channels), _) => (outer * self.rows.len() * self.columns.len() + index, channel - channels.start),
+            (None, 1) => (channel * self.outer_phases.len() + outer, index),
+            (None, step) => (outer, index * step + channel),
         }
     }
 
@@ -798,21 +804,21 @@ impl<E: Element> TaskOutput<'_, E> {
     }
 
     /// The index of a pixel within the task's rows and columns, which are contiguous.
-    pub fn cell(&self, row: usize, column: usize) -> usize {
+    pub fn plane_index(&self, row: usize, column: usize) -> usize {
         (row - self.rows.start) * self.columns.len() + column - self.columns.start
     }
 
-    /// Consecutive elements (see [`TaskOutput::cell`]) of consecutive channels (NCX). `channels`
+    /// Consecutive elements (see [`TaskOutput::plane_index`]) of consecutive channels (NCX). `channels`
     /// counts the task's own.
     fn segments(
         &mut self,
         channels: Range<usize>,
         outer: usize,
-        cells: Range<usize>,
+        elements: Range<usize>,
     ) -> impl Iterator<Item = &mut [E]> {
         let count = self.outer_phases.len();
         let slices = self.slices.every(channels.start * count..channels.end * count, count, outer);
-        slices.map(move |slice| &mut slice[cells.clone()])
+        slices.map(move |slice| &mut slice[elements.clone()])
     }
 
     /// Writes runs of elements of consecutive channels (NCX), at most as many channels as a vector
@@ -822,7 +828,7 @@ impl<E: Element> TaskOutput<'_, E> {
     /// one more vector of entries after the last run's.
     /// `channel` is the output's index of the first channel. Runs shorter than a register
     /// transpose, and runs of another element type, are staged in `rows`, which has
-    /// [`STAGED_CELLS`] elements per lane.
+    /// [`STAGED_ELEMENTS`] elements per lane.
     #[expect(clippy::too_many_arguments)]
     pub fn write_transposed(
         &mut self,
@@ -840,12 +846,12 @@ impl<E: Element> TaskOutput<'_, E> {
         let place = |lane: usize| self.slices.at(slice(lane));
         let places: SmallVec<[usize; 16]> =
             if epilogue.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
-        let finish = |lane: usize, cell: usize, results: &mut [E::Compute]| {
+        let finish = |lane: usize, index: usize, results: &mut [E::Compute]| {
             if let Some(place) = places.get(lane) {
-                epilogue.of(channel + lane).apply(place + cell, 1, results);
+                epilogue.of(channel + lane).apply(place + index, 1, results);
             }
         };
-        let whole = |run: &IndexedRun| run.cells.len() >= lanes;
+        let whole = |run: &IndexedRun| run.elements.len() >= lanes;
         // Collect the planes once for all runs: this takes as long as a few register transposes.
         let mut in_place = SmallVec::<[&mut [E::Compute]; 16]>::new();
         let all = 0..self.rows.len() * self.columns.len();
@@ -854,29 +860,29 @@ impl<E: Element> TaskOutput<'_, E> {
                 .segments(channels.clone(), outer, all)
                 .all(|plane| E::as_compute_mut(plane).map(|plane| in_place.push(plane)).is_some());
         if stored {
-            for IndexedRun { cells, first } in runs.iter().filter(|run| whole(run)) {
+            for IndexedRun { elements, first } in runs.iter().filter(|run| whole(run)) {
                 kernels.pixels_to_rows(
                     from,
-                    &starts[*first..first + cells.len()],
+                    &starts[*first..first + elements.len()],
                     &mut in_place,
-                    cells.start,
+                    elements.start,
                     streamed,
                 );
                 for (lane, plane) in in_place.iter_mut().enumerate().take(places.len()) {
-                    finish(lane, cells.start, &mut plane[cells.clone()]);
+                    finish(lane, elements.start, &mut plane[elements.clone()]);
                 }
             }
         }
         drop(in_place);
-        for IndexedRun { cells, first } in runs.iter().filter(|run| !(stored && whole(run))) {
-            for at in (0..cells.len()).step_by(STAGED_CELLS) {
-                let count = STAGED_CELLS.min(cells.len() - at);
-                let mut rows = rows.chunks_mut(STAGED_CELLS).take(channels.len()).collect::<SmallVec<[_; 16]>>();
+        for IndexedRun { elements, first } in runs.iter().filter(|run| !(stored && whole(run))) {
+            for at in (0..elements.len()).step_by(STAGED_ELEMENTS) {
+                let count = STAGED_ELEMENTS.min(elements.len() - at);
+                let mut rows = rows.chunks_mut(STAGED_ELEMENTS).take(channels.len()).collect::<SmallVec<[_; 16]>>();
                 kernels.pixels_to_rows(from, &starts[first + at..first + at + count.max(lanes)], &mut rows, 0, false);
-                let cell = cells.start + at;
-                let segments = self.segments(channels.clone(), outer, cell..cell + count);
+                let begin = elements.start + at;
+                let segments = self.segments(channels.clone(), outer, begin..begin + count);
                 for (lane, (to, from)) in segments.zip(rows).enumerate() {
-                    finish(lane, cell, &mut from[..count]);
+                    finish(lane, begin, &mut from[..count]);
                     E::narrow_slice(&from[..count], to);
                 }
             }
@@ -884,9 +890,9 @@ impl<E: Element> TaskOutput<'_, E> {
     }
 
     /// All channels of consecutive output rows (NXC), for a task that has whole rows.
-    pub fn cells_of_rows(&mut self, outer: usize, rows: Range<usize>) -> &mut [E] {
+    pub fn pixels_of_rows(&mut self, outer: usize, rows: Range<usize>) -> &mut [E] {
         let len = self.columns.len() * self.step;
-        &mut self.slices.cells(outer)[(rows.start - self.rows.start) * len..][..rows.len() * len]
+        &mut self.slices.elements(outer)[(rows.start - self.rows.start) * len..][..rows.len() * len]
     }
 
     /// Whole output rows of one channel as one slice. `None` if the data format is channels-last or
@@ -895,31 +901,31 @@ impl<E: Element> TaskOutput<'_, E> {
         if self.step != 1 || self.columns != (0..width) {
             return None;
         }
-        let cells = self.slices.cells(channel * self.outer_phases.len() + outer);
-        Some(&mut cells[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
+        let elements = self.slices.elements(channel * self.outer_phases.len() + outer);
+        Some(&mut elements[(rows.start - self.rows.start) * width..(rows.end - self.rows.start) * width])
     }
 
     /// Writes one whole output row of one channel. `row` counts the output's rows.
-    pub fn write_row(&mut self, channel: usize, outer: usize, row: usize, cells: &[E::Compute]) {
-        self.put(channel, outer, row, self.columns.start, cells);
+    pub fn write_row(&mut self, channel: usize, outer: usize, row: usize, values: &[E::Compute]) {
+        self.put(channel, outer, row, self.columns.start, values);
     }
 
-    /// Collects consecutive elements (see [`TaskOutput::cell`]) of consecutive channels, to be
+    /// Collects consecutive elements (see [`TaskOutput::plane_index`]) of consecutive channels, to be
     /// written in place.
     ///
     /// `slices` must be empty on entry. It is an argument because it is large to move.
     /// Returns whether this was possible. The data format or the element type may forbid it.
-    pub fn channel_cells<'s>(
+    pub fn channel_elements<'s>(
         &'s mut self,
         channels: Range<usize>,
         outer: usize,
-        cells: Range<usize>,
+        elements: Range<usize>,
         slices: &mut SmallVec<[&'s mut [E::Compute]; MOST_ROWS]>,
     ) -> bool {
         let of_rows = self.step == 1;
-        for cells in self.segments(channels, outer, cells) {
-            match E::as_compute_mut(cells) {
-                Some(cells) if of_rows => slices.push(cells),
+        for elements in self.segments(channels, outer, elements) {
+            match E::as_compute_mut(elements) {
+                Some(elements) if of_rows => slices.push(elements),
                 _ => return false,
             }
         }
