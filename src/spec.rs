@@ -707,7 +707,7 @@ fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
 /// Returns the kernel's extent `(K-1)·d + 1`.
 fn extent(kernel: usize, dilation: usize) -> TractResult<usize> {
     (kernel - 1).checked_mul(dilation).and_then(|e| e.checked_add(1)).filter(|e| *e <= MAX_EXTENT).with_context(|| {
-        format!("dilations: dilation={dilation}, a kernel of {kernel} must extend over at most {MAX_EXTENT} cells")
+        format!("dilations: dilation={dilation}, a kernel of {kernel} must extend over at most {MAX_EXTENT} positions")
     })
 }
 

@@ -187,7 +187,7 @@ fn check_axis(spec: &DeconvSpec, ax: usize, size: Option<usize>) -> TractResult<
             let pads = begin[ax].saturating_add(end[ax]);
             ensure!(
                 usize::try_from(pads).is_ok_and(|pads| pads <= least) || spec.output_padding[ax] == 0,
-                "output_padding: output_padding={:?}, without it pads={pads} on spatial axis {ax} may crop all {least} cells",
+                "output_padding: output_padding={:?}, without it pads={pads} on spatial axis {ax} may crop all {least} outputs",
                 spec.output_padding
             );
         }

@@ -289,7 +289,7 @@ fn check_pool(pool: &PoolSpec, data_format: DataFormat) -> TractResult<()> {
     let extents = pool.kernel_shape.iter().zip(&*dilations).map(|(kernel, dilation)| (kernel - 1) * dilation);
     ensure!(
         extents.into_iter().all(|extent| extent < MOST_SIZE),
-        "pool: dilations={dilations:?}, the kernel must extend over at most {MOST_SIZE} cells"
+        "pool: dilations={dilations:?}, the kernel must extend over at most {MOST_SIZE} positions"
     );
     ensure!(
         pool.input_channels == pool.output_channels,

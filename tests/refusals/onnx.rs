@@ -67,7 +67,7 @@ fn lists() {
         ),
         (
             layer().ints("dilations", &[(1 << 31) - 1, 1]),
-            "dilations: dilation=2147483647, a kernel of 3 must extend over at most 2147483647 cells",
+            "dilations: dilation=2147483647, a kernel of 3 must extend over at most 2147483647 positions",
         ),
         (layer().int("dilations", 1), "dilations: type=int, list of ints is needed"),
         (layer().text("dilations", "1,1"), "dilations: type=string, list of ints is needed"),

@@ -104,7 +104,7 @@ fn attributes() {
         (grouped().float("dilations", 1.0), "dilations: type=float, list of ints or string is needed"),
         (
             grouped().ints("dilations", &[(1 << 31) - 1, 1]),
-            "dilations: dilation=2147483647, a kernel of 3 must extend over at most 2147483647 cells",
+            "dilations: dilation=2147483647, a kernel of 3 must extend over at most 2147483647 positions",
         ),
         (
             grouped().floats("pads_begin", &[0.0, 0.0]),
