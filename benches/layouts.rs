@@ -40,16 +40,16 @@ fn measure(wanted: &[&String]) -> TractResult<()> {
             continue;
         }
         let last = spec.kernel.len() + 1;
-        let first = Layer::new(spec.clone(), &workload.input_shape())?;
-        let mut cells = Layer::new(spec, &workload.input_shape())?;
-        cells.spec.data_format = DataFormat::Nxc;
-        cells.input = cells.input.move_axis(1, last)?;
-        let ready = [first.plan(&PlanOptions::default())?, cells.plan(&PlanOptions::default())?];
-        compare(&workload.name, &cells.run(&ready[1])?.move_axis(last, 1)?, &first.run(&ready[0])?)?;
+        let channels_first = Layer::new(spec.clone(), &workload.input_shape())?;
+        let mut channels_last = Layer::new(spec, &workload.input_shape())?;
+        channels_last.spec.data_format = DataFormat::Nxc;
+        channels_last.input = channels_last.input.move_axis(1, last)?;
+        let ready = [channels_first.plan(&PlanOptions::default())?, channels_last.plan(&PlanOptions::default())?];
+        compare(&workload.name, &channels_last.run(&ready[1])?.move_axis(last, 1)?, &channels_first.run(&ready[0])?)?;
         let mut medians = [vec![], vec![]];
         for round in 0..ROUNDS {
             for at in [round % 2, 1 - round % 2] {
-                medians[at].push(median_time([&first, &cells][at], &ready[at])?);
+                medians[at].push(median_time([&channels_first, &channels_last][at], &ready[at])?);
             }
         }
         let quotient = median(medians[0].iter().zip(&medians[1]).map(|(ncx, nxc)| ncx / nxc).collect());

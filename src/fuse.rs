@@ -478,7 +478,7 @@ fn reaches_all_alike(spec: &DeconvSpec) -> bool {
         (Direction::Transposed, Padding::Explicit { begin, end }) => {
             point(&spec.kernel)
                 && point(&spec.strides)
-                && spec.output_padding.iter().all(|cells| *cells == 0)
+                && spec.output_padding.iter().all(|padding| *padding == 0)
                 && begin.iter().chain(end).all(|pad| *pad >= 0)
         }
         (Direction::Forward, Padding::SameForward { .. }) => point(&spec.kernel),

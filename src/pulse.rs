@@ -178,7 +178,7 @@ impl Source<'_> {
         // Evaluated far from the stream's beginning, where sizes are linear in the number of
         // pulses.
         match (after(1 << 10)?, after((1 << 10) + 1)?) {
-            (Some(cells), Some(next)) if cells == next => Ok(usize::try_from(cells).unwrap_or(0)),
+            (Some(positions), Some(next)) if positions == next => Ok(usize::try_from(positions).unwrap_or(0)),
             _ => Ok(0),
         }
     }

@@ -58,7 +58,7 @@ fn a_refused_model_may_run_on_smaller_inputs() -> TractResult<()> {
     for (len, fits) in [(6, true), (7, false), (1, true)] {
         let x = Random(len as u64).tensor(f32::datum_type(), &[1, 2, len]);
         let y = guarded(|| under(100, || plan.run(tvec!(x.into_tvalue())))?);
-        assert_eq!(y.is_ok(), fits, "{len} cells");
+        assert_eq!(y.is_ok(), fits, "{len} elements");
     }
     Ok(())
 }

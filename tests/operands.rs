@@ -150,7 +150,7 @@ fn layouts_that_no_kernel_reads_are_refused() {
         FilterLayout::Chunks { width: 16, tail_width: 16, chunk: 0 },
         FilterLayout::Chunks { width: 16, tail_width: 16, chunk: usize::MAX },
         FilterLayout::Columns { mr: usize::MAX, tail_mr: 4 },
-        FilterLayout::Cells { width: 0 },
+        FilterLayout::Pixels { width: 0 },
         FilterLayout::Vectors { width: 0 },
         FilterLayout::Parts { width: 1, tail_width: 16 },
     ];

@@ -155,9 +155,9 @@ fn padding(direction: Direction, lines: &[Line], kind: usize) -> (Padding, Optio
 
 /// Returns the products, or elements to write, per batch and pair of channels.
 fn cost(direction: Direction, lines: &[Line]) -> usize {
-    let cells: usize = lines.iter().map(|l| l.largest_output(direction)).product();
+    let outputs: usize = lines.iter().map(|l| l.largest_output(direction)).product();
     let taps: usize = lines.iter().map(|l| l.kernel.div_ceil(if l.dilation > 1 { 1 } else { l.stride })).product();
-    cells * taps
+    outputs * taps
 }
 
 fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl Strategy<Value = Case> {
@@ -173,8 +173,8 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
     let rest = (0usize..10, prop::sample::select(types), any::<[bool; 2]>(), any::<u64>(), prop::bool::weighted(0.08));
     (lines, channels(), layouts, batch, rest).prop_map(
         move |(mut lines, (mut group, mut ci, mut co), (data_format, filter_format), mut batch, rest)| {
-            let (kind, dt, [bias, tail], seed, one_cell) = rest;
-            if one_cell {
+            let (kind, dt, [bias, tail], seed, one_position) = rest;
+            if one_position {
                 lines.iter_mut().for_each(|line| *line = Line { input: 1, ..*line }.legal(direction));
             }
             while cost(direction, &lines) > scale.budget / (batch * group * ci * co).max(1) {
@@ -551,7 +551,7 @@ fn windows() {
     for (i, ((kernel, (stride, dilation), reach), size)) in geometries.cartesian_product(sizes).enumerate() {
         let span = (kernel - 1) * dilation + 1;
         let (begin, end) = (reach * dilation, reach.saturating_sub(i % 2) * dilation);
-        if [size.0, size.1].into_iter().any(|cells| cells + begin + end < span) {
+        if [size.0, size.1].into_iter().any(|input| input + begin + end < span) {
             continue;
         }
         let spec = DeconvSpec {

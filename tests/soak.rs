@@ -66,8 +66,8 @@ fn soak(runs: usize) -> TractResult<()> {
     let mut state = runnable.spawn()?;
     let executors = [Executor::SingleThread, Executor::multithread(2)];
     let mut random = Random(17);
-    let mut cells = 0;
-    let mut run = |count: usize, cells: &mut usize| -> TractResult<()> {
+    let mut elements = 0;
+    let mut run = |count: usize, elements: &mut usize| -> TractResult<()> {
         for i in 0..count {
             let (n, h, w) = (1 + random.below(2), 1 + random.below(12), 1 + random.below(12));
             let executor = executors[i % executors.len()].clone();
@@ -77,7 +77,7 @@ fn soak(runs: usize) -> TractResult<()> {
                     .map_err(|_| format_err!("a thread panicked"))?,
                 _ => multithread_tract_scope(executor, || state.run(tvec!(picture(n, h, w)))),
             }?;
-            *cells += y[0].len();
+            *elements += y[0].len();
         }
         Ok(())
     };
@@ -91,11 +91,11 @@ fn soak(runs: usize) -> TractResult<()> {
         }
         Ok(Held::now())
     };
-    run(runs / 10, &mut cells)?;
+    run(runs / 10, &mut elements)?;
     let before = settle()?;
-    run(runs - runs / 10, &mut cells)?;
+    run(runs - runs / 10, &mut elements)?;
     let after = settle()?;
-    let _ = writeln!(std::io::stderr(), "soak: {runs} runs, {cells} cells; {before:?}, then {after:?}");
+    let _ = writeln!(std::io::stderr(), "soak: {runs} runs, {elements} elements; {before:?}, then {after:?}");
     ensure!(after.live <= before.live + (256 << 10), "{} bytes are kept", after.live - before.live);
     match before.system.zip(after.system) {
         Some((before, after)) => {

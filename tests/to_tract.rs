@@ -112,12 +112,12 @@ fn layer() -> impl Strategy<Value = Layer> {
             // Layers that tract can't compute have a test of their own.
             let cropped = |ax: usize| {
                 let (size, kernel, stride, dilation, ..) = axes[ax];
-                let cells = (size - 1) * stride + (kernel - 1) * dilation + 1;
+                let outputs = (size - 1) * stride + (kernel - 1) * dilation + 1;
                 let begins = match &layer.spec.padding {
                     Padding::Explicit { begin, .. } if !forward => begin[ax] as usize,
                     _ => 0,
                 };
-                begins > cells
+                begins > outputs
             };
             let taken = layer.spec.problem(&layer.shape(), None).is_ok() && !(0..axes.len()).any(cropped);
             taken.then_some(layer)

@@ -118,8 +118,8 @@ pub fn output(
     if let Some(bias) = bias {
         for n in 0..problem.batch {
             for (c, value) in bias.iter().enumerate() {
-                for cell in 0..outputs.iter().product() {
-                    let o: usize = unflatten(cell, &outputs).iter().zip(&ys).map(|(a, s)| a * s).sum();
+                for output in 0..outputs.iter().product() {
+                    let o: usize = unflatten(output, &outputs).iter().zip(&ys).map(|(a, s)| a * s).sum();
                     let to = &mut y[n * yn + c * yc + o];
                     *to = to.wrapping_add(*value);
                 }

@@ -198,11 +198,11 @@ pub fn legal(bytes: &[u8]) -> (Outcome, Vec<Strategy>) {
 }
 
 fn affordable(problem: &Problem) -> bool {
-    let cells = |shape: TVec<usize>| shape.iter().fold(1u64, |cells, dim| cells.saturating_mul(*dim as u64));
+    let elements = |shape: TVec<usize>| shape.iter().fold(1u64, |elements, dim| elements.saturating_mul(*dim as u64));
     let taps = problem.axes.iter().fold(1u64, |taps, axis| taps.saturating_mul(axis.kernel as u64));
     let weights = taps.saturating_mul((problem.group * problem.group_in * problem.group_out) as u64);
     // The definition visits every pair of a position and a tap.
-    let walked = cells(problem.input_shape()).max(cells(problem.output_shape())).saturating_mul(taps);
+    let walked = elements(problem.input_shape()).max(elements(problem.output_shape())).saturating_mul(taps);
     // Sums that are long enough for transformed tiles.
     let budget = if problem.group_in.min(problem.group_out) < 16 { BUDGET } else { 8 * BUDGET };
     walked <= 4 * budget && weights <= budget && problem.multiply_adds() <= budget

@@ -117,7 +117,7 @@ impl Algorithm for DepthwisePixels {
             return Err(format!("{channels} channels leave most lanes of a vector empty"));
         }
         let width = lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Cells { width }) {
+        if layout.is_some_and(|l| *l != FilterLayout::Pixels { width }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
         let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
@@ -217,7 +217,7 @@ impl Algorithm for DepthwisePixels {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Cells { width: self.width }
+        FilterLayout::Pixels { width: self.width }
     }
 
     fn explain(&self) -> String {

@@ -56,7 +56,7 @@ pub enum FilterLayout {
     ///
     /// The output channels are those of all groups, side by side.
     /// Missing channels in the last vector are zero.
-    Cells {
+    Pixels {
         /// Output channels per vector.
         width: usize,
     },
@@ -101,7 +101,7 @@ impl FilterLayout {
             FilterLayout::Phases { mr, tail_mr } | FilterLayout::Columns { mr, tail_mr } => ([mr, tail_mr], 1, 1),
             FilterLayout::Chunks { width, tail_width, chunk } => ([width, tail_width], chunk, 1),
             FilterLayout::Parts { width, tail_width } => ([width, tail_width], 1, SIDE),
-            FilterLayout::Cells { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
+            FilterLayout::Pixels { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
         };
         ensure!(
             panels.iter().all(|width| (1..=MOST_IN_PANEL).contains(width) && width.is_multiple_of(unit))
@@ -170,7 +170,7 @@ impl PackedFilter {
         let data = match layout {
             FilterLayout::Plain => Arc::clone(filter),
             FilterLayout::Columns { mr, tail_mr } => Arc::new(products(spec, *mr, *tail_mr, plain)?),
-            FilterLayout::Cells { width } => Arc::new(cells(spec, *width, plain)?),
+            FilterLayout::Pixels { width } => Arc::new(pixels(spec, *width, plain)?),
             FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
             FilterLayout::Phases { mr, tail_mr } => Arc::new(phases(spec, *mr, *tail_mr, 1, plain)?),
             FilterLayout::Chunks { width, tail_width, chunk } => {
@@ -344,8 +344,8 @@ fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) 
     Ok(tensor)
 }
 
-/// Packs [`FilterLayout::Cells`].
-fn cells<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResult<Tensor> {
+/// Packs [`FilterLayout::Pixels`].
+fn pixels<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let taps: Vec<usize> = taps_of_phases(spec).concat();
     let vectors = spec.out_channels.div_ceil(width);

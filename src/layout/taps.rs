@@ -73,7 +73,7 @@ impl TapTable {
     /// Builds the table for blocks that are read from input tiles, or directly from the input if
     /// `in_place`.
     ///
-    /// `cell` is the number of elements per input tile pixel. `channels` is the number of weights
+    /// `depth` is the number of elements per input tile pixel. `channels` is the number of weights
     /// per tap.
     ///
     /// # Errors
@@ -82,11 +82,11 @@ impl TapTable {
         axes: &Axes,
         input_tiles: InputTiles,
         in_place: bool,
-        cell: usize,
+        depth: usize,
         channels: usize,
     ) -> TractResult<TapTable> {
         let before = taps_before(axes);
-        let offset = |shifts: &[i64]| if in_place { 0 } else { cell * input_tiles.tap(shifts) };
+        let offset = |shifts: &[i64]| if in_place { 0 } else { depth * input_tiles.tap(shifts) };
         let phase_of = |picked: &[&geometry::Phase]| -> TractResult<Phase> {
             let mut taps = reserved("taps", picked.iter().map(|p| p.taps.len()).product())?;
             let shifts = picked.iter().map(|p| p.taps.iter().map(|t| t.shift)).multi_cartesian_product();

@@ -246,7 +246,7 @@ fn spec(
         (false, true) => (),
         (false, false) => {
             let sizes = &data.shape[spec.data_format.x_axis()..];
-            spec.output_padding = missing_cells(&spec, sizes, &output_shape).with_context(|| {
+            spec.output_padding = missing_outputs(&spec, sizes, &output_shape).with_context(|| {
                 format!("output_shape: output_shape={output_shape:?}, padding={pads:?}, input=[{}]", list(sizes, ", "))
             })?;
         }
@@ -255,7 +255,7 @@ fn spec(
 }
 
 /// Returns the output padding that gives an output size, with explicit pads.
-fn missing_cells(spec: &DeconvSpec, input: &[TDim], output: &[usize]) -> TractResult<TVec<usize>> {
+fn missing_outputs(spec: &DeconvSpec, input: &[TDim], output: &[usize]) -> TractResult<TVec<usize>> {
     let Padding::Explicit { begin, end } = &spec.padding else { bail!("explicit pads are needed") };
     let missing = |ax: usize| {
         let size = input[ax].to_usize().ok().context("the input's size must be known when the model is loaded")?;
@@ -271,7 +271,7 @@ fn missing_cells(spec: &DeconvSpec, input: &[TDim], output: &[usize]) -> TractRe
         let missing = i64::try_from(output[ax])?.checked_sub(without).context("the sizes overflow")?;
         usize::try_from(missing).ok().with_context(|| {
             format!(
-                "axis={ax}, strides, kernel and pads give {without} cells, and output padding only adds to them (tract's own \
+                "axis={ax}, strides, kernel and pads give {without} outputs, and output padding only adds to them (tract's own \
                  operator crops an output_shape wrongly, and dumps it so)"
             )
         })

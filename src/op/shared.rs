@@ -89,16 +89,16 @@ fn bias_only(
         let (uniform, placed) = Epilogue { steps: &steps, kernels }.split();
         uniform.apply(&mut sums);
         let mut view = output.try_as_plain_ram_mut()?;
-        let cells = view.as_slice_mut::<E>()?;
-        for (run, cells) in cells.chunks_mut(inner.max(1)).enumerate() {
+        let elements = view.as_slice_mut::<E>()?;
+        for (run, elements) in elements.chunks_mut(inner.max(1)).enumerate() {
             let channel = run % sums.len();
             if placed.is_empty() {
-                cells.fill(E::narrow(sums[channel]));
+                elements.fill(E::narrow(sums[channel]));
             } else {
-                for (at, cell) in cells.iter_mut().enumerate() {
+                for (at, element) in elements.iter_mut().enumerate() {
                     let mut value = [sums[channel]];
                     placed.of(channel).apply(run * inner + at, 1, &mut value);
-                    *cell = E::narrow(value[0]);
+                    *element = E::narrow(value[0]);
                 }
             }
         }

@@ -72,13 +72,13 @@ pub fn convolve<S: Scalar>(
     let (batch, input, kernel) = (x.shape()[0], &x.shape()[2..], &w.shape()[3..]);
     assert_eq!(x.shape()[1], group * ci, "input channels");
     let output: Vec<usize> = rules.iter().map(|r| r.output).collect();
-    let (in_cells, out_cells) = (input.iter().product::<usize>(), output.iter().product::<usize>());
+    let (in_positions, out_positions) = (input.iter().product::<usize>(), output.iter().product::<usize>());
     let taps: usize = kernel.iter().product();
     let (x, w) = (x.as_standard_layout(), w.as_standard_layout());
     let (x, w) = (x.as_slice().expect("contiguous"), w.as_slice().expect("contiguous"));
-    let mut y = vec![S::default(); batch * group * co * out_cells];
+    let mut y = vec![S::default(); batch * group * co * out_positions];
     let mut magnitude = vec![0f64; y.len()];
-    let mut met = vec![0usize; out_cells];
+    let mut met = vec![0usize; out_positions];
 
     let (walked, reached) = match direction {
         Direction::Transposed => (input, &*output),
@@ -102,9 +102,9 @@ pub fn convolve<S: Scalar>(
             met[o] += 1;
             for (n, g) in (0..batch).flat_map(|n| (0..group).map(move |g| (n, g))) {
                 for (ci_, co_) in (0..ci).flat_map(|a| (0..co).map(move |b| (a, b))) {
-                    let xv = x[((n * group + g) * ci + ci_) * in_cells + i];
+                    let xv = x[((n * group + g) * ci + ci_) * in_positions + i];
                     let wv = w[((g * ci + ci_) * co + co_) * taps + tap];
-                    let slot = ((n * group + g) * co + co_) * out_cells + o;
+                    let slot = ((n * group + g) * co + co_) * out_positions + o;
                     y[slot] = y[slot].plus_product(xv, wv);
                     magnitude[slot] += xv.size() * wv.size();
                 }
@@ -114,7 +114,7 @@ pub fn convolve<S: Scalar>(
     if let Some(bias) = bias {
         assert_eq!(bias.len(), group * co, "bias");
         for (slot, value) in y.iter_mut().enumerate() {
-            let b = bias[slot / out_cells % bias.len()];
+            let b = bias[slot / out_positions % bias.len()];
             *value = value.plus(b);
             magnitude[slot] += b.size();
         }

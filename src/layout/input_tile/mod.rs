@@ -81,7 +81,7 @@ impl AxisTiles {
         let begin = crate::spec::ceil_div(-first, step).clamp(0, count);
         let end = crate::spec::ceil_div(self.input as i64 - first, step).clamp(begin, count);
         Inside {
-            cells: begin as usize..end as usize,
+            pixels: begin as usize..end as usize,
             from: if begin < end { (first + begin * step) as usize } else { 0 },
         }
     }
@@ -135,10 +135,10 @@ impl InputTiles {
         let pitch = columns + x.extra;
         let input_tile = (rows + y.extra).saturating_mul(pitch);
         let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
-        let cells = counts.fold(input_tile, usize::saturating_mul);
+        let pixels = counts.fold(input_tile, usize::saturating_mul);
         // Whole cache lines, but never a multiple of a page: then neighbouring channels do not compete
         // for the same cache sets.
-        let mut channel_stride = cells.checked_next_multiple_of(16).unwrap_or(usize::MAX);
+        let mut channel_stride = pixels.checked_next_multiple_of(16).unwrap_or(usize::MAX);
         if channel_stride.is_multiple_of(512) {
             channel_stride = channel_stride.saturating_add(16);
         }
@@ -218,7 +218,7 @@ impl InputTiles {
             }
             for rows in &of_rows {
                 parts.extend(of_columns.iter().map(|columns| Part {
-                    base: base.filter(|_| !rows.cells.is_empty() && !columns.cells.is_empty()),
+                    base: base.filter(|_| !rows.pixels.is_empty() && !columns.pixels.is_empty()),
                     rows: rows.clone(),
                     columns: columns.clone(),
                 }));
@@ -315,7 +315,7 @@ impl InputTiles {
 
     /// As [`InputTiles::fill`], for pixels of `depth` adjacent channels, both in the input and in
     /// the input tiles.
-    pub fn fill_cells<E: Element>(
+    pub fn fill_pixels<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
         copy_plan: &CopyPlan,
@@ -336,10 +336,10 @@ impl InputTiles {
         }
     }
 
-    /// Copies some channels of channels-first input into input tiles with pixels of `cell`
+    /// Copies some channels of channels-first input into input tiles with pixels of `depth`
     /// elements.
     ///
-    /// `source` begins with the first channel. The channels are `stride` elements apart. `cell` is
+    /// `source` begins with the first channel. The channels are `stride` elements apart. `depth` is
     /// a multiple of the vector length.
     /// `planes` and `wide` are working memory.
     ///
@@ -350,12 +350,12 @@ impl InputTiles {
         kernels: &Kernels<E::Compute>,
         copy_plan: &CopyPlan,
         (source, stride, channels): (&[E], usize, usize),
-        (to, cell): (&mut [E::Compute], usize),
+        (to, depth): (&mut [E::Compute], usize),
         (planes, wide): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let (lanes, size) = (kernels.lanes, self.channel_stride);
         if let Some(source) = E::as_compute(source).filter(|_| self.rows_fill_vectors(copy_plan, lanes)) {
-            self.fill_transposing(kernels, copy_plan, (source, stride, channels), (to, cell));
+            self.fill_transposing(kernels, copy_plan, (source, stride, channels), (to, depth));
             return Ok(());
         }
         let planes = planes.of(lanes * size)?;
@@ -363,7 +363,7 @@ impl InputTiles {
             for (ci, plane) in (c..channels).zip(planes.chunks_mut(size)) {
                 self.fill(kernels, copy_plan, &source[ci * stride..], plane, wide)?;
             }
-            crate::layout::transposed(kernels, planes, size, (size, lanes), &mut to[c..], cell);
+            crate::layout::transposed(kernels, planes, size, (size, lanes), &mut to[c..], depth);
         }
         Ok(())
     }
@@ -373,7 +373,7 @@ impl InputTiles {
     /// This needs rows without gaps in the input, whose length, rounded up to vectors, hardly
     /// exceeds the pitch.
     fn rows_fill_vectors(&self, copy_plan: &CopyPlan, lanes: usize) -> bool {
-        let of_part = |part: &Part| part.columns.cells.len().next_multiple_of(lanes) <= self.pitch + lanes / 4;
+        let of_part = |part: &Part| part.columns.pixels.len().next_multiple_of(lanes) <= self.pitch + lanes / 4;
         (self.columns.in_step, copy_plan.column_stride) == (1, 1) && copy_plan.parts.iter().all(of_part)
     }
 
@@ -383,32 +383,32 @@ impl InputTiles {
         kernels: &Kernels<T>,
         copy_plan: &CopyPlan,
         (source, stride, channels): (&[T], usize, usize),
-        (to, cell): (&mut [T], usize),
+        (to, depth): (&mut [T], usize),
     ) {
-        for (part, input_tile) in copy_plan.parts.iter().zip(to.chunks_mut((self.input_tile * cell).max(1))) {
-            let input_tile = &mut input_tile[..copy_plan.count * self.pitch * cell];
+        for (part, input_tile) in copy_plan.parts.iter().zip(to.chunks_mut((self.input_tile * depth).max(1))) {
+            let input_tile = &mut input_tile[..copy_plan.count * self.pitch * depth];
             let Some(base) = part.base else {
                 input_tile.fill(T::ZERO);
                 continue;
             };
-            let (begin, end) = (part.columns.cells.start * cell, part.columns.cells.end * cell);
+            let (begin, end) = (part.columns.pixels.start * depth, part.columns.pixels.end * depth);
             let first = base + part.rows.from * copy_plan.row_stride + part.columns.from;
-            let inside = part.rows_inside(self.pitch * cell, input_tile);
-            for row in inside.chunks_mut(self.pitch * cell) {
+            let inside = part.rows_inside(self.pitch * depth, input_tile);
+            for row in inside.chunks_mut(self.pitch * depth) {
                 row[..begin].fill(T::ZERO);
                 row[end..].fill(T::ZERO);
             }
             for c in (0..channels).step_by(kernels.lanes) {
-                let size = (part.columns.cells.len(), kernels.lanes.min(channels - c));
-                for (j, row) in inside.chunks_mut(self.pitch * cell).enumerate() {
+                let size = (part.columns.pixels.len(), kernels.lanes.min(channels - c));
+                for (j, row) in inside.chunks_mut(self.pitch * depth).enumerate() {
                     let from = &source[c * stride + first + j * self.rows.in_step * copy_plan.row_stride..];
-                    crate::layout::transposed(kernels, from, stride, size, &mut row[begin + c..], cell);
+                    crate::layout::transposed(kernels, from, stride, size, &mut row[begin + c..], depth);
                 }
             }
         }
     }
 
-    /// Copies some channels of either data format into input tiles with pixels of `cell` elements.
+    /// Copies some channels of either data format into input tiles with pixels of `depth` elements.
     ///
     /// Channels-first input has its planes `stride` elements apart. Channels-last pixels keep their
     /// order.
@@ -422,16 +422,16 @@ impl InputTiles {
         copy_plan: &CopyPlan,
         data_format: DataFormat,
         (source, stride, channels): (&[E], usize, usize),
-        (to, cell): (&mut [E::Compute], usize),
+        (to, depth): (&mut [E::Compute], usize),
         working: (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         match data_format {
             DataFormat::Nxc => {
-                self.fill_cells(kernels, copy_plan, source, cell, to);
+                self.fill_pixels(kernels, copy_plan, source, depth, to);
                 Ok(())
             }
             DataFormat::Ncx => {
-                self.fill_transposed(kernels, copy_plan, (source, stride, channels), (to, cell), working)
+                self.fill_transposed(kernels, copy_plan, (source, stride, channels), (to, depth), working)
             }
         }
     }
@@ -447,7 +447,7 @@ impl InputTiles {
         input_tile: &mut [T],
         copy: impl Fn(&[S], &mut [T]),
     ) {
-        let (begin, end) = (part.columns.cells.start * depth, part.columns.cells.end * depth);
+        let (begin, end) = (part.columns.pixels.start * depth, part.columns.pixels.end * depth);
         let rows = part.rows_inside(self.pitch * depth, input_tile).chunks_mut(self.pitch * depth);
         for (j, row) in rows.enumerate() {
             clear(&mut row[..begin]);
@@ -461,8 +461,8 @@ impl InputTiles {
     fn read_by(&self, copy_plan: &CopyPlan, parts: &[Part]) -> Range<usize> {
         let of_part = |part: &Part| {
             let first = part.base? + part.rows.from * copy_plan.row_stride + part.columns.from;
-            let rows = (part.rows.cells.len() - 1) * self.rows.in_step * copy_plan.row_stride;
-            Some(first..first + rows + (part.columns.cells.len() - 1) * self.columns.in_step + 1)
+            let rows = (part.rows.pixels.len() - 1) * self.rows.in_step * copy_plan.row_stride;
+            Some(first..first + rows + (part.columns.pixels.len() - 1) * self.columns.in_step + 1)
         };
         let all = parts.iter().filter_map(of_part);
         all.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
@@ -472,7 +472,7 @@ impl InputTiles {
     ///
     /// Each channel's input tiles are in a plane of their own, `stride` elements apart.
     /// Each plane needs room for one vector after its input tiles.
-    /// `cells` is working memory.
+    /// `pixels` is working memory.
     pub fn fill_planes<E: Element>(
         &self,
         kernels: &Kernels<E::Compute>,
@@ -480,7 +480,7 @@ impl InputTiles {
         source: &[E],
         channels: usize,
         (to, stride): (&mut [E::Compute], usize),
-        cells: &mut Aligned<E::Compute>,
+        pixels: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let step = self.columns.in_step * copy_plan.column_stride;
         for (index, part) in copy_plan.parts.iter().enumerate() {
@@ -490,24 +490,24 @@ impl InputTiles {
                 continue;
             };
             let (rows, columns) = (&part.rows, &part.columns);
-            for (j, row) in rows.cells.clone().enumerate() {
-                let size = (channels, columns.cells.len());
+            for (j, row) in rows.pixels.clone().enumerate() {
+                let size = (channels, columns.pixels.len());
                 let at = base + columns.from * copy_plan.column_stride;
                 let source = &source[at + (rows.from + j * self.rows.in_step) * copy_plan.row_stride..];
-                let to = &mut to[input_tile.start + row * self.pitch + columns.cells.start..];
+                let to = &mut to[input_tile.start + row * self.pitch + columns.pixels.start..];
                 if let Some(source) = E::as_compute(source) {
                     crate::layout::transposed(kernels, source, step, size, to, stride);
                 } else {
-                    let cells = cells.of(size.0 * size.1)?;
-                    copy(kernels, source, step, channels, cells);
-                    crate::layout::transposed(kernels, cells, channels, size, to, stride);
+                    let pixels = pixels.of(size.0 * size.1)?;
+                    copy(kernels, source, step, channels, pixels);
+                    crate::layout::transposed(kernels, pixels, channels, size, to, stride);
                 }
             }
             // Zeros come last, as whole vectors were written beyond the ends of rows.
             for plane in to.chunks_mut(stride).take(channels) {
                 for row in part.rows_inside(self.pitch, &mut plane[input_tile.clone()]).chunks_mut(self.pitch) {
-                    clear(&mut row[..columns.cells.start]);
-                    clear(&mut row[columns.cells.end..]);
+                    clear(&mut row[..columns.pixels.start]);
+                    clear(&mut row[columns.pixels.end..]);
                 }
             }
         }
@@ -530,10 +530,10 @@ impl InputTiles {
         let to = if first == 0 { [a, b] } else { [b, a] };
         let [even, odd] = [first, 1 - first].map(|class| &parts[class].columns);
         let rows = SplitRows {
-            count: parts[0].rows.cells.len(),
+            count: parts[0].rows.pixels.len(),
             step: self.rows.in_step * copy_plan.row_stride,
-            widths: [even.cells.len(), odd.cells.len()],
-            before: [even.cells.start, odd.cells.start],
+            widths: [even.pixels.len(), odd.pixels.len()],
+            before: [even.pixels.start, odd.pixels.start],
         };
         kernels.split_rows(source, &rows, to, self.pitch);
     }
@@ -548,10 +548,10 @@ impl InputTiles {
         input_tile: &mut [T],
     ) {
         let rows = Rows {
-            count: part.rows.cells.len(),
-            width: part.columns.cells.len(),
+            count: part.rows.pixels.len(),
+            width: part.columns.pixels.len(),
             step: self.rows.in_step * copy_plan.row_stride,
-            before: part.columns.cells.start,
+            before: part.columns.pixels.start,
         };
         kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, input_tile), self.pitch);
     }
@@ -559,7 +559,7 @@ impl InputTiles {
     /// Copies rows as wide as the input in one shifted copy, then clears the pixels that wrapped
     /// around row ends.
     fn fill_shifted<T: Compute>(&self, part: &Part, source: &[T], input_tile: &mut [T]) {
-        let Range { start, end } = part.columns.cells;
+        let Range { start, end } = part.columns.pixels;
         let inside = part.rows_inside(self.pitch, input_tile);
         inside[start..start + source.len()].copy_from_slice(source);
         for row in inside.chunks_mut(self.pitch) {
@@ -584,22 +584,22 @@ pub(crate) struct GridBlocks {
 }
 
 impl GridBlocks {
-    /// Rows and columns of the largest block whose input tiles have at most `cells` pixels per
+    /// Rows and columns of the largest block whose input tiles have at most `pixels` pixels per
     /// channel.
     ///
     /// A block has at least one row, and at least 256 columns or all of them, even if that exceeds
-    /// `cells`. Columns are only split if the grid has a single row.
-    pub fn within(axes: &Axes, apart: bool, cells: usize) -> (usize, usize) {
+    /// `pixels`. Columns are only split if the grid has a single row.
+    pub fn within(axes: &Axes, apart: bool, pixels: usize) -> (usize, usize) {
         let (_, y, x) = axes.parts();
         let size = |rows, columns| InputTiles::new(axes, rows, columns, apart).channel_stride;
         if y.grid == 1 && y.output == 1 {
             let some = 64.min(x.grid);
             let per_column = size(1, some).div_ceil(some).max(1);
-            return (1, (cells / per_column).max(256).min(x.grid));
+            return (1, (pixels / per_column).max(256).min(x.grid));
         }
         let fixed = size(1, x.grid);
         let per_row = size(2, x.grid).saturating_sub(fixed).max(1);
-        ((1 + cells.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
+        ((1 + pixels.saturating_sub(fixed) / per_row).min(y.grid), x.grid)
     }
 
     /// Splits the grid into blocks of nearly equal size, as many as blocks of `rows` × `columns`
@@ -650,7 +650,7 @@ struct Part {
 impl Part {
     /// The rows of an input tile that are inside the input. Fills the other rows with zeros.
     fn rows_inside<'s, T: Compute>(&self, pitch: usize, input_tile: &'s mut [T]) -> &'s mut [T] {
-        let Range { start, end } = self.rows.cells;
+        let Range { start, end } = self.rows.pixels;
         clear(&mut input_tile[..start * pitch]);
         clear(&mut input_tile[end * pitch..]);
         &mut input_tile[start * pitch..end * pitch]
@@ -663,21 +663,21 @@ fn first_of(columns: &[Inside]) -> Option<usize> {
     let [a, b] = columns else { return None };
     let first = usize::from(b.from < a.from);
     let adjacent = columns[first].from + 1 == columns[1 - first].from;
-    (adjacent && !a.cells.is_empty() && !b.cells.is_empty()).then_some(first)
+    (adjacent && !a.pixels.is_empty() && !b.pixels.is_empty()).then_some(first)
 }
 
 /// The pixels along an axis that are inside the input.
 #[derive(Clone)]
 struct Inside {
-    cells: Range<usize>,
+    pixels: Range<usize>,
     /// The input index of the first pixel.
     from: usize,
 }
 
 /// Fills with zeros. Most rows have at most three, for which a call to `fill` would cost more than
 /// the stores.
-fn clear<T: Compute>(cells: &mut [T]) {
-    match cells {
+fn clear<T: Compute>(elements: &mut [T]) {
+    match elements {
         [] => {}
         [a] => *a = T::ZERO,
         [a, b] => (*a, *b) = (T::ZERO, T::ZERO),

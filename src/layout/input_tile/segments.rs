@@ -50,12 +50,12 @@ impl InputTiles {
 
         let rows_of = |inside: &Inside| {
             let (first, step) = (inside.from, self.rows.in_step);
-            (0..inside.cells.len()).map(move |at| first + at * step)
+            (0..inside.pixels.len()).map(move |at| first + at * step)
         };
         let mut rows: Vec<usize> = parts.chunks(classes.max(1)).flat_map(|parts| rows_of(&parts[0].rows)).collect();
         rows.sort_unstable();
-        let spans = parts.iter().take(classes).map(|part| &part.columns).filter(|inside| !inside.cells.is_empty());
-        let spans = spans.map(|inside| inside.from..inside.position(inside.cells.end - 1, self.columns.in_step) + 1);
+        let spans = parts.iter().take(classes).map(|part| &part.columns).filter(|inside| !inside.pixels.is_empty());
+        let spans = spans.map(|inside| inside.from..inside.position(inside.pixels.end - 1, self.columns.in_step) + 1);
         let Some(span) = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return segments };
         let mut wholes: Vec<Range<usize>> = vec![];
         for row in rows {
@@ -69,7 +69,7 @@ impl InputTiles {
             for begin in whole.clone().step_by(most) {
                 let run = begin..whole.end.min(begin.saturating_add(most));
                 let first = segments.all.len();
-                self.land(parts, &run, &mut segments.all);
+                self.add_segments(parts, &run, &mut segments.all);
                 segments.runs.push((run, first..segments.all.len()));
             }
         }
@@ -77,23 +77,23 @@ impl InputTiles {
     }
 
     /// Adds the copy segments of a run. `parts` are those of a plane.
-    fn land(&self, parts: &[Part], run: &Range<usize>, to: &mut Vec<CopySegment>) {
+    fn add_segments(&self, parts: &[Part], run: &Range<usize>, to: &mut Vec<CopySegment>) {
         let (classes, width, step) = (self.columns.firsts.len(), self.columns.input, self.columns.in_step);
         for row in run.start / width..run.end.div_ceil(width) {
             let first = row * width;
             let columns = run.start.max(first) - first..run.end.min(first + width) - first;
             for (class, parts) in parts.chunks(classes).enumerate() {
-                let Some(tile_row) = parts[0].rows.cell(row, self.rows.in_step) else { continue };
+                let Some(tile_row) = parts[0].rows.pixel(row, self.rows.in_step) else { continue };
                 for (at, part) in parts.iter().enumerate() {
-                    let cells = part.columns.between(&columns, step);
-                    if cells.is_empty() {
+                    let pixels = part.columns.between(&columns, step);
+                    if pixels.is_empty() {
                         continue;
                     }
                     let segment = CopySegment {
-                        to: (class * classes + at) * self.input_tile + tile_row * self.pitch + cells.start,
-                        from: first + part.columns.position(cells.start, step) - run.start,
+                        to: (class * classes + at) * self.input_tile + tile_row * self.pitch + pixels.start,
+                        from: first + part.columns.position(pixels.start, step) - run.start,
                         step,
-                        count: cells.len(),
+                        count: pixels.len(),
                     };
                     match to.last_mut() {
                         // Rows without gaps continue the previous segment.
@@ -114,19 +114,19 @@ impl InputTiles {
     /// The pixels of a block's rows that are outside the input.
     fn outside(&self, copy_plan: &CopyPlan) -> Vec<Range<usize>> {
         let mut outside: Vec<Range<usize>> = vec![];
-        let mut add = |cells: Range<usize>| match outside.last_mut() {
-            Some(last) if last.end == cells.start => last.end = cells.end,
-            _ if cells.is_empty() => {}
-            _ => outside.push(cells),
+        let mut add = |pixels: Range<usize>| match outside.last_mut() {
+            Some(last) if last.end == pixels.start => last.end = pixels.end,
+            _ if pixels.is_empty() => {}
+            _ => outside.push(pixels),
         };
         for (at, part) in copy_plan.parts.iter().enumerate() {
             let (begin, end) = (at * self.input_tile, at * self.input_tile + copy_plan.count * self.pitch);
-            let rows = if part.base.is_some() { part.rows.cells.clone() } else { 0..0 };
+            let rows = if part.base.is_some() { part.rows.pixels.clone() } else { 0..0 };
             let mut next = begin;
             for row in rows {
                 let row = begin + row * self.pitch;
-                add(next..row + part.columns.cells.start);
-                next = row + part.columns.cells.end;
+                add(next..row + part.columns.pixels.start);
+                next = row + part.columns.pixels.end;
             }
             add(next..end);
         }
@@ -136,22 +136,22 @@ impl InputTiles {
 
 impl Inside {
     /// The input index of a pixel.
-    fn position(&self, cell: usize, step: usize) -> usize {
-        self.from + (cell - self.cells.start) * step
+    fn position(&self, pixel: usize, step: usize) -> usize {
+        self.from + (pixel - self.pixels.start) * step
     }
 
     /// The pixel to which an input index is copied.
-    fn cell(&self, position: usize, step: usize) -> Option<usize> {
+    fn pixel(&self, position: usize, step: usize) -> Option<usize> {
         let at = position.checked_sub(self.from).filter(|at| at.is_multiple_of(step))? / step;
-        (at < self.cells.len()).then_some(self.cells.start + at)
+        (at < self.pixels.len()).then_some(self.pixels.start + at)
     }
 
     /// The pixels to which a range of input indices is copied.
     fn between(&self, positions: &Range<usize>, step: usize) -> Range<usize> {
-        let cell = |position: usize| {
-            self.cells.start + position.saturating_sub(self.from).div_ceil(step).min(self.cells.len())
+        let pixel = |position: usize| {
+            self.pixels.start + position.saturating_sub(self.from).div_ceil(step).min(self.pixels.len())
         };
-        cell(positions.start)..cell(positions.end)
+        pixel(positions.start)..pixel(positions.end)
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     /// Copy segments and zeros make the same input tiles as copying row by row, for any length of
     /// runs.
     #[test]
-    fn landings_are_what_sheets_are_filled_with() -> TractResult<()> {
+    fn copy_segments_fill_input_tiles() -> TractResult<()> {
         let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
         let forward = |input: usize, kernel: usize, stride: usize, dilation: usize, pad: i64| {
             let output = (input + 2 * pad as usize - (kernel - 1) * dilation - 1) / stride + 1;
@@ -180,7 +180,7 @@ mod tests {
             let axis = Axis { input, output, kernel, stride, dilation: 1, pad_begin: pad };
             AxisPhases::new(&axis, Direction::Transposed)
         };
-        let ways = |input: usize| {
+        let variants = |input: usize| {
             vec![
                 forward(input, 1, 1, 1, 0),
                 forward(input, 3, 1, 1, 1),
@@ -191,7 +191,7 @@ mod tests {
             ]
         };
         let mut compared = 0;
-        for (z, y, x) in iproduct!([transposed(2, 3, 2, 1), forward(3, 3, 1, 1, 1)], ways(5), ways(9)) {
+        for (z, y, x) in iproduct!([transposed(2, 3, 2, 1), forward(3, 3, 1, 1, 1)], variants(5), variants(9)) {
             let axes = [z, y, x];
             let [_, y, x] = &axes;
             let (input, grid) = ([axes[0].input, y.input, x.input], (y.grid, x.grid));
@@ -203,19 +203,19 @@ mod tests {
                 let block = grid.0 - rows..grid.0;
                 let copy_plan = input_tiles.copy_plan(&strides, &[at], block, 0..grid.1)?;
                 let mut want = vec![f32::NAN; input_tiles.channel_stride];
-                input_tiles.fill_cells(kernels, &copy_plan, &source, 1, &mut want);
+                input_tiles.fill_pixels(kernels, &copy_plan, &source, 1, &mut want);
                 for most in [1, 7, usize::MAX] {
                     let segments = input_tiles.segments(&copy_plan, most);
                     let mut got = vec![f32::NAN; input_tiles.channel_stride];
-                    segments.outside.iter().for_each(|cells| got[cells.clone()].fill(0.0));
-                    for ((base, cells), (run, landed)) in segments.planes.iter().cartesian_product(&segments.runs) {
+                    segments.outside.iter().for_each(|pixels| got[pixels.clone()].fill(0.0));
+                    for ((base, first), (run, copied)) in segments.planes.iter().cartesian_product(&segments.runs) {
                         assert!(run.len() <= most);
-                        for segment in &segments.all[landed.clone()] {
+                        for segment in &segments.all[copied.clone()] {
                             for i in 0..segment.count {
                                 let position = segment.from + i * segment.step;
                                 assert!(position < run.len());
-                                let to = &mut got[cells + segment.to + i];
-                                assert!(to.is_nan(), "a cell is written twice");
+                                let to = &mut got[first + segment.to + i];
+                                assert!(to.is_nan(), "a pixel is written twice");
                                 *to = source[base + run.start + position];
                             }
                         }
