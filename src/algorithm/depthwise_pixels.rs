@@ -14,7 +14,7 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;
-use crate::kernel::{Dispatch, Kernels, Picks, PixelSums, PixelTap, PixelTaps};
+use crate::kernel::{Dispatch, Kernels, LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
@@ -82,7 +82,7 @@ pub struct DepthwisePixels {
     channels_last: bool,
     axes: Axes,
     /// The lane gathers, unless a group has one channel in and out.
-    gathers: Option<Picks>,
+    gather: Option<LaneGather>,
 }
 
 impl Algorithm for DepthwisePixels {
@@ -90,7 +90,7 @@ impl Algorithm for DepthwisePixels {
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
         let &Query { problem, datum_type, layout, machine, .. } = query;
-        let KernelSizes { lanes, picks: by_permutation, .. } = query.sizes;
+        let KernelSizes { lanes, permutes_lanes: by_permutation, .. } = query.sizes;
         let gathered = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
         if gathered && problem.data_format == DataFormat::Ncx {
@@ -103,7 +103,7 @@ impl Algorithm for DepthwisePixels {
         if gathered && reads > MOST_READS {
             return Err(format!("{reads} lane gathers are too many to list"));
         }
-        let list = gathered.then(|| Picks::new(lanes, problem.group, problem.group_in, problem.group_out));
+        let list = gathered.then(|| LaneGather::new(lanes, problem.group, problem.group_in, problem.group_out));
         if let Some(None) = list {
             return Err(format!("{}, of which an output vector reads more than one input vector", of_group()));
         }
@@ -144,7 +144,7 @@ impl Algorithm for DepthwisePixels {
             cost: 0,
             channels_last: problem.data_format == DataFormat::Nxc,
             axes: axes.clone(),
-            gathers: list.flatten(),
+            gather: list.flatten(),
         };
         let budget = machine.l2 / SHARE_OF_INPUT / query.element;
         let (one, two) = (plan.window(1), plan.window(2));
@@ -192,7 +192,7 @@ impl Algorithm for DepthwisePixels {
     }
 
     fn variant(&self) -> &'static str {
-        match (&self.gathers, self.depths.0 > self.width) {
+        match (&self.gather, self.depths.0 > self.width) {
             (Some(_), _) => "pixels, lanes gathered",
             (None, _) if self.channels_last => "pixels, lanes loaded",
             (None, true) => "transposed pixels of several vectors",
@@ -381,7 +381,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let outer_slices: Vec<usize> =
             met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect();
         // Pixels are read in whole vectors.
-        let reach = plan.gathers.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), Picks::reach);
+        let reach = plan.gather.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), LaneGather::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
         let row_stride = if in_place.is_some() { row } else { x.input * plan.depths.0 };
         let whole = in_place.is_some() || task.columns.len() == x.grid;
@@ -659,13 +659,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let columns = (pixel_run.count, in_column, out_column);
                     // The inner loop is the longer one.
                     let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
-                    let (taps, gathers) = (&pixel_run.taps, self.plan.gathers.as_ref());
+                    let (taps, gather) = (&pixel_run.taps, self.plan.gather.as_ref());
                     let below = (BYTES_BELOW / size_of::<E::Compute>() / many.1).max(LEAST_POSITIONS);
                     let part = if few.0 > 1 { many.0.div_ceil(many.0.div_ceil(below)) } else { many.0 };
                     for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
                         let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
-                        let operands =
-                            PixelSums { source, step: many.1, taps, weights, each, bias, channels, picks: gathers };
+                        let operands = PixelSums { source, step: many.1, taps, weights, each, bias, channels, gather };
                         let to = &mut to[i * few.2 + begin * many.2..];
                         self.kernels.sum_of_pixels(&operands, to, many.2, part.min(many.0 - begin));
                     }

@@ -80,7 +80,7 @@ struct Read {
 /// Lane gathers for groups of several channels: the input channels of the output channels, per
 /// vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Picks {
+pub(crate) struct LaneGather {
     /// Per vector of output channels, one entry per input channel of a group.
     reads: Vec<Read>,
     /// Input channels per group.
@@ -90,12 +90,12 @@ pub(crate) struct Picks {
     reach: usize,
 }
 
-impl Picks {
+impl LaneGather {
     /// Builds the lane gathers for groups of `inputs` to `outputs` channels.
     ///
     /// `None` if, within a vector of output channels, the same input channel of all groups spans
     /// more elements than a vector has.
-    pub fn new(lanes: usize, groups: usize, inputs: usize, outputs: usize) -> Option<Picks> {
+    pub fn new(lanes: usize, groups: usize, inputs: usize, outputs: usize) -> Option<LaneGather> {
         // Vectors end where the pixel does, if the pixel has at least a vector.
         let last = groups.checked_mul(inputs)?.saturating_sub(lanes);
         let channels = groups.checked_mul(outputs)?;
@@ -117,7 +117,7 @@ impl Picks {
             }
         }
         let reach = reads.iter().map(|read| read.first + lanes).max()?;
-        Some(Picks { reads, inputs, lanes, reach })
+        Some(LaneGather { reads, inputs, lanes, reach })
     }
 
     /// Elements that are read from a pixel's first channel on.
@@ -149,7 +149,7 @@ pub(crate) struct PixelSums<'a, T> {
     /// Output channels.
     pub channels: usize,
     /// The lane gathers, if a group has more than one channel in or out.
-    pub picks: Option<&'a Picks>,
+    pub gather: Option<&'a LaneGather>,
 }
 
 impl<T> PixelSums<'_, T> {
@@ -157,7 +157,7 @@ impl<T> PixelSums<'_, T> {
     /// for a tap, from the tap's own first ones on.
     pub(crate) fn reach(&self, lanes: usize) -> (usize, usize) {
         let width = extent::rounded_up(self.channels, lanes);
-        let (inputs, reach) = self.picks.map_or((1, width), |picks| (picks.inputs, picks.reach));
+        let (inputs, reach) = self.gather.map_or((1, width), |gather| (gather.inputs, gather.reach));
         (extent::reach([(width - lanes, self.each), (inputs, lanes)]), reach)
     }
 }
@@ -165,20 +165,20 @@ impl<T> PixelSums<'_, T> {
 /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]`, for `count` positions
 /// `p` and every channel `c`.
 ///
-/// If `PICKED`, a tap has weights for every input channel of a group, and `c` reads the input
+/// If `GATHERED`, a tap has weights for every input channel of a group, and `c` reads the input
 /// channels of its group.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set.
-/// For every vector of channels and every tap, the weights hold one vector or, if `PICKED`, one per
+/// For every vector of channels and every tap, the weights hold one vector or, if `GATHERED`, one per
 /// input channel of a group.
 /// For every tap and position, the source holds the channels rounded up to whole vectors or, if
-/// `PICKED`, all elements that the lane gathers read.
+/// `GATHERED`, all elements that the lane gathers read.
 /// The bias holds the channels rounded up to whole vectors. `to` holds the channels of each
 /// position.
-/// If `PICKED`, there are lane gathers for vectors of `V` and for this many channels.
+/// If `GATHERED`, there are lane gathers for vectors of `V` and for this many channels.
 #[inline(always)]
-pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
+pub(crate) unsafe fn sum_of_pixels<V: Vector, const GATHERED: bool>(
     sums: &PixelSums<V::Lane>,
     to: &mut [V::Lane],
     to_step: usize,
@@ -191,14 +191,14 @@ pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
         for pass in 0..passes {
             let (p, end) = (count * pass / passes, count * (pass + 1) / passes);
             match end - p {
-                1 => run::<V, 1, PICKED>(sums, p, to, to_step),
-                2 => run::<V, 2, PICKED>(sums, p, to, to_step),
-                3 => run::<V, 3, PICKED>(sums, p, to, to_step),
-                4 => run::<V, 4, PICKED>(sums, p, to, to_step),
-                5 => run::<V, 5, PICKED>(sums, p, to, to_step),
-                6 => run::<V, 6, PICKED>(sums, p, to, to_step),
-                7 => run::<V, 7, PICKED>(sums, p, to, to_step),
-                _ => run::<V, MOST_POSITIONS, PICKED>(sums, p, to, to_step),
+                1 => run::<V, 1, GATHERED>(sums, p, to, to_step),
+                2 => run::<V, 2, GATHERED>(sums, p, to, to_step),
+                3 => run::<V, 3, GATHERED>(sums, p, to, to_step),
+                4 => run::<V, 4, GATHERED>(sums, p, to, to_step),
+                5 => run::<V, 5, GATHERED>(sums, p, to, to_step),
+                6 => run::<V, 6, GATHERED>(sums, p, to, to_step),
+                7 => run::<V, 7, GATHERED>(sums, p, to, to_step),
+                _ => run::<V, MOST_POSITIONS, GATHERED>(sums, p, to, to_step),
             }
         }
     }
@@ -207,7 +207,7 @@ pub(crate) unsafe fn sum_of_pixels<V: Vector, const PICKED: bool>(
 /// # Safety
 /// As [`sum_of_pixels`], for positions `first..first + P`.
 #[inline(always)]
-unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
+unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
     sums: &PixelSums<V::Lane>,
     first: usize,
     to: &mut [V::Lane],
@@ -223,15 +223,17 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
             let PixelTaps { taps, beside, step, .. } = sums.taps;
             if beside.is_empty() || *step != sums.step {
                 for tap in taps {
-                    acc = add::<V, P, 1, PICKED>(acc, sums, source, [tap], c);
+                    acc = add::<V, P, 1, GATHERED>(acc, sums, source, [tap], c);
                 }
             } else {
                 let mut at = 0;
                 for count in beside {
                     acc = match &taps[at..at + count] {
-                        [tap] => add::<V, P, 1, PICKED>(acc, sums, source, [tap], c),
-                        [tap, next] => add::<V, P, 2, PICKED>(acc, sums, source, [tap, next], c),
-                        [tap, next, last] => add::<V, P, MOST_BESIDE, PICKED>(acc, sums, source, [tap, next, last], c),
+                        [tap] => add::<V, P, 1, GATHERED>(acc, sums, source, [tap], c),
+                        [tap, next] => add::<V, P, 2, GATHERED>(acc, sums, source, [tap, next], c),
+                        [tap, next, last] => {
+                            add::<V, P, MOST_BESIDE, GATHERED>(acc, sums, source, [tap, next, last], c)
+                        }
                         _ => acc,
                     };
                     at += count;
@@ -259,15 +261,15 @@ unsafe fn run<V: Vector, const P: usize, const PICKED: bool>(
 /// As [`sum_of_pixels`], for positions from `source` on. `c` is less than the number of channels
 /// and a multiple of the lanes.
 #[inline(always)]
-unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
+unsafe fn add<V: Vector, const P: usize, const K: usize, const GATHERED: bool>(
     mut acc: [V; P],
     sums: &PixelSums<V::Lane>,
     source: *const V::Lane,
     taps: [&PixelTap; K],
     c: usize,
 ) -> [V; P] {
-    let (inputs, reads): (usize, &[Read]) = match sums.picks {
-        Some(picks) if PICKED => (picks.inputs, &picks.reads),
+    let (inputs, reads): (usize, &[Read]) = match sums.gather {
+        Some(gather) if GATHERED => (gather.inputs, &gather.reads),
         _ => (1, &[]),
     };
     // SAFETY: by this function's contract, the loads are whole vectors within source and weights.
@@ -279,9 +281,9 @@ unsafe fn add<V: Vector, const P: usize, const K: usize, const PICKED: bool>(
             let at = c * sums.each + input * V::LANES;
             let weights: [V; K] = std::array::from_fn(|k| V::load(sums.weights.as_ptr().add(taps[k].weights + at)));
             for q in 0..P + K - 1 {
-                let pixel = if PICKED {
+                let pixel = if GATHERED {
                     let read = reads.get_unchecked(c / V::LANES * inputs + input);
-                    V::load(source.add(q * sums.step + read.first)).pick(read.lanes.as_ptr())
+                    V::load(source.add(q * sums.step + read.first)).permute_lanes(read.lanes.as_ptr())
                 } else {
                     V::load(source.add(q * sums.step + c))
                 };

@@ -52,7 +52,7 @@ pub(crate) struct Kernels<T: 'static> {
     /// Whether windows with edges are as fast as those without. This needs masked loads.
     pub masks: bool,
     /// Whether there are instructions for lane gathers.
-    pub picks: bool,
+    pub permutes_lanes: bool,
     /// By ascending `mr`, then `nv`. For each `mr`, every `nv` up to its largest is present.
     pub position_tiles: &'static [PositionTile<T>],
     /// For one, two and four phases, each by ascending `mr`, then `nv`. For each `mr`, every `nv`
@@ -360,7 +360,7 @@ impl<T: Compute> Kernels<T> {
     /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for
     /// `count` positions `p` and every channel `c`.
     ///
-    /// With [`Picks`](crate::kernel::Picks), the sum is also over the input channels of the group
+    /// With [`LaneGather`](crate::kernel::LaneGather), the sum is also over the input channels of the group
     /// of `c`. A tap then has one weight for each of them.
     ///
     /// # Panics
@@ -375,10 +375,10 @@ impl<T: Compute> Kernels<T> {
         assert!(sums.taps.fit(sums.source, read, sums.weights, weights));
         assert!(sums.bias.len() >= rounded_up(sums.channels, self.lanes));
         assert!(reach([(count - 1, to_step), (sums.channels, 1)]) <= to.len());
-        assert!(sums.picks.is_none_or(|picks| picks.fit(self.lanes, sums.channels)));
+        assert!(sums.gather.is_none_or(|gather| gather.fit(self.lanes, sums.channels)));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { self.sum_of_pixels[usize::from(sums.picks.is_some())](sums, to, to_step, count) }
+        unsafe { self.sum_of_pixels[usize::from(sums.gather.is_some())](sums, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
@@ -631,9 +631,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn pixel_sums<const PICKED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+            unsafe fn pixel_sums<const GATHERED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
                 // SAFETY: only called by `Kernels::sum_of_pixels`, which checks the contract.
-                unsafe { sum_of_pixels::<$vector, PICKED>(sums, to, to_step, count) }
+                unsafe { sum_of_pixels::<$vector, GATHERED>(sums, to, to_step, count) }
             }
 
             $(#[$feature])*
@@ -703,7 +703,7 @@ macro_rules! kernels {
             pub(crate) static KERNELS: Kernels<$lane> = Kernels {
                 lanes: LANES,
                 masks: <$vector>::MASKS,
-                picks: <$vector>::PICKS,
+                permutes_lanes: <$vector>::PERMUTES_LANES,
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
@@ -986,7 +986,7 @@ impl KernelSizes {
         KernelSizes {
             lanes: kernels.lanes,
             masks: kernels.masks,
-            picks: kernels.picks,
+            permutes_lanes: kernels.permutes_lanes,
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
             row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr(), t.nv())).collect()),
             channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions(), t.nv())).collect(),

@@ -25,7 +25,7 @@ pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
 mod tests {
     use super::super::winograd::{PointStrides, TileData};
     use crate::kernel::col2im_row::Col2imRun;
-    use crate::kernel::depthwise_pixels::{Picks, PixelSums, PixelTap, PixelTaps};
+    use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
     use crate::kernel::depthwise_window::{Edges, Results, Window};
@@ -171,7 +171,7 @@ mod tests {
             each: 0,
             bias: &from,
             channels: 4,
-            picks: None,
+            gather: None,
         };
         let mut sum = |sums: PixelSums<f32>, step: usize| kernels.sum_of_pixels(&sums, &mut to, step, 3);
         refused("pixel sums, read", || sum(PixelSums { step: HUGE, ..sums }, 4));
@@ -181,7 +181,7 @@ mod tests {
             sum(PixelSums { each: usize::MAX / lanes + 1, channels: lanes + 1, ..sums }, 64)
         });
         refused("pixel sums, written", || sum(sums, HUGE));
-        assert_eq!(Picks::new(lanes, HUGE, 2, 1), None);
+        assert_eq!(LaneGather::new(lanes, HUGE, 2, 1), None);
         let runs = [Col2imRun { from: usize::MAX, to: 0..1 }];
         refused("gather, run", || kernels.gather(&from, &[1], &runs, 0.0, &mut to));
         let runs = [Col2imRun { from: 1, to: 0..1 }];

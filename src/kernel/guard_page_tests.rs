@@ -4,7 +4,7 @@
 //! Results are compared with plain loops.
 
 use crate::kernel::col2im_row::Col2imRun;
-use crate::kernel::depthwise_pixels::{Picks, PixelSums, PixelTap, PixelTaps};
+use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
@@ -336,16 +336,16 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let narrow = [(1, 3), (2, 2), (lanes - 1, 1), (lanes - 1, 3), (2, lanes)];
     let narrow = narrow.iter().flat_map(|(i, o)| [1, lanes + 1].map(|groups| (groups, *i, *o)));
     for (groups, inputs, outputs) in one_to_one.into_iter().chain(narrow) {
-        let picked = (inputs, outputs) != (1, 1);
-        let picks = if picked { Picks::new(lanes, groups, inputs, outputs) } else { None };
-        if picked && picks.is_none() {
+        let gathered = (inputs, outputs) != (1, 1);
+        let gather = if gathered { LaneGather::new(lanes, groups, inputs, outputs) } else { None };
+        if gathered && gather.is_none() {
             continue;
         }
         let (channels, pixel) = (groups * outputs, groups * inputs);
         let width = channels.next_multiple_of(lanes);
-        let needed = picks.as_ref().map_or(width, Picks::reach);
-        assert!(needed <= pixel.max(lanes).max(if picked { 0 } else { width }), "reads stay in pixels");
-        let counts = if picked { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
+        let needed = gather.as_ref().map_or(width, LaneGather::reach);
+        assert!(needed <= pixel.max(lanes).max(if gathered { 0 } else { width }), "reads stay in pixels");
+        let counts = if gathered { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
         for (count, step, to_step) in
             counts.iter().flat_map(|n| [(*n, pixel, channels), (*n, needed + 1, channels + 2)])
         {
@@ -360,8 +360,8 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let mut list: Vec<PixelTap> = offsets.iter().enumerate().map(tap).collect();
                 let taps = PixelTaps::new(list.clone(), step);
                 let (source, weights) = (&source[..], &weights[..]);
-                let picks = picks.as_ref();
-                let sums = PixelSums { source, step, taps: &taps, weights, each, bias: &bias, channels, picks };
+                let gather = gather.as_ref();
+                let sums = PixelSums { source, step, taps: &taps, weights, each, bias: &bias, channels, gather };
                 let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
                 kernels.sum_of_pixels(&sums, &mut to, to_step, count);
                 list.sort_by_key(|tap| tap.offset);

@@ -23,7 +23,7 @@ pub(crate) use amx::{
     DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular,
 };
 pub(crate) use col2im_row::Col2imRun;
-pub(crate) use depthwise_pixels::{Picks, PixelSums, PixelTap, PixelTaps};
+pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::WeightedTap;
 pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};

@@ -8,7 +8,7 @@ pub(crate) struct KernelSizes {
     /// Whether masked loads are as fast as full ones.
     pub masks: bool,
     /// Whether there are instructions for lane gathers.
-    pub picks: bool,
+    pub permutes_lanes: bool,
     /// `(mr, nv)` of every position tile.
     pub position_tiles: Vec<(usize, usize)>,
     /// `(mr, nv)` of every row tile that interleaves one, two or four phases.

@@ -176,7 +176,7 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
                     continue;
                 }
                 let first = at * rows + j * present;
-                let run = run.pick(lanes.as_ptr());
+                let run = run.permute_lanes(lanes.as_ptr());
                 if first + V::LANES <= end {
                     run.store(to.as_mut_ptr().add(first));
                 } else {
@@ -357,9 +357,9 @@ mod tests {
             unsafe { self.0.unzip(other.0) }.map(Watched)
         }
 
-        unsafe fn pick(self, lanes: *const u32) -> Self {
+        unsafe fn permute_lanes(self, lanes: *const u32) -> Self {
             // SAFETY: this method's contract.
-            Watched(unsafe { self.0.pick(lanes) })
+            Watched(unsafe { self.0.permute_lanes(lanes) })
         }
     }
 

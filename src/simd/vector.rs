@@ -96,11 +96,11 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn zip(self, other: Self) -> [Self; 2];
     /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
     unsafe fn unzip(self, other: Self) -> [Self; 2];
-    /// Whether there are instructions for [`Vector::pick`].
-    const PICKS: bool = true;
+    /// Whether there are instructions for [`Vector::permute_lanes`].
+    const PERMUTES_LANES: bool = true;
     /// The lane gather `[a[lanes[0]] a[lanes[1]] …]`. There are `LANES` indices, each less than
     /// `LANES`.
-    unsafe fn pick(self, lanes: *const u32) -> Self;
+    unsafe fn permute_lanes(self, lanes: *const u32) -> Self;
 }
 
 /// Whether there is an instruction for [`prefetch`].
@@ -223,10 +223,10 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
         [Lanes(std::array::from_fn(|i| lane(2 * i))), Lanes(std::array::from_fn(|i| lane(2 * i + 1)))]
     }
 
-    const PICKS: bool = false;
+    const PERMUTES_LANES: bool = false;
 
     #[inline(always)]
-    unsafe fn pick(self, lanes: *const u32) -> Self {
+    unsafe fn permute_lanes(self, lanes: *const u32) -> Self {
         // SAFETY: the caller passes `N` readable indices.
         Lanes(std::array::from_fn(|i| self.0[unsafe { *lanes.add(i) } as usize]))
     }
@@ -236,7 +236,7 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $pick:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
@@ -338,11 +338,11 @@ macro_rules! register {
             }
 
             #[inline(always)]
-            unsafe fn pick(self, lanes: *const u32) -> Self {
+            unsafe fn permute_lanes(self, lanes: *const u32) -> Self {
                 let ($v, $lanes_of) = (self.0, lanes);
                 // SAFETY: by the trait's contract, the CPU has these instructions, and `LANES` indices
                 // are readable.
-                Self(unsafe { $pick })
+                Self(unsafe { $permute })
             }
         }
     };
