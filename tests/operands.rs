@@ -152,7 +152,7 @@ fn layouts_that_no_kernel_reads_are_refused() {
         FilterLayout::Columns { mr: usize::MAX, tail_mr: 4 },
         FilterLayout::Pixels { width: 0 },
         FilterLayout::Vectors { width: 0 },
-        FilterLayout::Parts { width: 1, tail_width: 16 },
+        FilterLayout::Limbs { width: 1, tail_width: 16 },
     ];
     for layout in layouts {
         let packed = guarded(|| PackedFilter::pack(&spec, &layout, &weights));

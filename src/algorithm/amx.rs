@@ -18,7 +18,7 @@ use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
-    ChannelTile, DEPTH, Dispatch, Kernels, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE,
+    ChannelTile, DEPTH, Dispatch, Kernels, LIMBS, LimbSource, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE,
     Source, Start, WEIGHTS_OF_SIDE, is_regular,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
@@ -89,7 +89,7 @@ impl Algorithm for Amx {
         let axes = query.axes()?;
         let in_limbs = match layout {
             None => None,
-            Some(FilterLayout::Parts { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
+            Some(FilterLayout::Limbs { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
                 Some(true)
             }
             Some(FilterLayout::Chunks { width: WIDTH, tail_width: remainder, chunk })
@@ -115,9 +115,9 @@ impl Algorithm for Amx {
         // from, and the weights of a phase.
         let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
-        let weights = joined.saturating_add(STEPS * PARTS * WIDTH * DEPTH * size_of::<u16>());
+        let weights = joined.saturating_add(STEPS * LIMBS * WIDTH * DEPTH * size_of::<u16>());
         let of_limbs =
-            input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(PARTS * size_of::<u16>());
+            input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(LIMBS * size_of::<u16>());
         let limbs = of_limbs.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
         let staging = 2 * TRANSPOSED_POSITIONS * DEPTH * element;
         let shared = self.blocked.working_bytes(problem, self.acc_block, element);
@@ -126,7 +126,7 @@ impl Algorithm for Amx {
 
     fn filter_layout(&self) -> FilterLayout {
         match self.in_limbs {
-            true => FilterLayout::Parts { width: WIDTH, tail_width: self.blocked.tail_width },
+            true => FilterLayout::Limbs { width: WIDTH, tail_width: self.blocked.tail_width },
             false => FilterLayout::Chunks { width: WIDTH, tail_width: self.blocked.tail_width, chunk: self.chunk },
         }
     }
@@ -186,7 +186,7 @@ impl Amx {
         let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
         // The limbs of a block's input take at most half of L2.
-        let budget = machine.l2 / 2 / (PARTS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
+        let budget = machine.l2 / 2 / (LIMBS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
         let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
@@ -213,7 +213,7 @@ impl Amx {
         let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
         let in_limbs = in_limbs.unwrap_or(flat <= FEW_POSITIONS);
         let per_side = if in_limbs { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
-        let filter = steps.saturating_mul(sides).saturating_mul(PARTS * SIDE * DEPTH * size_of::<u16>());
+        let filter = steps.saturating_mul(sides).saturating_mul(LIMBS * SIDE * DEPTH * size_of::<u16>());
         let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
         let streamed = (per_side + again).times(&[steps, sides]);
         let block = multiplied + stored + copied + streamed;
@@ -304,7 +304,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             blocks: problem.group_in.div_ceil(DEPTH),
             panels,
             padded,
-            weights: match filter.parts() {
+            weights: match filter.limbs() {
                 Some(limbs) => Weights::Limbs(limbs),
                 None => Weights::Whole(filter.data()?),
             },
@@ -325,14 +325,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch = self.taps.input_tiles.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
-        let limb = if self.regular { self.fill_limbs(task, g, copy_plan, scratch)? } else { None };
-        let Scratch { tile, ragged, parts: limbs, weights, block, row, .. } = scratch;
-        if let Some(limb) = limb {
-            let data = limbs.of(PARTS * limb * self.blocks)?;
-            let weights = weights.of(STEPS * PARTS * WIDTH * DEPTH)?;
+        let limb_stride = if self.regular { self.fill_limbs(task, g, copy_plan, scratch)? } else { None };
+        let Scratch { tile, ragged, limbs, weights, block, row, .. } = scratch;
+        if let Some(limb_stride) = limb_stride {
+            let data = limbs.of(LIMBS * limb_stride * self.blocks)?;
+            let weights = weights.of(STEPS * LIMBS * WIDTH * DEPTH)?;
             let mut steps = vec![];
             return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
-                self.multiply(g, &of, (data, limb), (weights, &mut steps), sums);
+                self.multiply(g, &of, (data, limb_stride), (weights, &mut steps), sums);
                 Ok(())
             });
         }
@@ -366,8 +366,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (problem, kernels) = (self.problem, self.kernels);
         let GroupedInput { data: whole, channel: stride, spatial, .. } = &self.input;
         let first = self.input.first(task, g);
-        let limb = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
-        let limbs = scratch.parts.of(PARTS * limb * self.blocks)?;
+        let limb_stride = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
+        let limbs = scratch.limbs.of(LIMBS * limb_stride * self.blocks)?;
         let input = E::as_compute(whole);
         // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
@@ -378,7 +378,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let segments = self.taps.input_tiles.segments(copy_plan, at_once);
         let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * DEPTH)?;
         let wide = scratch.tile.of(TRANSPOSED_POSITIONS * DEPTH)?;
-        for to in limbs.chunks_mut(limb) {
+        for to in limbs.chunks_mut(limb_stride) {
             segments.outside.iter().for_each(|pixels| to[pixels.start * DEPTH..pixels.end * DEPTH].fill(0));
         }
         let pairs: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
@@ -388,7 +388,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut most = 0;
         let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
         for (pairs, (at, c)) in pairs.chunks(together).cartesian_product(blocks()) {
-            let to = &mut limbs[at * PARTS * limb..][..PARTS * limb];
+            let to = &mut limbs[at * LIMBS * limb_stride..][..LIMBS * limb_stride];
             let channels = DEPTH.min(problem.group_in - c);
             for ((base, pixels), (run, copied)) in pairs {
                 let at = first + base + c * stride + run.start * column;
@@ -418,11 +418,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for CopySegment { to: pixel, from: position, step: every, count } in &segments.all[copied.clone()] {
                     let to = &mut to[(pixels + pixel) * DEPTH..];
                     let pixels = (*count, channels);
-                    most = most.max(self.matrix.split(&from[position * step..], every * step, pixels, to, limb));
+                    most = most.max(self.matrix.split(&from[position * step..], every * step, pixels, to, limb_stride));
                 }
             }
         }
-        Ok(is_regular(most).then_some(limb))
+        Ok(is_regular(most).then_some(limb_stride))
     }
 
     /// The bias of a panel.
@@ -451,7 +451,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
             Weights::Limbs(limbs) => {
                 let joined = joined.of(len)?;
-                let of_channel = self.blocks * PARTS * DEPTH;
+                let of_channel = self.blocks * LIMBS * DEPTH;
                 let limbs = limbs[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
                 for (from, to) in limbs.zip(joined.chunks_mut(of_tap)) {
                     self.matrix.join(from, of.panel.width / SIDE, to);
@@ -466,13 +466,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         g: usize,
         of: &PhaseSums,
-        (data, limb): (&[u16], usize),
+        (data, limb_stride): (&[u16], usize),
         (split, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let sides = panel.width / SIDE;
-        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let of_step = LIMBS * sides * WEIGHTS_OF_SIDE;
         let mut start = Start::Bias(self.bias_of(g, panel));
         // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
         // same channels and taps for every range, so that results are bitwise equal.
@@ -488,7 +488,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 // in steps, and the first tap and block.
                 let (weights, (of_tap, of_block), from) = match self.weights {
                     Weights::Limbs(limbs) => {
-                        let weights = &limbs[self.before(g, of) * self.blocks * PARTS * DEPTH..];
+                        let weights = &limbs[self.before(g, of) * self.blocks * LIMBS * DEPTH..];
                         (weights, (self.blocks, 1), (0, 0))
                     }
                     Weights::Whole(weights) => {
@@ -510,12 +510,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     steps.clear();
                     for block in blocks.clone() {
                         steps.extend(taps.clone().map(|tap| MatrixStep {
-                            offset: phase.taps[tap] * DEPTH + block * PARTS * limb,
+                            offset: phase.taps[tap] * DEPTH + block * LIMBS * limb_stride,
                             weights: ((tap - from.0) * of_tap + (block - from.1) * of_block) * of_step,
                         }));
                     }
                     let base = run.positions.start * DEPTH;
-                    let source = PartSource { data, base, step: DEPTH, part: limb, steps };
+                    let source = LimbSource { data, base, step: DEPTH, limb_stride, steps };
                     let sums = &mut sums[run.at..];
                     self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
                 }

@@ -24,7 +24,7 @@ pub(crate) const SIDE: usize = 16;
 pub(crate) const DEPTH: usize = 32;
 
 /// Limbs of a number.
-pub(crate) const PARTS: usize = 3;
+pub(crate) const LIMBS: usize = 3;
 
 /// Elements of one limb of a step's weights for [`SIDE`] output channels:
 /// `[pair of input channels][output channel][channel of the pair]`.
@@ -35,21 +35,21 @@ pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
 /// Each limb is the remainder rounded to nearest, except that the last one is truncated. Their sum
 /// is the number, up to an error below `2^-133`.
 #[cfg(test)]
-fn parts_of(number: f32) -> [u16; PARTS] {
+fn limbs_of(number: f32) -> [u16; LIMBS] {
     let mut rest = number;
     std::array::from_fn(|i| {
         let bits = rest.to_bits();
         // ties away from zero
-        let part = ((bits + if i < PARTS - 1 { 0x8000 } else { 0 }) >> 16) as u16;
-        rest -= from_part(part);
-        part
+        let limb = ((bits + if i < LIMBS - 1 { 0x8000 } else { 0 }) >> 16) as u16;
+        rest -= from_limb(limb);
+        limb
     })
 }
 
 /// The value of a limb.
 #[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
-fn from_part(part: u16) -> f32 {
-    f32::from_bits((part as u32) << 16)
+fn from_limb(limb: u16) -> f32 {
+    f32::from_bits((limb as u32) << 16)
 }
 
 /// Whether products of numbers up to a magnitude have at most f32's rounding error of the largest.
@@ -75,7 +75,7 @@ pub(crate) struct MatrixStep {
 
 /// The operand that is read in place: limbs of pixels of [`DEPTH`] channels.
 #[derive(Clone, Copy)]
-pub(crate) struct PartSource<'a> {
+pub(crate) struct LimbSource<'a> {
     /// The limbs of many pixels: first the high limbs of all, then the middle ones, then the low
     /// ones.
     pub data: &'a [u16],
@@ -84,16 +84,22 @@ pub(crate) struct PartSource<'a> {
     /// Elements between positions.
     pub step: usize,
     /// Elements from a limb of a pixel to its next limb.
-    pub part: usize,
+    pub limb_stride: usize,
     /// The steps that are summed.
     pub steps: &'a [MatrixStep],
 }
 
-impl PartSource<'_> {
+impl LimbSource<'_> {
     /// One past the largest index that `positions` positions reach.
     fn reach(&self, positions: usize) -> usize {
         let furthest = self.steps.iter().map(|step| step.offset).max().unwrap_or(0);
-        reach([(self.base, 1), (furthest, 1), (positions.max(1) - 1, self.step), (PARTS - 1, self.part), (DEPTH, 1)])
+        reach([
+            (self.base, 1),
+            (furthest, 1),
+            (positions.max(1) - 1, self.step),
+            (LIMBS - 1, self.limb_stride),
+            (DEPTH, 1),
+        ])
     }
 }
 
@@ -101,13 +107,14 @@ impl PartSource<'_> {
 /// positions per run.
 pub(crate) const POSITIONS_AT_ONCE: usize = 2 * SIDE;
 
-type Split<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], part: usize) -> u32;
+type Split<T> =
+    unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], limb_stride: usize) -> u32;
 type Join<T> = fn(weights: &[u16], sides: usize, to: &mut [T]);
 type SplitWeights<T> = unsafe fn(from: &[T], sides: usize, to: &mut [u16]);
 type Multiply<T> = unsafe fn(
     weights: &[u16],
     sides: usize,
-    source: &PartSource,
+    source: &LimbSource,
     count: usize,
     start: Start<T>,
     out: &mut [T],
@@ -128,7 +135,7 @@ impl<T: Compute> MatrixKernels<T> {
     /// Splits `count` pixels of up to [`DEPTH`] channels, `from_step` apart, into limbs, and
     /// returns the bits of the largest magnitude.
     ///
-    /// Limbs are `part` elements apart and pixels are [`DEPTH`] elements apart. Missing channels
+    /// Limbs are `limb_stride` elements apart and pixels are [`DEPTH`] elements apart. Missing channels
     /// are zero.
     ///
     /// # Panics
@@ -139,14 +146,16 @@ impl<T: Compute> MatrixKernels<T> {
         from_step: usize,
         (count, channels): (usize, usize),
         to: &mut [u16],
-        part: usize,
+        limb_stride: usize,
     ) -> u32 {
         let Some(last) = count.checked_sub(1) else { return 0 };
         assert!((1..=DEPTH).contains(&channels) && reach([(last, from_step), (channels, 1)]) <= from.len());
-        assert!(product([count, DEPTH]) <= part && reach([(PARTS - 1, part), (count, DEPTH)]) <= to.len());
+        assert!(
+            product([count, DEPTH]) <= limb_stride && reach([(LIMBS - 1, limb_stride), (count, DEPTH)]) <= to.len()
+        );
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
-        unsafe { (self.split)(from, from_step, (count, channels), to, part) }
+        unsafe { (self.split)(from, from_step, (count, channels), to, limb_stride) }
     }
 
     /// Splits the weights of a step, `[input channel][output channel]` for up to [`DEPTH`] input
@@ -156,7 +165,7 @@ impl<T: Compute> MatrixKernels<T> {
     /// A slice is too short, or there are more channels.
     pub fn split_weights(&self, from: &[T], sides: usize, to: &mut [u16]) {
         assert!((1..=2).contains(&sides) && from.len().is_multiple_of(sides * SIDE));
-        assert!(from.len() <= DEPTH * sides * SIDE && PARTS * sides * WEIGHTS_OF_SIDE <= to.len());
+        assert!(from.len() <= DEPTH * sides * SIDE && LIMBS * sides * WEIGHTS_OF_SIDE <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
         // the rest of the contract.
         unsafe { (self.split_weights)(from, sides, to) }
@@ -182,7 +191,7 @@ impl<T: Compute> MatrixKernels<T> {
     pub fn multiply(
         &self,
         (weights, sides): (&[u16], usize),
-        source: &PartSource,
+        source: &LimbSource,
         count: usize,
         start: Start<T>,
         out: &mut [T],
@@ -190,7 +199,7 @@ impl<T: Compute> MatrixKernels<T> {
     ) {
         let Some(last) = count.checked_sub(1) else { return };
         assert!((1..=2).contains(&sides));
-        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let of_step = LIMBS * sides * WEIGHTS_OF_SIDE;
         assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (of_step, 1)]) <= weights.len()));
         assert!(source.reach(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
         assert!(reach([(last, out_stride), (sides, SIDE)]) <= out.len());
@@ -217,13 +226,13 @@ pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn join(weights: &[u16], sides: usize, to: &mut [f32]) {
-    let (width, part) = (sides * SIDE, sides * WEIGHTS_OF_SIDE);
-    for (block, to) in weights.chunks(PARTS * part).zip(to.chunks_mut(DEPTH * width)) {
+    let (width, limb_len) = (sides * SIDE, sides * WEIGHTS_OF_SIDE);
+    for (block, to) in weights.chunks(LIMBS * limb_len).zip(to.chunks_mut(DEPTH * width)) {
         for (c, row) in to.chunks_mut(width).enumerate() {
             for (m, to) in row.iter_mut().enumerate() {
                 let at = m / SIDE * WEIGHTS_OF_SIDE + (c / 2 * SIDE + m % SIDE) * 2 + c % 2;
                 // Small limbs first, so that the sum is exact.
-                *to = (0..PARTS).rev().map(|p| from_part(block[p * part + at])).sum::<f32>();
+                *to = (0..LIMBS).rev().map(|p| from_limb(block[p * limb_len + at])).sum::<f32>();
             }
         }
     }
@@ -320,7 +329,7 @@ mod instructions {
         from_step: usize,
         (count, channels): (usize, usize),
         to: &mut [u16],
-        part: usize,
+        limb_stride: usize,
     ) -> u32 {
         let some = |lanes: usize| if lanes >= SIDE { u16::MAX } else { (1u16 << lanes) - 1 };
         let masks = [some(channels), some(channels.saturating_sub(SIDE))];
@@ -347,7 +356,7 @@ mod instructions {
                 for [low, high] in halves_of(rest) {
                     // The upper half of every lane, first of one vector, then of the other.
                     _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
-                    to = to.wrapping_add(part);
+                    to = to.wrapping_add(limb_stride);
                 }
             }
         }
@@ -368,12 +377,12 @@ mod instructions {
         for pair in 0..DEPTH / 2 {
             for side in 0..sides {
                 let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
-                for (part, [low, high]) in halves_of(rest).into_iter().enumerate() {
+                for (limb, [low, high]) in halves_of(rest).into_iter().enumerate() {
                     // Clear the lower half, as it belongs to the pair's other channel. It is not zero
                     // in the last limb of numbers below 2^-110.
                     let high = _mm512_and_si512(high, upper);
                     let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
-                    let at = (part * sides + side) * WEIGHTS_OF_SIDE + pair * 2 * SIDE;
+                    let at = (limb * sides + side) * WEIGHTS_OF_SIDE + pair * 2 * SIDE;
                     // SAFETY: a pair of channels of one limb and side, which `to` holds.
                     unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), both) };
                 }
@@ -384,20 +393,20 @@ mod instructions {
     /// The limbs of two vectors of numbers, in the upper half of each lane.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn halves_of(numbers: [__m512; 2]) -> [[__m512i; 2]; PARTS] {
+    fn halves_of(numbers: [__m512; 2]) -> [[__m512i; 2]; LIMBS] {
         let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32 as i32));
         // No closures, as the compiler does not always inline them.
-        let mut parts = [[_mm512_setzero_si512(); 2]; PARTS];
+        let mut limbs = [[_mm512_setzero_si512(); 2]; LIMBS];
         for (i, number) in numbers.into_iter().enumerate() {
             let mut rest = number;
-            for part in parts.iter_mut().take(PARTS - 1) {
-                part[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
-                rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(part[i]));
+            for limb in limbs.iter_mut().take(LIMBS - 1) {
+                limb[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
+                rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(limb[i]));
             }
             // The remainder has no more bits than a limb, up to an error below 2^-133.
-            parts[PARTS - 1][i] = _mm512_castps_si512(rest);
+            limbs[LIMBS - 1][i] = _mm512_castps_si512(rest);
         }
-        parts
+        limbs
     }
 
     /// Four tiles of sums: `[position side][channel side][position][channel]`.
@@ -413,7 +422,7 @@ mod instructions {
     pub unsafe fn multiply(
         weights: &[u16],
         sides: usize,
-        source: &PartSource,
+        source: &LimbSource,
         count: usize,
         start: Start<f32>,
         out: &mut [f32],
@@ -434,7 +443,7 @@ mod instructions {
     #[target_feature(enable = "avx512f")]
     unsafe fn multiply_sides<const SIDES: usize>(
         weights: &[u16],
-        source: &PartSource,
+        source: &LimbSource,
         count: usize,
         start: Start<f32>,
         out: &mut [f32],
@@ -523,17 +532,17 @@ mod instructions {
     }
 
     macro_rules! load_weights {
-        (2, $part:tt) => {
+        (2, $limb:tt) => {
             concat!(
                 "tileloadd tmm6, [{w} + {line} + 2048*",
-                $part,
+                $limb,
                 "]\n tileloadd tmm7, [{w} + {line} + 2048*",
-                $part,
+                $limb,
                 " + 1024]\n"
             )
         };
-        (1, $part:tt) => {
-            concat!("tileloadd tmm6, [{w} + {line} + 1024*", $part, "]\n")
+        (1, $limb:tt) => {
+            concat!("tileloadd tmm6, [{w} + {line} + 1024*", $limb, "]\n")
         };
     }
 
@@ -559,7 +568,7 @@ mod instructions {
         ($(#[$doc:meta])* $name:ident, $sides:tt) => {
             $(#[$doc])*
             #[inline(always)]
-            unsafe fn $name(from: *const u16, rows: usize, source: &PartSource, weights: &[u16], sums: &mut Sums) {
+            unsafe fn $name(from: *const u16, rows: usize, source: &LimbSource, weights: &[u16], sums: &mut Sums) {
                 if source.steps.is_empty() {
                     sums.0.write([0.0; 4 * SIDE * SIDE]);
                     return;
@@ -577,12 +586,12 @@ mod instructions {
                         "lea {w}, [{weights} + 2*{w}]",
                         "lea {x}, [{from} + 2*{x}]",
                         "lea {y}, [{x} + {side}]",
-                        "lea {x}, [{x} + 2*{part}]", "lea {y}, [{y} + 2*{part}]",
+                        "lea {x}, [{x} + 2*{limb_bytes}]", "lea {y}, [{y} + 2*{limb_bytes}]",
                         load_positions!(), load_weights!($sides, 0), products!($sides, even),
-                        "sub {x}, {part}", "sub {y}, {part}",
+                        "sub {x}, {limb_bytes}", "sub {y}, {limb_bytes}",
                         load_positions!(), products!($sides, odd),
                         load_weights!($sides, 1), products!($sides, even),
-                        "sub {x}, {part}", "sub {y}, {part}",
+                        "sub {x}, {limb_bytes}", "sub {y}, {limb_bytes}",
                         load_positions!(), products!($sides, odd),
                         load_weights!($sides, 2), products!($sides, even),
                         "add {at}, 16",
@@ -610,7 +619,7 @@ mod instructions {
                         from = in(reg) from,
                         side = in(reg) source.step * (2 * rows),
                         row = in(reg) source.step * 2,
-                        part = in(reg) source.part * 2,
+                        limb_bytes = in(reg) source.limb_stride * 2,
                         line = in(reg) 64usize,
                         sums = in(reg) sums.0.as_mut_ptr(),
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -641,18 +650,18 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn parts_add_up_to_the_number() {
+    fn limbs_add_up_to_the_number() {
         let mut bits = 0x1234_5678u32;
         for _ in 0..100_000 {
             bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             // Magnitudes whose low limb is a normal bf16.
             let number = f32::from_bits(bits & 0x807f_ffff | (((bits >> 9) & 0x7f) + 64) << 23);
-            let parts = parts_of(number).map(from_part);
-            assert_eq!(parts[2] + parts[1] + parts[0], number);
-            assert!(parts[1].abs() <= parts[0].abs() / 256.0 && parts[2].abs() <= parts[1].abs() / 256.0);
+            let limbs = limbs_of(number).map(from_limb);
+            assert_eq!(limbs[2] + limbs[1] + limbs[0], number);
+            assert!(limbs[1].abs() <= limbs[0].abs() / 256.0 && limbs[2].abs() <= limbs[1].abs() / 256.0);
         }
-        assert_eq!(parts_of(0.0), [0; PARTS]);
-        assert_eq!(parts_of(-1.0).map(from_part), [-1.0, 0.0, 0.0]);
+        assert_eq!(limbs_of(0.0), [0; LIMBS]);
+        assert_eq!(limbs_of(-1.0).map(from_limb), [-1.0, 0.0, 0.0]);
     }
 
     #[test]
@@ -676,13 +685,13 @@ mod tests {
     /// Packs `[step][channel][output channel]` for the kernels.
     #[cfg(target_os = "linux")]
     fn packed(weights: &[f32], sides: usize) -> Vec<u16> {
-        let of_step = PARTS * sides * WEIGHTS_OF_SIDE;
+        let of_step = LIMBS * sides * WEIGHTS_OF_SIDE;
         let mut packed = vec![0; weights.len() / (DEPTH * sides * SIDE) * of_step];
         for (i, w) in weights.iter().enumerate() {
             let (m, c, step) = (i % (sides * SIDE), i / (sides * SIDE) % DEPTH, i / (sides * SIDE * DEPTH));
-            for (p, part) in parts_of(*w).into_iter().enumerate() {
+            for (p, limb) in limbs_of(*w).into_iter().enumerate() {
                 let side = step * of_step + (p * sides + m / SIDE) * WEIGHTS_OF_SIDE;
-                packed[side + (c / 2 * SIDE + m % SIDE) * 2 + c % 2] = part;
+                packed[side + (c / 2 * SIDE + m % SIDE) * 2 + c % 2] = limb;
             }
         }
         packed
@@ -730,14 +739,14 @@ mod tests {
                 let pixels = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
                 let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
                 let x = Guarded::new(side, &numbers(pixels * channels, i as u32 + 1));
-                let part = pixels * DEPTH;
-                let mut parts = Guarded::new(side, &vec![0xffffu16; PARTS * part]);
-                let most = kernels.split(&x, channels, (pixels, channels), &mut parts, part);
+                let limb_stride = pixels * DEPTH;
+                let mut limbs = Guarded::new(side, &vec![0xffffu16; LIMBS * limb_stride]);
+                let most = kernels.split(&x, channels, (pixels, channels), &mut limbs, limb_stride);
                 assert_eq!(f32::from_bits(most), x.iter().fold(0f32, |most, x| most.max(x.abs())));
                 for (pixel, from) in x.chunks(channels).enumerate() {
                     for c in 0..DEPTH {
-                        let expected = parts_of(from.get(c).copied().unwrap_or(0.0));
-                        let got: [u16; PARTS] = std::array::from_fn(|p| parts[p * part + pixel * DEPTH + c]);
+                        let expected = limbs_of(from.get(c).copied().unwrap_or(0.0));
+                        let got: [u16; LIMBS] = std::array::from_fn(|p| limbs[p * limb_stride + pixel * DEPTH + c]);
                         assert_eq!(got, expected, "pixel {pixel}, channel {c}");
                     }
                 }
@@ -745,7 +754,7 @@ mod tests {
                 let w = numbers(steps * DEPTH * width, 77);
                 let expected = packed(&w, sides);
                 let mut weights = Guarded::new(side, &vec![0xffffu16; expected.len()]);
-                for (s, to) in weights.chunks_mut(PARTS * sides * WEIGHTS_OF_SIDE).enumerate() {
+                for (s, to) in weights.chunks_mut(LIMBS * sides * WEIGHTS_OF_SIDE).enumerate() {
                     // The source's missing channels have no products.
                     let from = &w[s * DEPTH * width..(s * DEPTH + channels) * width];
                     kernels.split_weights(&Guarded::new(side, from), sides, to);
@@ -757,9 +766,9 @@ mod tests {
                     assert!(joined.iter().zip(&whole).all(|(joined, w)| (joined - w).abs() < 2f32.powi(-133)));
                 }
                 let bias = Guarded::new(side, &numbers(width, 5));
-                let step_of = |s: usize| MatrixStep { offset: s * DEPTH, weights: s * PARTS * sides * WEIGHTS_OF_SIDE };
+                let step_of = |s: usize| MatrixStep { offset: s * DEPTH, weights: s * LIMBS * sides * WEIGHTS_OF_SIDE };
                 let list: Vec<MatrixStep> = (0..steps).map(step_of).collect();
-                let source = PartSource { data: &parts, base: 0, step: DEPTH, part, steps: &list };
+                let source = LimbSource { data: &limbs, base: 0, step: DEPTH, limb_stride, steps: &list };
                 for (stride, add) in [(width, false), (width + 5, true)] {
                     let before = numbers((count - 1) * stride + width, 6);
                     let mut out = Guarded::new(side, &before);
@@ -790,7 +799,7 @@ mod tests {
                 }
             }
         }
-        assert!(errors[0] < errors[1], "errors of {errors:?}: parts are to be no worse than f32");
+        assert!(errors[0] < errors[1], "errors of {errors:?}: limbs are to be no worse than f32");
         let _ = writeln!(std::io::stderr(), "products of matrices: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
     }
 }

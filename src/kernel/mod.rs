@@ -20,7 +20,7 @@ mod transpose;
 mod winograd;
 
 pub(crate) use amx::{
-    DEPTH, MatrixKernels, MatrixStep, PARTS, POSITIONS_AT_ONCE, PartSource, SIDE, WEIGHTS_OF_SIDE, is_regular,
+    DEPTH, LIMBS, LimbSource, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
 };
 pub(crate) use col2im_row::Col2imRun;
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};

@@ -3,7 +3,7 @@
 use crate::element::{Element, dispatch_element};
 use crate::integers;
 use crate::kernel;
-use crate::kernel::{DEPTH, Dispatch, PARTS, SIDE, WEIGHTS_OF_SIDE};
+use crate::kernel::{DEPTH, Dispatch, LIMBS, SIDE, WEIGHTS_OF_SIDE};
 use crate::memory;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Direction};
@@ -72,7 +72,7 @@ pub enum FilterLayout {
     /// Its order is then
     /// `[group][panel of output channels][phase][tap of the phase][input channel]`
     /// `[channel of the panel]`.
-    Parts {
+    Limbs {
         /// Output channels per panel.
         width: usize,
         /// Output channels of the last panel.
@@ -100,7 +100,7 @@ impl FilterLayout {
             FilterLayout::Plain => return Ok(()),
             FilterLayout::Phases { mr, tail_mr } | FilterLayout::Columns { mr, tail_mr } => ([mr, tail_mr], 1, 1),
             FilterLayout::Chunks { width, tail_width, chunk } => ([width, tail_width], chunk, 1),
-            FilterLayout::Parts { width, tail_width } => ([width, tail_width], 1, SIDE),
+            FilterLayout::Limbs { width, tail_width } => ([width, tail_width], 1, SIDE),
             FilterLayout::Pixels { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
         };
         ensure!(
@@ -176,10 +176,10 @@ impl PackedFilter {
             FilterLayout::Chunks { width, tail_width, chunk } => {
                 Arc::new(phases(spec, *width, *tail_width, *chunk, plain)?)
             }
-            FilterLayout::Parts { width, tail_width } => {
+            FilterLayout::Limbs { width, tail_width } => {
                 let whole = phases(spec, *width, *tail_width, spec.group_in(), plain)?;
                 let regular = is_regular(&whole)?;
-                let data = if regular { in_parts(spec, *width, *tail_width, &whole)? } else { whole };
+                let data = if regular { in_limbs(spec, *width, *tail_width, &whole)? } else { whole };
                 return Ok((Arc::new(data), regular));
             }
         };
@@ -222,8 +222,8 @@ impl PackedFilter {
     }
 
     /// The limbs of a filter for tile registers, if it was split into limbs: see
-    /// [`FilterLayout::Parts`].
-    pub(crate) fn parts(&self) -> Option<&[u16]> {
+    /// [`FilterLayout::Limbs`].
+    pub(crate) fn limbs(&self) -> Option<&[u16]> {
         self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
     }
 
@@ -321,14 +321,14 @@ fn is_regular(filter: &Tensor) -> TractResult<bool> {
 
 /// The limbs of a regular filter. `whole` is the filter packed with all input channels in one
 /// chunk.
-fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) -> TractResult<Tensor> {
+fn in_limbs(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) -> TractResult<Tensor> {
     let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
     let mut values = ram.as_slice::<f32>()?;
     let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
-    let shape = [spec.group, taps, channels.div_ceil(DEPTH), PARTS, sides, WEIGHTS_OF_SIDE];
+    let shape = [spec.group, taps, channels.div_ceil(DEPTH), LIMBS, sides, WEIGHTS_OF_SIDE];
     let mut tensor = memory::zero_tensor::<u16>("packed filter", &shape)?;
     let mut ram = tensor.try_as_plain_ram_mut()?;
     let mut packed = ram.as_slice_mut::<u16>()?;
@@ -336,7 +336,7 @@ fn in_parts(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) 
         let (panel, rest) = values.split_at(taps * channels * width);
         values = rest;
         for step in panel.chunks(channels * width).flat_map(|tap| tap.chunks(DEPTH * width)) {
-            let (to, rest) = std::mem::take(&mut packed).split_at_mut(PARTS * width * DEPTH);
+            let (to, rest) = std::mem::take(&mut packed).split_at_mut(LIMBS * width * DEPTH);
             packed = rest;
             kernels.split_weights(step, width / SIDE, to);
         }

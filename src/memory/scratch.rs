@@ -18,7 +18,7 @@ pub(crate) struct Scratch<T> {
     /// A copy of a tile's input, padded for reads past its end.
     pub ragged: Aligned<T>,
     /// Limbs of a block of input, for tile registers.
-    pub parts: Aligned<u16>,
+    pub limbs: Aligned<u16>,
     /// Limbs of weights.
     pub weights: Aligned<u16>,
     /// A row that is finished before it is stored.
@@ -106,10 +106,10 @@ pub(crate) struct Aligned<T>(Vec<T>);
 impl<T: Working> Scratch<T> {
     /// In test mode, erases the data of earlier tasks.
     fn forget(&mut self) {
-        let Scratch { block, tile, ragged, parts, weights, row, transformed } = self;
+        let Scratch { block, tile, ragged, limbs, weights, row, transformed } = self;
         let [input, filter, products] = transformed;
         [block, tile, ragged, row, input, filter, products].into_iter().for_each(|memory| fill::forget(&mut memory.0));
-        [parts, weights].into_iter().for_each(|memory| fill::forget(&mut memory.0));
+        [limbs, weights].into_iter().for_each(|memory| fill::forget(&mut memory.0));
     }
 }
 
