@@ -82,10 +82,10 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
     let mut at = 0;
     while at < vectors {
         // Accumulator blocks of about the same number of vectors.
-        let strip = (vectors - at).div_ceil((vectors - at).div_ceil(8));
+        let count = (vectors - at).div_ceil((vectors - at).div_ceil(8));
         // SAFETY: this function's contract.
         unsafe {
-            match strip {
+            match count {
                 1 => sums::<V, 1>(taps, source, weights, bias, at, to),
                 2 => sums::<V, 2>(taps, source, weights, bias, at, to),
                 3 => sums::<V, 3>(taps, source, weights, bias, at, to),
@@ -96,7 +96,7 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
                 _ => sums::<V, 8>(taps, source, weights, bias, at, to),
             }
         }
-        at += strip;
+        at += count;
     }
 }
 

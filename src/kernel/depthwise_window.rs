@@ -53,13 +53,13 @@ impl Edges {
     fn lanes<V: Vector, const STEP: usize, const U: usize>(
         &self,
         columns: &[usize],
-        strip: Strip<U>,
+        block: VectorBlock<U>,
     ) -> [[[u16; 2]; U]; MOST_COLUMNS] {
         let mut lanes = [[[0; 2]; U]; MOST_COLUMNS];
         for (lanes, column) in lanes.iter_mut().zip(columns) {
             for (u, of_halves) in lanes.iter_mut().enumerate() {
                 for (half, lanes) in of_halves.iter_mut().enumerate() {
-                    let at = self.column + (column + STEP * strip.at::<V>(u) + half * V::LANES) as isize;
+                    let at = self.column + (column + STEP * block.at::<V>(u) + half * V::LANES) as isize;
                     let begin = (-at).clamp(0, V::LANES as isize);
                     let end = (self.width as isize - at).clamp(begin, V::LANES as isize);
                     *lanes = ((1u32 << end) - (1u32 << begin)) as u16;
@@ -103,15 +103,15 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     // SAFETY: this function's contract.
     unsafe {
         while at + U <= vectors {
-            strip::<V, K, U>(window, results, at, to);
+            rows_of_block::<V, K, U>(window, results, at, to);
             at += U;
         }
         while U > 2 && at + 2 <= vectors {
-            strip::<V, K, 2>(window, results, at, to);
+            rows_of_block::<V, K, 2>(window, results, at, to);
             at += 2;
         }
         while at < vectors {
-            strip::<V, K, 1>(window, results, at, to);
+            rows_of_block::<V, K, 1>(window, results, at, to);
             at += 1;
         }
     }
@@ -122,23 +122,23 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
 /// # Safety
 /// As [`window`]. Rows have `at + U` vectors.
 #[inline(always)]
-unsafe fn strip<V: Vector, const K: usize, const U: usize>(
+unsafe fn rows_of_block<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
     at: usize,
     to: &mut [V::Lane],
 ) {
-    let strip = Strip::<U>::new::<V>(results, at);
+    let block = VectorBlock::<U>::new::<V>(results, at);
     // SAFETY: this function's contract.
     unsafe {
         match (K, window.steps.1) {
-            (1, 1) => apart::<V, 1, U>(window, results, strip, to),
-            (1, _) => apart::<V, 2, U>(window, results, strip, to),
-            (_, 1) => either::<V, 1, K, K, U>(window, results, strip, to),
+            (1, 1) => single_tap_row::<V, 1, U>(window, results, block, to),
+            (1, _) => single_tap_row::<V, 2, U>(window, results, block, to),
+            (_, 1) => with_or_without_edges::<V, 1, K, K, U>(window, results, block, to),
             // With step two, half as many rows of results are in progress.
-            (3, _) => either::<V, 2, 3, 2, U>(window, results, strip, to),
-            (5, _) => either::<V, 2, 5, 3, U>(window, results, strip, to),
-            _ => either::<V, 2, 7, 4, U>(window, results, strip, to),
+            (3, _) => with_or_without_edges::<V, 2, 3, 2, U>(window, results, block, to),
+            (5, _) => with_or_without_edges::<V, 2, 5, 3, U>(window, results, block, to),
+            _ => with_or_without_edges::<V, 2, 7, 4, U>(window, results, block, to),
         }
     }
 }
@@ -146,19 +146,19 @@ unsafe fn strip<V: Vector, const K: usize, const U: usize>(
 /// Computes all rows of an accumulator block, with edges or without.
 ///
 /// # Safety
-/// As [`moving`].
+/// As [`rolling_rows`].
 #[inline(always)]
-unsafe fn either<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize>(
+unsafe fn with_or_without_edges<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
-    strip: Strip<U>,
+    block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
     // SAFETY: this function's contract.
     unsafe {
         match window.edges {
-            None => moving::<V, STEP, K, J, U, false>(window, results, strip, to),
-            Some(_) => moving::<V, STEP, K, J, U, true>(window, results, strip, to),
+            None => rolling_rows::<V, STEP, K, J, U, false>(window, results, block, to),
+            Some(_) => rolling_rows::<V, STEP, K, J, U, true>(window, results, block, to),
         }
     }
 }
@@ -166,12 +166,12 @@ unsafe fn either<V: Vector, const STEP: usize, const K: usize, const J: usize, c
 /// Computes all rows of an accumulator block for a single row of taps.
 ///
 /// # Safety
-/// As [`strip`]. `EVERY` is the window's.
+/// As [`rows_of_block`]. `EVERY` is the window's.
 #[inline(always)]
-unsafe fn apart<V: Vector, const EVERY: usize, const U: usize>(
+unsafe fn single_tap_row<V: Vector, const EVERY: usize, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
-    strip: Strip<U>,
+    block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
     // SAFETY: this function's contract.
@@ -180,15 +180,15 @@ unsafe fn apart<V: Vector, const EVERY: usize, const U: usize>(
         // together.
         let mut row = 0;
         while U < 4 && row + 4 <= results.rows {
-            side_by_side::<V, EVERY, 4, U>(window, results, row, strip, to);
+            side_by_side::<V, EVERY, 4, U>(window, results, row, block, to);
             row += 4;
         }
         while row + 2 <= results.rows {
-            side_by_side::<V, EVERY, 2, U>(window, results, row, strip, to);
+            side_by_side::<V, EVERY, 2, U>(window, results, row, block, to);
             row += 2;
         }
         if row < results.rows {
-            side_by_side::<V, EVERY, 1, U>(window, results, row, strip, to);
+            side_by_side::<V, EVERY, 1, U>(window, results, row, block, to);
         }
     }
 }
@@ -198,17 +198,17 @@ unsafe fn apart<V: Vector, const EVERY: usize, const U: usize>(
 /// The last vector of a row ends where the row does. If the row is not whole vectors, it overlaps
 /// the one before.
 #[derive(Clone, Copy)]
-struct Strip<const U: usize> {
+struct VectorBlock<const U: usize> {
     first: usize,
     /// Offset of the last vector, relative to the first.
     last: usize,
 }
 
-impl<const U: usize> Strip<U> {
+impl<const U: usize> VectorBlock<U> {
     fn new<V: Vector>(results: &Results, at: usize) -> Self {
         let end = results.width.saturating_sub(V::LANES);
         let first = (at * V::LANES).min(end);
-        Strip { first, last: ((at + U - 1) * V::LANES).min(end) - first }
+        VectorBlock { first, last: ((at + U - 1) * V::LANES).min(end) - first }
     }
 
     /// The offset of vector `u`.
@@ -244,19 +244,26 @@ impl<const U: usize> Strip<U> {
 /// time.
 ///
 /// # Safety
-/// As [`strip`]. Both steps are `STEP`. `J` is `K / STEP` rounded up. `EDGES` is whether the window
+/// As [`rows_of_block`]. Both steps are `STEP`. `J` is `K / STEP` rounded up. `EDGES` is whether the window
 /// has edges.
 #[inline(always)]
-unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, const U: usize, const EDGES: bool>(
+unsafe fn rolling_rows<
+    V: Vector,
+    const STEP: usize,
+    const K: usize,
+    const J: usize,
+    const U: usize,
+    const EDGES: bool,
+>(
     window: &Window<V::Lane>,
     results: &Results,
-    strip: Strip<U>,
+    block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
     let sources = (results.rows - 1) * STEP + K;
     let whole = Edges { first: 0, rows: (0, sources), column: 0, width: 0 };
     let edges = window.edges.unwrap_or(whole);
-    let lanes = if EDGES { edges.lanes::<V, STEP, U>(window.columns, strip) } else { [[[0; 2]; U]; MOST_COLUMNS] };
+    let lanes = if EDGES { edges.lanes::<V, STEP, U>(window.columns, block) } else { [[[0; 2]; U]; MOST_COLUMNS] };
     // SAFETY: by this function's contract, every load is within the rows of the source or, with
     // edges, within its existing part. `to` holds the rows.
     unsafe {
@@ -279,7 +286,7 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
                     // A loop, as the compiler does not inline a closure over `u` here.
                     let mut x = [[bias; 2]; U];
                     for u in 0..U {
-                        let from = source.wrapping_add(column + STEP * strip.at::<V>(u));
+                        let from = source.wrapping_add(column + STEP * block.at::<V>(u));
                         let lanes = if EDGES { lanes[c][u] } else { [0; 2] };
                         x[u][0] = load::<V, EDGES>(from, lanes[0]);
                         if STEP == 2 {
@@ -306,7 +313,7 @@ unsafe fn moving<V: Vector, const STEP: usize, const K: usize, const J: usize, c
                 }
             }
             if row + 1 >= J {
-                strip.store(sums[0], results, row + 1 - J, to);
+                block.store(sums[0], results, row + 1 - J, to);
             }
             for j in 1..J {
                 sums[j - 1] = sums[j];
@@ -329,16 +336,16 @@ unsafe fn load<V: Vector, const SOME: bool>(from: *const V::Lane, lanes: u16) ->
 /// Computes `R` rows of an accumulator block from `row` on, for a single row of taps.
 ///
 /// # Safety
-/// As [`apart`]. There are `row + R` rows.
+/// As [`single_tap_row`]. There are `row + R` rows.
 #[inline(always)]
 unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
     row: usize,
-    strip: Strip<U>,
+    block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
-    // SAFETY: as in `moving`.
+    // SAFETY: as in `rolling_rows`.
     unsafe {
         let mut sums = [[V::splat(window.bias); U]; R];
         let source = window.source.as_ptr().wrapping_add(row * window.pitch);
@@ -349,7 +356,7 @@ unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: u
             let weight = V::splat(*weight);
             for r in 0..R {
                 for u in 0..U {
-                    let from = source.wrapping_add(r * window.pitch + column + EVERY * strip.at::<V>(u));
+                    let from = source.wrapping_add(r * window.pitch + column + EVERY * block.at::<V>(u));
                     let x = V::load(from);
                     if EVERY == 1 {
                         sums[r][u] = sums[r][u].mul_add(weight, x);
@@ -364,7 +371,7 @@ unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: u
             }
         }
         for r in 0..R {
-            strip.store(sums[r], results, row + r, to);
+            block.store(sums[r], results, row + r, to);
         }
     }
 }

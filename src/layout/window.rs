@@ -16,9 +16,9 @@ pub(crate) struct WindowTaps {
     /// Whether the weights are contiguous.
     in_order: bool,
     /// The offset in the source from one row of taps to the next.
-    of_taps: usize,
+    tap_pitch: usize,
     /// The offset in the source from one row of results to the next.
-    of_results: usize,
+    result_pitch: usize,
     /// The number of interleaved windows.
     ///
     /// Window `i` computes the rows of results `i`, `i + interleaved`, and so on. These read the
@@ -83,7 +83,7 @@ impl WindowTaps {
             let far = |k: usize| k * *spread as usize * pitch;
             rows.iter().enumerate().all(|(k, of)| row(*of).zip(first()).all(|(tap, first)| tap.0 == first + far(k)))
         };
-        let (columns, weights, apart) = match spread(of_rows, steps).filter(moves) {
+        let (columns, weights, spread) = match spread(of_rows, steps).filter(moves) {
             Some(spread) if WINDOW_ROWS.contains(&rows.len()) => {
                 let weights = rows.iter().flat_map(|of| row(*of)).map(|tap| tap.1).collect();
                 (row(rows[0]).map(|tap| tap.0).collect(), weights, spread as usize)
@@ -95,10 +95,10 @@ impl WindowTaps {
             columns,
             weights,
             in_order,
-            of_taps: apart * pitch,
-            of_results: steps.0 * pitch,
-            interleaved: (apart / steps.0).max(1),
-            steps: ((steps.0 / apart).max(1), steps.1),
+            tap_pitch: spread * pitch,
+            result_pitch: steps.0 * pitch,
+            interleaved: (spread / steps.0).max(1),
+            steps: ((steps.0 / spread).max(1), steps.1),
             edges: vec![],
         }
     }
@@ -131,8 +131,8 @@ impl WindowTaps {
     /// The part of a plane that one of the interleaved windows, `first`, reads for its share of
     /// `results` rows.
     fn edges(&self, height: usize, width: usize, lowest: (i64, i64), first: usize, results: usize) -> Edges {
-        let spread = (self.of_taps / width) as i64;
-        let row = lowest.0 + (first * self.of_results / width) as i64;
+        let spread = (self.tap_pitch / width) as i64;
+        let row = lowest.0 + (first * self.result_pitch / width) as i64;
         let rows = (results - first).div_ceil(self.interleaved);
         let read = ((rows - 1) * self.steps.0 + self.weights.len() / self.columns.len()) as i64;
         let begin = crate::spec::ceil_div(-row, spread).clamp(0, read);
@@ -169,8 +169,8 @@ impl WindowTaps {
                 of => (results.rows - first).div_ceil(of),
             };
             let edges = self.edges.get(first).copied();
-            let source = if edges.is_some() { source } else { &source[first * self.of_results..] };
-            let Self { of_taps: pitch, steps, ref columns, .. } = *self;
+            let source = if edges.is_some() { source } else { &source[first * self.result_pitch..] };
+            let Self { tap_pitch: pitch, steps, ref columns, .. } = *self;
             let window = Window { source, pitch, steps, columns, weights, bias, edges };
             let of_window = Results { rows, width: results.width, step: self.interleaved * results.step };
             kernels.sum_of_window(&window, &of_window, &mut to[first * results.step..]);

@@ -38,7 +38,7 @@ struct AxisTiles {
 
 impl AxisTiles {
     /// One class per shift.
-    fn apart(axis: &AxisPhases) -> AxisTiles {
+    fn one_per_shift(axis: &AxisPhases) -> AxisTiles {
         let shifts = axis.shifts();
         AxisTiles {
             extra: 0,
@@ -122,16 +122,16 @@ impl InputTiles {
     /// Lays out the input tiles of a block.
     ///
     /// `axes` are all spatial axes, outermost first. The last two are rows and columns.
-    /// With `apart`, each column shift has its own input tile. Rows then have no extra pixels, and
+    /// With `copy_per_shift`, each column shift has its own input tile. Rows then have no extra pixels, and
     /// the pitch is the block's width.
     ///
     /// Sizes saturate, because a dilation can spread a few taps over more pixels than usize can
     /// count. [`InputTiles::working_bytes`] reports such sizes.
-    pub fn new(axes: &Axes, rows: usize, columns: usize, apart: bool) -> InputTiles {
+    pub fn new(axes: &Axes, rows: usize, columns: usize, copy_per_shift: bool) -> InputTiles {
         let (outer, y, x) = axes.parts();
-        let outer: Vec<AxisTiles> = outer.iter().map(AxisTiles::apart).collect();
+        let outer: Vec<AxisTiles> = outer.iter().map(AxisTiles::one_per_shift).collect();
         let y = AxisTiles::shared(y);
-        let x = if apart { AxisTiles::apart(x) } else { AxisTiles::shared(x) };
+        let x = if copy_per_shift { AxisTiles::one_per_shift(x) } else { AxisTiles::shared(x) };
         let pitch = columns + x.extra;
         let input_tile = (rows + y.extra).saturating_mul(pitch);
         let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
@@ -589,9 +589,9 @@ impl GridBlocks {
     ///
     /// A block has at least one row, and at least 256 columns or all of them, even if that exceeds
     /// `pixels`. Columns are only split if the grid has a single row.
-    pub fn within(axes: &Axes, apart: bool, pixels: usize) -> (usize, usize) {
+    pub fn within(axes: &Axes, copy_per_shift: bool, pixels: usize) -> (usize, usize) {
         let (_, y, x) = axes.parts();
-        let size = |rows, columns| InputTiles::new(axes, rows, columns, apart).channel_stride;
+        let size = |rows, columns| InputTiles::new(axes, rows, columns, copy_per_shift).channel_stride;
         if y.grid == 1 && y.output == 1 {
             let some = 64.min(x.grid);
             let per_column = size(1, some).div_ceil(some).max(1);
@@ -606,11 +606,11 @@ impl GridBlocks {
     /// would be.
     ///
     /// Blocks that are read directly from the input have rows of the grid's own width.
-    pub fn even(axes: &Axes, (rows, columns): (usize, usize), apart: bool, in_place: bool) -> GridBlocks {
+    pub fn even(axes: &Axes, (rows, columns): (usize, usize), copy_per_shift: bool, in_place: bool) -> GridBlocks {
         let (outer, y, x) = axes.parts();
         let rows = y.grid.div_ceil(y.grid.div_ceil(rows));
         let columns = x.grid.div_ceil(x.grid.div_ceil(columns));
-        let input_tiles = InputTiles::new(axes, rows, columns, apart);
+        let input_tiles = InputTiles::new(axes, rows, columns, copy_per_shift);
         let pitch = if in_place { x.grid } else { input_tiles.pitch };
         let outer: usize = outer.iter().map(|a| a.grid).product();
         GridBlocks {

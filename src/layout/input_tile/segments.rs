@@ -198,8 +198,8 @@ mod tests {
             let strides = [input[1] * input[2], input[2], 1];
             // Every pixel of the input is nonzero.
             let source: Vec<f32> = (1..=input.iter().product()).map(|at| at as f32).collect();
-            for (apart, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
-                let input_tiles = InputTiles::new(&Axes::of(&axes), rows, grid.1, apart);
+            for (copy_per_shift, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
+                let input_tiles = InputTiles::new(&Axes::of(&axes), rows, grid.1, copy_per_shift);
                 let block = grid.0 - rows..grid.0;
                 let copy_plan = input_tiles.copy_plan(&strides, &[at], block, 0..grid.1)?;
                 let mut want = vec![f32::NAN; input_tiles.channel_stride];
@@ -221,7 +221,10 @@ mod tests {
                         }
                     }
                     let same = got.iter().zip(&want).all(|(got, want)| got == want || got.is_nan() && want.is_nan());
-                    assert!(same, "{axes:?} apart={apart} rows={rows} at={at} most={most}: {got:?}, not {want:?}");
+                    assert!(
+                        same,
+                        "{axes:?} copy_per_shift={copy_per_shift} rows={rows} at={at} most={most}: {got:?}, not {want:?}"
+                    );
                     compared += 1;
                 }
             }
