@@ -23,7 +23,7 @@ use crate::kernel::{
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
-use crate::layout::panels::PanelPlace;
+use crate::layout::panels::Panel;
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
@@ -268,7 +268,7 @@ struct Prepared<'a, E: Element> {
     taps: &'a TapTable,
     /// Blocks of input channels.
     blocks: usize,
-    panels: Vec<PanelPlace>,
+    panels: Vec<Panel>,
     /// Output channels of a group, padded to panels.
     padded: usize,
     weights: Weights<'a, E::Compute>,
@@ -293,7 +293,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let kernels = E::Compute::kernels(isa);
         let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.blocked.tail_width)
             .enumerate()
-            .map(|(index, (first_channel, width))| PanelPlace { index, first_channel, width })
+            .map(|(index, (first_channel, width))| Panel { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
         Ok(Prepared {
@@ -426,7 +426,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// The bias of a panel.
-    fn bias_of(&self, g: usize, panel: PanelPlace) -> &[E::Compute] {
+    fn bias_of(&self, g: usize, panel: Panel) -> &[E::Compute] {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 

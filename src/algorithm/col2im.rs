@@ -354,14 +354,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                     )?;
                 }
                 if together > 1 {
-                    let (uniform, placed) = self.operands.epilogue.split();
+                    let (uniform, position_dependent) = self.operands.epilogue.split();
                     rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     task.output.write_whole_pixels(
                         self.kernels,
                         (0, output_row, 0),
                         &rows,
-                        placed,
+                        position_dependent,
                         &mut scratch.row,
                     )?;
                 }

@@ -748,9 +748,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 if problem.data_format == DataFormat::Nxc && transposes {
                     let offsets = (groups.start * problem.group_out + panel.first_channel, o, ry);
-                    let (uniform, placed) = self.epilogue.split();
+                    let (uniform, position_dependent) = self.epilogue.split();
                     uniform.apply(out);
-                    let epilogue = (placed, &mut *buffers.row);
+                    let epilogue = (position_dependent, &mut *buffers.row);
                     self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
                     continue;
                 }

@@ -63,13 +63,13 @@ impl<E: Element> ElementWise<'_, E> {
                     }
                 }
                 DataFormat::Nxc => {
-                    let (uniform, placed) = epilogue.split();
+                    let (uniform, position_dependent) = epilogue.split();
                     let pixels = (AT_ONCE / unit).max(1) * unit;
                     self.change(*first, pixels, part, |at, run| {
                         uniform.apply(run);
-                        if !placed.is_empty() {
+                        if !position_dependent.is_empty() {
                             for (i, pixel) in run.chunks_mut(unit).enumerate() {
-                                placed.apply_pixel(0, at + i * unit, pixel);
+                                position_dependent.apply_pixel(0, at + i * unit, pixel);
                             }
                         }
                     });

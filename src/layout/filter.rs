@@ -353,8 +353,8 @@ fn pixels<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResu
         memory::zero_tensor::<E::Compute>("packed filter", &[vectors, taps.len(), spec.group_in(), width])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let packed = view.as_slice_mut::<E::Compute>()?.chunks_mut(width);
-    let places = (0..vectors).cartesian_product(&taps).cartesian_product(0..spec.group_in());
-    for (((vector, tap), ci), to) in places.zip(packed) {
+    let indices = (0..vectors).cartesian_product(&taps).cartesian_product(0..spec.group_in());
+    for (((vector, tap), ci), to) in indices.zip(packed) {
         for (channel, to) in (vector * width..spec.out_channels).zip(to) {
             let (g, m) = (channel / spec.group_out(), channel % spec.group_out());
             *to = plain[g * strides.group + m * strides.output + ci * strides.input + tap].widen();

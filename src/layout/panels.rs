@@ -11,7 +11,7 @@ use tract_core::internal::*;
 
 /// A panel: the output channels of a group that the kernel's lanes hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PanelPlace {
+pub(crate) struct Panel {
     /// Its index in the group's list of panels.
     pub index: usize,
     /// Its first output channel within the group.
@@ -31,8 +31,8 @@ pub(crate) struct PanelShape {
     pub weights: usize,
 }
 
-struct Panel<T: 'static> {
-    place: PanelPlace,
+struct PackedPanel<T: 'static> {
+    panel: Panel,
     /// The index of its first weight within the group's weights.
     weights: usize,
     tiles: Vec<&'static ChannelTile<T>>,
@@ -41,7 +41,7 @@ struct Panel<T: 'static> {
 /// The panels of all groups.
 pub(crate) struct Panels<'a, E: Element> {
     /// The panels of one group; all groups have the same.
-    list: Vec<Panel<E::Compute>>,
+    list: Vec<PackedPanel<E::Compute>>,
     weights: &'a [E::Compute],
     /// Weights per group.
     group_weights: usize,
@@ -62,7 +62,7 @@ impl<'a, E: Element> Panels<'a, E> {
         bias: Option<&[E]>,
     ) -> TractResult<Self> {
         let mut padded = 0;
-        let list: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, shape.widths.0, shape.widths.1)
+        let list: Vec<PackedPanel<E::Compute>> = panel_heights(problem.group_out, shape.widths.0, shape.widths.1)
             .enumerate()
             .map(|(index, (first_channel, width))| {
                 let weights = padded * shape.weights;
@@ -70,7 +70,7 @@ impl<'a, E: Element> Panels<'a, E> {
                 let fits = |tile: &&ChannelTile<_>| tile.channels() == width && tile.positions() <= shape.positions;
                 let tiles: Vec<_> = kernels.channel_tiles.iter().rev().filter(fits).collect();
                 ensure!(tiles.last().is_some_and(|t| t.positions() == 1), "kernel: a tile of the plan is missing");
-                Ok(Panel { place: PanelPlace { index, first_channel, width }, weights, tiles })
+                Ok(PackedPanel { panel: Panel { index, first_channel, width }, weights, tiles })
             })
             .collect::<TractResult<_>>()?;
         let weights = filter.data::<E::Compute>()?;
@@ -79,25 +79,25 @@ impl<'a, E: Element> Panels<'a, E> {
     }
 
     /// The panels whose first output channel is in `channels`.
-    pub fn within(&self, channels: Range<usize>) -> impl Iterator<Item = PanelPlace> {
-        self.list.iter().map(|panel| panel.place).filter(move |place| channels.contains(&place.first_channel))
+    pub fn within(&self, channels: Range<usize>) -> impl Iterator<Item = Panel> {
+        self.list.iter().map(|packed| packed.panel).filter(move |panel| channels.contains(&panel.first_channel))
     }
 
     /// The weights of a panel of group `g`, skipping the first `before` weights of each output
     /// channel.
-    pub fn weights(&self, g: usize, panel: PanelPlace, before: usize) -> &[E::Compute] {
+    pub fn weights(&self, g: usize, panel: Panel, before: usize) -> &[E::Compute] {
         &self.weights[g * self.group_weights + self.list[panel.index].weights + before * panel.width..]
     }
 
     /// The bias of a panel of group `g`.
-    pub fn bias(&self, g: usize, panel: PanelPlace) -> &[E::Compute] {
+    pub fn bias(&self, g: usize, panel: Panel) -> &[E::Compute] {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
     /// The register tiles of a panel, from the one with the most positions down to one position.
     ///
     /// The smaller ones compute the remainder of a run of positions.
-    pub fn tiles(&self, panel: PanelPlace) -> &[&'static ChannelTile<E::Compute>] {
+    pub fn tiles(&self, panel: Panel) -> &[&'static ChannelTile<E::Compute>] {
         &self.list[panel.index].tiles
     }
 }

@@ -13,7 +13,7 @@ pub(crate) use pool::PoolUser;
 pub(crate) use scratch::{Aligned, Scratch};
 
 use crate::compute::Compute;
-use pool::{POOL, Place, Pooled, SMALLEST};
+use pool::{BlockSource, POOL, Pooled, SMALLEST};
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tract_core::internal::*;
@@ -87,16 +87,16 @@ pub(crate) unsafe fn output_tensor(what: &str, dt: DatumType, shape: &[usize]) -
     ensure!(dt.is_copy(), "{what}: datum_type={dt:?}, a number is needed");
     let layout = Layout::from_size_align(bytes, alignment_of(bytes));
     let layout = layout.ok().with_context(|| no_memory(what, shape, bytes))?;
-    let block = match POOL.place(layout) {
-        Place::Kept(block) => block,
-        Place::New => {
+    let block = match POOL.source(layout) {
+        BlockSource::Reused(block) => block,
+        BlockSource::New => {
             // SAFETY: this function's contract. Any bit pattern is a number.
             let mut block = allocated(what, shape, bytes, || Ok(unsafe { Blob::for_layout(layout) }))?;
             advise_huge_pages(&mut block);
             block
         }
         // SAFETY: this function's contract.
-        Place::Ordinary => return unsafe { uninitialized_tensor(what, dt, shape) },
+        BlockSource::Unpooled => return unsafe { uninitialized_tensor(what, dt, shape) },
     };
     let mut tensor = Tensor::from_storage(dt, shape, Pooled::new(block, &POOL));
     fill::fill(dt, tensor.try_as_plain_ram_mut()?.as_bytes_mut());

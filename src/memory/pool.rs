@@ -74,14 +74,14 @@ impl State {
     }
 }
 
-/// The place where an output is allocated.
-pub(super) enum Place {
+/// The source of an output's memory.
+pub(super) enum BlockSource {
     /// An idle block of an earlier output.
-    Kept(Blob),
+    Reused(Blob),
     /// A new block, which will be kept.
     New,
     /// Outside of the pool.
-    Ordinary,
+    Unpooled,
 }
 
 impl Pool {
@@ -94,23 +94,23 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Chooses the place of an output with the given layout. Of several idle blocks, the one
+    /// Chooses the source of an output with the given layout. Of several idle blocks, the one
     /// returned last is most likely in a cache.
-    pub fn place(&self, layout: Layout) -> Place {
+    pub fn source(&self, layout: Layout) -> BlockSource {
         if layout.size() < SMALLEST {
-            return Place::Ordinary;
+            return BlockSource::Unpooled;
         }
         let mut state = self.lock();
         if !state.keeps(layout.size()) {
-            return Place::Ordinary;
+            return BlockSource::Unpooled;
         }
         let at = state.idle.iter().rposition(|idle| *idle.block.layout() == layout);
         match at.and_then(|at| state.idle.remove(at)) {
             Some(idle) => {
                 state.bytes -= layout.size();
-                Place::Kept(idle.block)
+                BlockSource::Reused(idle.block)
             }
-            None => Place::New,
+            None => BlockSource::New,
         }
     }
 
@@ -349,9 +349,9 @@ mod tests {
     fn output(pool: &'static Pool, bytes: usize) -> TractResult<Tensor> {
         // SAFETY: zeros are written below.
         let fresh = |layout| unsafe { Blob::for_layout(layout) };
-        let block = match pool.place(layout(bytes)?) {
-            Place::Kept(block) => block,
-            Place::New | Place::Ordinary => fresh(layout(bytes)?),
+        let block = match pool.source(layout(bytes)?) {
+            BlockSource::Reused(block) => block,
+            BlockSource::New | BlockSource::Unpooled => fresh(layout(bytes)?),
         };
         let mut tensor = Tensor::from_storage(u8::datum_type(), &[bytes], Pooled::new(block, pool));
         tensor.as_bytes_mut().fill(0);

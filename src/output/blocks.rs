@@ -7,7 +7,7 @@
 use crate::element::Element;
 use crate::geometry::Axes;
 use crate::kernel::Kernels;
-use crate::layout::panels::PanelPlace;
+use crate::layout::panels::Panel;
 use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
 use crate::memory::{self, reserved};
@@ -54,9 +54,9 @@ impl AccumulatorShape {
     /// Splits a block of rows and columns into accumulator blocks.
     fn accumulators(&self, rows: usize, columns: usize, pitch: usize) -> Vec<AccumulatorBlock> {
         if let Some((of_rows, of_columns)) = self.window {
-            let places = crate::layout::blocks_of(rows, of_rows).into_iter();
-            let places = places.cartesian_product(crate::layout::blocks_of(columns, of_columns));
-            return places
+            let blocks = crate::layout::blocks_of(rows, of_rows).into_iter();
+            let blocks = blocks.cartesian_product(crate::layout::blocks_of(columns, of_columns));
+            return blocks
                 .map(|(rows, columns)| AccumulatorBlock {
                     flat: rows.start * pitch + columns.start..(rows.end - 1) * pitch + columns.end,
                     columns,
@@ -129,7 +129,7 @@ impl AccumulatorTable {
 
 /// The sums computed by one call: one phase of one panel over one accumulator block.
 pub(crate) struct PhaseSums<'r> {
-    pub panel: PanelPlace,
+    pub panel: Panel,
     /// The phase's index over all axes, outermost first.
     pub phase: usize,
     pub runs: &'r [Run],
@@ -182,7 +182,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
         &self,
         task: &mut Task<E>,
         (g, pitch): (usize, usize),
-        panels: impl Iterator<Item = PanelPlace>,
+        panels: impl Iterator<Item = Panel>,
         (tile, ragged): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
         mut sum: impl FnMut(PhaseSums, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
@@ -193,7 +193,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let phase_stride = self.shape.phase_stride(self.kernels.lanes);
         let mut starts = vec![];
         let mut listed = vec![];
-        let panels: TVec<PanelPlace> = panels.collect();
+        let panels: TVec<Panel> = panels.collect();
         let (outer, inner) = if self.shape.panels_first {
             (accumulators.len(), panels.len())
         } else {
@@ -228,12 +228,13 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         } else {
                             self.epilogue.0.apply(sums);
                         }
-                        let place = Place { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
+                        let destination =
+                            Destination { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
                         match self.problem.data_format {
-                            DataFormat::Nxc => self.store_pixels(task, place, panel, sums),
+                            DataFormat::Nxc => self.store_pixels(task, destination, panel, sums),
                             DataFormat::Ncx => {
                                 let staging = ragged.of(self.kernels.lanes * STAGED_ELEMENTS)?;
-                                self.store_rows(task, place, panel, sums, (staging, &mut starts))?
+                                self.store_rows(task, destination, panel, sums, (staging, &mut starts))?
                             }
                         }
                     }
@@ -286,23 +287,23 @@ impl<'a, E: Element> Accumulators<'a, E> {
 
     /// Stores channels-last results: a pixel's channels are contiguous both in the sums and in the
     /// output.
-    fn store_pixels(&self, task: &mut Task<E>, place: Place, panel: PanelPlace, sums: &mut [E::Compute]) {
+    fn store_pixels(&self, task: &mut Task<E>, destination: Destination, panel: Panel, sums: &mut [E::Compute]) {
         let (axes, width) = (self.axes, self.shape.width);
         let (y, x) = (axes.rows(), axes.columns());
-        let channel = place.g * self.problem.group_out + panel.first_channel;
+        let channel = destination.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(task.channels.end - panel.first_channel);
-        for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
-            let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
+        for run in flat_runs(destination.acc_block.flat, destination.pitch, destination.acc_block.columns) {
+            let row = (task.rows.start + run.row) * y.out_step + destination.phase_row;
             if row >= task.output.rows.end {
                 break;
             }
             let first = (task.columns.start + run.column) * x.out_step;
             let phase_stride = sums.len() / x.out_step;
             for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                let place = (place.outer, row, first + rx);
+                let position = (destination.outer, row, first + rx);
                 let pixels = (&mut sums[run.at * width..], width, run.len);
                 let channels = channel..channel + present;
-                task.output.write_pixels(self.kernels, place, x.out_step, channels, pixels, self.epilogue.1);
+                task.output.write_pixels(self.kernels, position, x.out_step, channels, pixels, self.epilogue.1);
             }
         }
     }
@@ -312,19 +313,19 @@ impl<'a, E: Element> Accumulators<'a, E> {
     fn store_rows(
         &self,
         task: &mut Task<E>,
-        place: Place,
-        panel: PanelPlace,
+        destination: Destination,
+        panel: Panel,
         sums: &[E::Compute],
         (staging, starts): (&mut [E::Compute], &mut Vec<usize>),
     ) -> TractResult<()> {
         let axes = self.axes;
         let (y, x) = (axes.rows(), axes.columns());
         starts.clear();
-        let elements = place.acc_block.flat.len() * x.out_step;
+        let elements = destination.acc_block.flat.len() * x.out_step;
         memory::reserve("offsets of sums", starts, elements + self.kernels.lanes)?;
         let mut runs = SmallVec::<[IndexedRun; 4]>::new();
-        for run in flat_runs(place.acc_block.flat, place.pitch, place.acc_block.columns) {
-            let row = (task.rows.start + run.row) * y.out_step + place.phase_row;
+        for run in flat_runs(destination.acc_block.flat, destination.pitch, destination.acc_block.columns) {
+            let row = (task.rows.start + run.row) * y.out_step + destination.phase_row;
             if row >= task.output.rows.end {
                 break;
             }
@@ -342,15 +343,15 @@ impl<'a, E: Element> Accumulators<'a, E> {
         }
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
-        let slot = task.channel(self.problem, place.g, panel.first_channel);
+        let slot = task.channel(self.problem, destination.g, panel.first_channel);
         starts.resize(starts.len() + lanes, 0);
         for m in (0..channels).step_by(lanes) {
             let slots = slot + m..slot + channels.min(m + lanes);
-            let epilogue = (self.epilogue.1, place.g * self.problem.group_out + panel.first_channel + m);
+            let epilogue = (self.epilogue.1, destination.g * self.problem.group_out + panel.first_channel + m);
             task.output.write_transposed(
                 self.kernels,
                 slots,
-                place.outer,
+                destination.outer,
                 &runs,
                 &sums[m..],
                 starts,
@@ -363,7 +364,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
 }
 
 /// The destination of an accumulator block's sums.
-struct Place {
+struct Destination {
     g: usize,
     /// Index of the outer phase.
     outer: usize,

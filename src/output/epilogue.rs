@@ -114,8 +114,8 @@ impl<'a, E: Element> Epilogue<'a, E> {
     /// Splits off the leading steps that are the same for every result.
     pub fn split(self) -> (UniformSteps<'a, E>, Epilogue<'a, E>) {
         let same = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
-        let (same, placed) = self.steps.split_at(same);
-        (UniformSteps(Epilogue { steps: same, ..self }), Epilogue { steps: placed, ..self })
+        let (same, position_dependent) = self.steps.split_at(same);
+        (UniformSteps(Epilogue { steps: same, ..self }), Epilogue { steps: position_dependent, ..self })
     }
 
     /// Whether there are no steps.

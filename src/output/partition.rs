@@ -565,7 +565,7 @@ pub(crate) struct IndexedRun {
 }
 
 /// Pixels of a row that are written together.
-struct Places {
+struct PixelRun {
     /// The output index of the first pixel's first channel.
     first: usize,
     /// Elements from one pixel to the next.
@@ -621,26 +621,26 @@ impl<E: Element> TaskOutput<'_, E> {
     pub fn write_pixels(
         &mut self,
         kernels: &Kernels<E::Compute>,
-        place: (usize, usize, usize),
+        position: (usize, usize, usize),
         step: usize,
         channels: Range<usize>,
         (from, width, count): (&mut [E::Compute], usize, usize),
         epilogue: Epilogue<E>,
     ) {
         let (size, streamed) = (channels.len(), self.streamed && epilogue.is_empty());
-        let Some(places) = self.places(place, step, channels.start, count) else { return };
+        let Some(run) = self.pixel_run(position, step, channels.start, count) else { return };
         let finish = |pixel: &mut [E::Compute], i: usize| {
-            epilogue.apply_pixel(channels.start, places.first + i * places.step, pixel);
+            epilogue.apply_pixel(channels.start, run.first + i * run.step, pixel);
         };
-        if let Some(to) = self.in_place(place, channels.start) {
-            kernels.copy_pixels(from, width, (places.count, size), to, places.step, streamed);
+        if let Some(to) = self.in_place(position, channels.start) {
+            kernels.copy_pixels(from, width, (run.count, size), to, run.step, streamed);
             if !epilogue.is_empty() {
-                (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
+                (0..run.count).for_each(|i| finish(&mut to[i * run.step..][..size], i));
             }
             return;
         }
-        let (outer, row, column) = place;
-        for (i, pixel) in from.chunks_mut(width).enumerate().take(places.count) {
+        let (outer, row, column) = position;
+        for (i, pixel) in from.chunks_mut(width).enumerate().take(run.count) {
             finish(&mut pixel[..size], i);
             let to = self.elements_from(channels.start, outer, row, column + i * step);
             E::narrow_slice(&pixel[..size], &mut to[..size]);
@@ -656,31 +656,31 @@ impl<E: Element> TaskOutput<'_, E> {
     pub fn write_rows(
         &mut self,
         kernels: &Kernels<E::Compute>,
-        place: (usize, usize, usize),
+        position: (usize, usize, usize),
         step: usize,
         first_channel: usize,
         (from, starts, count): (&[E::Compute], &[usize], usize),
         epilogue: Epilogue<E>,
         scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let Some(places) = self.places(place, step, first_channel, count) else { return Ok(()) };
-        let (outer, row, column) = place;
+        let Some(run) = self.pixel_run(position, step, first_channel, count) else { return Ok(()) };
+        let (outer, row, column) = position;
         for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
             let (channel, size) = (first_channel + m * kernels.lanes, starts.len());
             let finish = |pixel: &mut [E::Compute], i: usize| {
                 if !epilogue.is_empty() {
-                    epilogue.apply_pixel(channel, places.first + channel - first_channel + i * places.step, pixel);
+                    epilogue.apply_pixel(channel, run.first + channel - first_channel + i * run.step, pixel);
                 }
             };
-            if let Some(to) = self.in_place(place, channel) {
-                kernels.indexed_rows_to_pixels(from, starts, places.count, to, places.step);
+            if let Some(to) = self.in_place(position, channel) {
+                kernels.indexed_rows_to_pixels(from, starts, run.count, to, run.step);
                 if !epilogue.is_empty() {
-                    (0..places.count).for_each(|i| finish(&mut to[i * places.step..][..size], i));
+                    (0..run.count).for_each(|i| finish(&mut to[i * run.step..][..size], i));
                 }
                 continue;
             }
-            let scratch = scratch.of(places.count * size)?;
-            kernels.indexed_rows_to_pixels(from, starts, places.count, scratch, size);
+            let scratch = scratch.of(run.count * size)?;
+            kernels.indexed_rows_to_pixels(from, starts, run.count, scratch, size);
             for (i, pixel) in scratch.chunks_mut(size).enumerate() {
                 finish(pixel, i);
                 let to = self.elements_from(channel, outer, row, column + i * step);
@@ -734,16 +734,16 @@ impl<E: Element> TaskOutput<'_, E> {
     /// `column + step`, … of row `row`.
     ///
     /// `None` if all of them are outside the task's output.
-    fn places(
+    fn pixel_run(
         &self,
         (outer, row, column): (usize, usize, usize),
         step: usize,
         first_channel: usize,
         count: usize,
-    ) -> Option<Places> {
+    ) -> Option<PixelRun> {
         let left = self.columns.end.checked_sub(column).filter(|left| *left > 0)?;
         let first = self.index(first_channel, outer, row, column);
-        Some(Places { first, step: step * self.step, count: count.min(left.div_ceil(step)) })
+        Some(PixelRun { first, step: step * self.step, count: count.min(left.div_ceil(step)) })
     }
 
     /// The output from a channel of a pixel on (NXC), if compute elements may be written there
@@ -843,12 +843,12 @@ impl<E: Element> TaskOutput<'_, E> {
     ) {
         let (lanes, streamed) = (kernels.lanes, self.streamed && epilogue.is_empty());
         let slice = |lane: usize| (channels.start + lane) * self.outer_phases.len() + outer;
-        let place = |lane: usize| self.slices.at(slice(lane));
-        let places: SmallVec<[usize; 16]> =
-            if epilogue.is_empty() { SmallVec::new() } else { (0..channels.len()).map(place).collect() };
+        let offset = |lane: usize| self.slices.at(slice(lane));
+        let offsets: SmallVec<[usize; 16]> =
+            if epilogue.is_empty() { SmallVec::new() } else { (0..channels.len()).map(offset).collect() };
         let finish = |lane: usize, index: usize, results: &mut [E::Compute]| {
-            if let Some(place) = places.get(lane) {
-                epilogue.of(channel + lane).apply(place + index, 1, results);
+            if let Some(offset) = offsets.get(lane) {
+                epilogue.of(channel + lane).apply(offset + index, 1, results);
             }
         };
         let whole = |run: &IndexedRun| run.elements.len() >= lanes;
@@ -868,7 +868,7 @@ impl<E: Element> TaskOutput<'_, E> {
                     elements.start,
                     streamed,
                 );
-                for (lane, plane) in in_place.iter_mut().enumerate().take(places.len()) {
+                for (lane, plane) in in_place.iter_mut().enumerate().take(offsets.len()) {
                     finish(lane, elements.start, &mut plane[elements.clone()]);
                 }
             }
