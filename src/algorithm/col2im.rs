@@ -329,7 +329,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
                     let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
                     for (row, accumulated) in of_channel.zip(&self.accumulated) {
-                        self.kernels.gather(
+                        self.kernels.accumulate_row(
                             &ring.data[channel * height * width * ring.pitch..],
                             &taps,
                             accumulated,

@@ -21,7 +21,7 @@ pub(crate) struct Col2imRun {
 /// The CPU has `V`'s instruction set. For each base, `from` holds the elements of each run. Ranges
 /// end within `to`.
 #[inline(always)]
-pub(crate) unsafe fn gather<V: Vector>(
+pub(crate) unsafe fn accumulate_row<V: Vector>(
     from: &[V::Lane],
     bases: &[usize],
     runs: &[Col2imRun],

@@ -4,7 +4,7 @@ use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
-use crate::kernel::col2im_row::{Col2imRun, gather};
+use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
@@ -28,7 +28,7 @@ use crate::simd::isa::Isa;
 use crate::simd::vector::*;
 use tract_core::internal::DatumType;
 
-type Gather<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
+type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type CopyPixels<T> =
@@ -82,7 +82,7 @@ pub(crate) struct Kernels<T: 'static> {
     affine: unsafe fn(T, T, &mut [T]),
     leak: unsafe fn(T, &mut [T]),
     pool: Pool<T>,
-    gather: Gather<T>,
+    accumulate_row: AccumulateRow<T>,
     activate: unsafe fn(Activation, &mut [T]),
 }
 
@@ -414,7 +414,7 @@ impl<T: Compute> Kernels<T> {
     ///
     /// # Panics
     /// A run ends outside of a slice.
-    pub fn gather(&self, from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]) {
+    pub fn accumulate_row(&self, from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]) {
         let furthest = bases.iter().max().unwrap_or(&0);
         let fits = |run: &Col2imRun| {
             reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
@@ -422,7 +422,7 @@ impl<T: Compute> Kernels<T> {
         assert!(runs.iter().all(fits));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is
         // the rest of the contract.
-        unsafe { (self.gather)(from, bases, runs, bias, to) }
+        unsafe { (self.accumulate_row)(from, bases, runs, bias, to) }
     }
 
     /// Applies an element-wise function to a run.
@@ -657,9 +657,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn gathered(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
-                // SAFETY: only called by `Kernels::gather`, which checks the contract.
-                unsafe { gather::<$vector>(from, bases, runs, bias, to) }
+            unsafe fn accumulated_row(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: only called by `Kernels::accumulate_row`, which checks the contract.
+                unsafe { accumulate_row::<$vector>(from, bases, runs, bias, to) }
             }
 
             $(#[$feature])*
@@ -737,7 +737,7 @@ macro_rules! kernels {
                 affine,
                 leak,
                 pool: pooled,
-                gather: gathered,
+                accumulate_row: accumulated_row,
                 activate,
             };
         }

@@ -183,9 +183,9 @@ mod tests {
         refused("pixel sums, written", || sum(sums, HUGE));
         assert_eq!(LaneGather::new(lanes, HUGE, 2, 1), None);
         let runs = [Col2imRun { from: usize::MAX, to: 0..1 }];
-        refused("gather, run", || kernels.gather(&from, &[1], &runs, 0.0, &mut to));
+        refused("col2im row, run", || kernels.accumulate_row(&from, &[1], &runs, 0.0, &mut to));
         let runs = [Col2imRun { from: 1, to: 0..1 }];
-        refused("gather, base", || kernels.gather(&from, &[usize::MAX], &runs, 0.0, &mut to));
+        refused("col2im row, base", || kernels.accumulate_row(&from, &[usize::MAX], &runs, 0.0, &mut to));
     }
 
     fn transforms_refuse(kernels: &Kernels<f32>) {

@@ -482,7 +482,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let within = len / 3..len - len.div_ceil(3);
         let runs = [run(half, 0..half), run(0, len - half..len), run(half / 2, within)];
         let bases = [0, len % 2];
-        kernels.gather(&from, &bases, &runs, T::of(5), &mut to);
+        kernels.accumulate_row(&from, &bases, &runs, T::of(5), &mut to);
         for (i, to) in to.iter().enumerate() {
             let added = bases.iter().flat_map(|base| runs.iter().map(move |run| (base, run)));
             let added = added.filter(|(_, run)| run.to.contains(&i));
