@@ -171,15 +171,15 @@ fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
 /// If the inputs exceed a vector, a group batch is used: inputs and results are transposed, and a
 /// vector's lanes belong to several groups.
 #[test]
-fn narrow_groups_of_channels_last_data_are_bundled() -> TractResult<()> {
+fn narrow_groups_of_channels_last_data_are_batched() -> TractResult<()> {
     let narrow = spec([160, 16], 8, [3, 2, 1]);
     // With channels first, computing the products of a position at once costs about the same.
     for (data_format, forced) in [(DataFormat::Nxc, None), (DataFormat::Ncx, Some(Strategy::DirectPositions))] {
-        let bundled = forced.is_none();
+        let batched = forced.is_none();
         let spec = DeconvSpec { data_format, ..narrow.clone() };
         let plan = plan(&spec, [40, 40], &vectors().with_strategy(forced))?;
         assert_eq!(plan.strategy(), Strategy::DirectPositions, "{}", plan.explain());
-        assert_eq!(plan.to_string().ends_with(" groups"), bundled, "{plan}");
+        assert_eq!(plan.to_string().ends_with(" groups"), batched, "{plan}");
     }
     Ok(())
 }

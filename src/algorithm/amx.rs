@@ -11,7 +11,7 @@
 //! if the filter has such numbers.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
-use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::direct_positions::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
@@ -535,7 +535,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) {
         let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels() == panel.width;
-        let chunk = part_of_chain(all, 1);
+        let chunk = longest_chain(all, 1);
         let mut start = Start::Bias(self.bias_of(g, panel));
         let taps = if run.taps.is_empty() { 0..1 } else { run.taps.clone() };
         for tap in taps {

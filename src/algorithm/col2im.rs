@@ -4,7 +4,7 @@
 //! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
 //! size. The input is not shifted before the product, so it is read in place.
 
-use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::direct_positions::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
@@ -341,10 +341,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                         continue;
                     }
                     let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    let slot = task.channel(self.problem, g, channel);
+                    let task_channel = task.channel(self.problem, g, channel);
                     task.output.write(
                         self.kernels,
-                        slot,
+                        task_channel,
                         0,
                         output_row,
                         0,
@@ -421,7 +421,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
                 let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
-                let longest = part_of_chain(channels, 1);
+                let longest = longest_chain(channels, 1);
                 for from in (0..channels).step_by(longest) {
                     source.base = origin + at + from * source.channel_stride;
                     let part = Source { channels: longest.min(channels - from), ..source };

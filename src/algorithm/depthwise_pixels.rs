@@ -510,15 +510,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         uniform.apply(&mut results[..count * depth]);
         let first = task.output.plane_index(rows.start, task.output.columns.start);
         for vector in blocks(&channels, lanes) {
-            let slot = task.channel(self.problem, vector.start, 0);
-            let slots = slot..slot + vector.len();
+            let task_channel = task.channel(self.problem, vector.start, 0);
+            let task_channels = task_channel..task_channel + vector.len();
             for at in (0..count).step_by(PIXELS_AT_ONCE) {
                 let run = IndexedRun { elements: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
                     (&results[at * depth + vector.start - channels.start..], (position_dependent, vector.start));
                 task.output.write_transposed(
                     self.kernels,
-                    slots.clone(),
+                    task_channels.clone(),
                     outer,
                     &[run],
                     results,

@@ -398,11 +398,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             let output_channel = g * problem.group_out + channel;
             let weights = &self.weights[output_channel * taps..];
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
-            let slot = task.channel(problem, g, channel);
+            let task_channel = task.channel(problem, g, channel);
             let epilogue = self.operands.epilogue.of(output_channel);
             for outer in 0..task.output.outer_phases.len() {
                 if self.plan.variant.has_one_phase() {
-                    let output_rows = (slot, outer, rows.clone());
+                    let output_rows = (task_channel, outer, rows.clone());
                     self.run_rows(task, source, &weights[..taps], bias, output_rows, epilogue, scratch_row)?;
                     continue;
                 }
@@ -414,8 +414,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 }
                 if self.plan.variant == Variant::Runs {
-                    let at = task.output.index(slot, outer, rows.start, 0);
-                    if let Some(to) = task.output.whole_rows(x.output, slot, outer, rows.clone()) {
+                    let at = task.output.index(task_channel, outer, rows.start, 0);
+                    if let Some(to) = task.output.whole_rows(x.output, task_channel, outer, rows.clone()) {
                         self.run_elements(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
                         continue;
                     }
@@ -423,7 +423,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let end = (rows.end * y.out_step).min(y.output);
                 for row in rows.start * y.out_step..end {
                     let source = &source[(row / y.out_step - rows.start) * self.input_tiles.pitch..];
-                    let output_row = (slot, outer, row);
+                    let output_row = (task_channel, outer, row);
                     self.run_row(task, source, &phases[row % y.out_step], bias, output_row, epilogue, scratch_row)?;
                 }
             }
@@ -439,16 +439,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &[E::Compute],
         weights: &[E::Compute],
         bias: E::Compute,
-        (slot, outer, rows): (usize, usize, Range<usize>),
+        (task_channel, outer, rows): (usize, usize, Range<usize>),
         epilogue: ChannelEpilogue<E>,
         buffer: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let windows = self.windows.iter().skip(task.output.outer_phases[outer] * y.out_step).take(y.out_step);
         let output_rows = y.outputs(&rows);
-        let at = task.output.index(slot, outer, output_rows.start, 0);
-        let to =
-            task.output.whole_rows(x.output, slot, outer, output_rows.clone()).context("task: not of whole rows")?;
+        let at = task.output.index(task_channel, outer, output_rows.start, 0);
+        let to = task
+            .output
+            .whole_rows(x.output, task_channel, outer, output_rows.clone())
+            .context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
             if let Some(planes) = &self.planes {
                 self.kernels.sum_of_plane(planes, source, weights, bias, to);
@@ -499,21 +501,21 @@ impl<'a, E: Element> Prepared<'a, E> {
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
         bias: E::Compute,
-        (slot, outer, output_row): (usize, usize, usize),
+        (task_channel, outer, output_row): (usize, usize, usize),
         epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         let x = self.plan.axes.columns();
         let whole = x.output == x.grid * x.out_step;
-        let at = task.output.index(slot, outer, output_row, 0);
-        if whole && let Some(to) = task.output.whole_rows(x.output, slot, outer, output_row..output_row + 1) {
+        let at = task.output.index(task_channel, outer, output_row, 0);
+        if whole && let Some(to) = task.output.whole_rows(x.output, task_channel, outer, output_row..output_row + 1) {
             return self.run_elements(source, phases, bias, (epilogue, at), to, row);
         }
         let row = row.of(x.grid * x.out_step)?;
         self.kernels.sum_of_taps(source, phases, bias, row);
         let row = &mut row[..x.output];
         epilogue.apply(at, 1, row);
-        task.output.write_row(slot, outer, output_row, row);
+        task.output.write_row(task_channel, outer, output_row, row);
         Ok(())
     }
 }

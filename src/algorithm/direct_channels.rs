@@ -6,7 +6,7 @@
 //! accumulator block after the other.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
-use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::direct_positions::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
@@ -104,7 +104,7 @@ impl Algorithm for DirectChannels {
         };
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
-        let part = part_of_chain(problem.group_in.saturating_mul(widest), widest);
+        let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
         // All taps of some channels. If the channels of a position are adjacent, as many channels
         // as possible instead, so that tiles read longer runs.
         let chunk = match forced {

@@ -36,7 +36,7 @@ pub(crate) const LONGEST_CHAIN: usize = 256;
 /// have long chains, which are faster and as exact there. Other runtimes sum tap by tap, so sums
 /// over several taps have shorter chains. Short sums are split into two halves. The shortest sums
 /// are not split, as halves would take longer.
-pub(crate) fn part_of_chain(depth: usize, taps: usize) -> usize {
+pub(crate) fn longest_chain(depth: usize, taps: usize) -> usize {
     match (depth, taps) {
         (..96, _) => 96,
         (..=256, _) => depth.div_ceil(2),
@@ -187,7 +187,7 @@ impl Algorithm for DirectPositions {
                 }
             };
             let chain = widest * problem.group_in;
-            let parts = chain.div_ceil(part_of_chain(chain, widest));
+            let parts = chain.div_ceil(longest_chain(chain, widest));
             let writes_rows = problem.data_format == DataFormat::Ncx && datum_type.is_float() && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
@@ -630,11 +630,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     TractResult::Ok(())
                 };
-                let slots = first_channel..first_channel + channels;
+                let task_channels = first_channel..first_channel + channels;
                 let runs = StridedRuns { elements: 0..outputs.len(), count, step, pitch };
                 let all = first_element..first_element + (count - 1) * step + outputs.len();
                 let mut in_place = SmallVec::new();
-                if task.output.channel_elements(slots, o, all, &mut in_place) {
+                if task.output.channel_elements(task_channels, o, all, &mut in_place) {
                     finish(&mut in_place, runs)?;
                     continue;
                 }
@@ -840,7 +840,7 @@ fn operand_of<'a, T: Compute>(
     channels: usize,
 ) -> PhaseOperand<'a, T> {
     let taps = &phase.taps[..];
-    let chain = channels_of_chain(channels, taps.len());
+    let chain = channels_per_chain(channels, taps.len());
     let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves())
         && chain >= channels
         && channels * taps.len() >= FEWEST_IN_HALVES;
@@ -848,8 +848,8 @@ fn operand_of<'a, T: Compute>(
 }
 
 /// Input channels per chain of a sum over this many channels and taps.
-fn channels_of_chain(channels: usize, taps: usize) -> usize {
-    (part_of_chain(channels * taps, taps) / taps.max(1)).max(1)
+fn channels_per_chain(channels: usize, taps: usize) -> usize {
+    (longest_chain(channels * taps, taps) / taps.max(1)).max(1)
 }
 
 /// Computes one phase of a tile, in chains of bounded length.
@@ -862,7 +862,7 @@ fn run_chains<T: Compute>(
     out: &mut [T],
     stride: usize,
 ) {
-    let per_chain = channels_of_chain(source.channels, taps.len());
+    let per_chain = channels_per_chain(source.channels, taps.len());
     let mut start = Start::Bias(bias);
     for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
         let part = Source {

@@ -5,7 +5,7 @@
 //! the order of the input positions, independently of the output partition.
 
 use crate::algorithm::direct_channels::MOST_POSITIONS;
-use crate::algorithm::direct_positions::part_of_chain;
+use crate::algorithm::direct_positions::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
@@ -187,10 +187,10 @@ impl<E: Element> Prepared<'_, E> {
                     self.kernels.add(products, &mut row[(at + begin) as usize..][..products.len()]);
                 }
             }
-            let slot = task.channel(problem, g, co);
-            let first = task.output.index(slot, 0, 0, outputs.start);
+            let task_channel = task.channel(problem, g, co);
+            let first = task.output.index(task_channel, 0, 0, outputs.start);
             self.operands.epilogue.of(channel).apply(first, task.output.stride(), row);
-            task.output.write_row(slot, 0, 0, row);
+            task.output.write_row(task_channel, 0, 0, row);
         }
         Ok(())
     }
@@ -250,7 +250,7 @@ impl<E: Element> Prepared<'_, E> {
         for panel in 0..panels {
             let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
             let mut start = Start::Bias(&self.zeros);
-            let longest = part_of_chain(channels, 1);
+            let longest = longest_chain(channels, 1);
             for from in (0..channels).step_by(longest) {
                 let part = longest.min(channels - from);
                 let mut at = 0;

@@ -363,10 +363,10 @@ mod tests {
         }
     }
 
-    /// The part of `room` that begins `ahead` elements before a multiple of a vector's size.
-    fn from_alignment(room: &mut [f32], ahead: usize) -> &mut [f32] {
-        let skip = before_aligned::<Watched>(room) + (LANES - ahead) % LANES;
-        &mut room[skip..]
+    /// The part of `buffer` that begins `ahead` elements before a multiple of a vector's size.
+    fn from_alignment(buffer: &mut [f32], ahead: usize) -> &mut [f32] {
+        let skip = before_aligned::<Watched>(buffer) + (LANES - ahead) % LANES;
+        &mut buffer[skip..]
     }
 
     fn is_fenced() -> bool {
@@ -379,9 +379,9 @@ mod tests {
         for (count, ahead) in (LANES..4 * LANES + 2).flat_map(|count| (0..LANES).map(move |ahead| (count, ahead))) {
             let from: Vec<f32> = (0..count * LANES).map(|i| i as f32).collect();
             let starts: Vec<usize> = (0..count).map(|i| i * LANES).collect();
-            let mut rooms = vec![vec![-1.0; count + 2 * LANES]; LANES];
+            let mut buffers = vec![vec![-1.0; count + 2 * LANES]; LANES];
             let mut rows: Vec<&mut [f32]> =
-                rooms.iter_mut().map(|room| &mut from_alignment(room, ahead)[..count]).collect();
+                buffers.iter_mut().map(|buffer| &mut from_alignment(buffer, ahead)[..count]).collect();
             // SAFETY: the portable vector needs no instruction set. `from` holds a vector from each
             // start on, and rows have one element per start.
             unsafe { pixels_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
@@ -402,8 +402,8 @@ mod tests {
         for (count, size, gap) in [(1, LANES, 0), (5, LANES, 0), (3, 2 * LANES, LANES), (4, 2 * LANES, 1), (4, 3, 1)] {
             let (from_step, to_step) = (size + 1, size + gap);
             let from: Vec<f32> = (0..count * from_step).map(|i| i as f32).collect();
-            let mut room = vec![-1.0; count * to_step + 2 * LANES];
-            let to = from_alignment(&mut room, 0);
+            let mut buffer = vec![-1.0; count * to_step + 2 * LANES];
+            let to = from_alignment(&mut buffer, 0);
             // SAFETY: the portable vector needs no instruction set. Both slices hold the pixels.
             unsafe { copy_pixels::<Watched>(&from, from_step, (count, size), to, to_step, true) };
             assert!(is_fenced());
@@ -417,8 +417,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "what is streamed is touched before the fence")]
     fn a_touch_before_the_fence_is_seen() {
-        let mut room = [0f32; 4 * LANES];
-        let to = from_alignment(&mut room, 0).as_mut_ptr();
+        let mut buffer = [0f32; 4 * LANES];
+        let to = from_alignment(&mut buffer, 0).as_mut_ptr();
         // SAFETY: two overlapping vectors, both within the array.
         unsafe {
             Watched::splat(1.0).stream(to);

@@ -343,14 +343,14 @@ impl<'a, E: Element> Accumulators<'a, E> {
         }
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
-        let slot = task.channel(self.problem, destination.g, panel.first_channel);
+        let task_channel = task.channel(self.problem, destination.g, panel.first_channel);
         starts.resize(starts.len() + lanes, 0);
         for m in (0..channels).step_by(lanes) {
-            let slots = slot + m..slot + channels.min(m + lanes);
+            let task_channels = task_channel + m..task_channel + channels.min(m + lanes);
             let epilogue = (self.epilogue.1, destination.g * self.problem.group_out + panel.first_channel + m);
             task.output.write_transposed(
                 self.kernels,
-                slots,
+                task_channels,
                 destination.outer,
                 &runs,
                 &sums[m..],

@@ -945,7 +945,7 @@ mod tests {
     }
 
     /// Partitions with a single block, with blocks of rows, and with parts of the channels.
-    fn cuts(problem: &Problem, axes: &Axes) -> Vec<Partition> {
+    fn partitions(problem: &Problem, axes: &Axes) -> Vec<Partition> {
         let (_, y, x) = axes.parts();
         let whole = Partition {
             rows: even_blocks(y.grid, 1),
@@ -954,13 +954,13 @@ mod tests {
             channels: even_blocks(problem.group_out, 1),
         };
         let (rows, columns) = (crate::layout::even_blocks(y.grid, y.grid), crate::layout::even_blocks(x.grid, 2));
-        let mut cuts = vec![Partition { rows, columns, ..whole.clone() }];
+        let mut partitions = vec![Partition { rows, columns, ..whole.clone() }];
         if problem.data_format == DataFormat::Ncx {
             let groups = (0..problem.group).map(|g| g..g + 1).collect();
-            cuts.push(Partition { groups, channels: vec![0..1, 1..4], ..whole.clone() });
+            partitions.push(Partition { groups, channels: vec![0..1, 1..4], ..whole.clone() });
         }
-        cuts.push(whole);
-        cuts
+        partitions.push(whole);
+        partitions
     }
 
     #[test]
@@ -971,13 +971,13 @@ mod tests {
                 problem.group = group;
                 let axes = Axes::new(&problem);
                 let len: usize = problem.output_shape().iter().product();
-                let mut cuts = cuts(&problem, &axes);
+                let mut partitions = partitions(&problem, &axes);
                 if group == 1 {
                     // parts of the channels of each pixel
-                    let parts = Partition { channels: vec![0..1, 1..4], ..cuts[0].clone() };
-                    cuts.push(parts);
+                    let parts = Partition { channels: vec![0..1, 1..4], ..partitions[0].clone() };
+                    partitions.push(parts);
                 }
-                for partition in cuts {
+                for partition in partitions {
                     let mut output = vec![0f32; len + 1];
                     assert!(!tasks(&problem, &axes, &partition, &mut output[..len])?.is_empty());
                     let short = tasks(&problem, &axes, &partition, &mut output[..len - 1]).err().map(|e| e.to_string());
@@ -992,11 +992,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_without_a_row_is_refused() {
+    fn a_partition_without_a_row_is_refused() {
         let problem = problem(DataFormat::Ncx, 2);
         let axes = Axes::new(&problem);
         let mut output = vec![0f32; problem.output_shape().iter().product()];
-        let mut partition = cuts(&problem, &axes).remove(0);
+        let mut partition = partitions(&problem, &axes).remove(0);
         partition.rows.pop();
         let error = tasks(&problem, &axes, &partition, &mut output).err().map(|e| e.to_string());
         assert!(error.is_some_and(|e| e.starts_with("output partition: elements=")));
