@@ -116,9 +116,9 @@ impl Algorithm for Amx {
         let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
         let weights = joined.saturating_add(STEPS * LIMBS * WIDTH * DEPTH * size_of::<u16>());
-        let of_limbs =
+        let bytes_per_channel =
             input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(LIMBS * size_of::<u16>());
-        let limbs = of_limbs.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
+        let limbs = bytes_per_channel.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
         let staging = 2 * TRANSPOSED_POSITIONS * DEPTH * element;
         let shared = self.blocked.working_bytes(problem, self.acc_block, element);
         [pixels, weights, limbs, staging, shared].into_iter().fold(0, usize::saturating_add)
@@ -194,13 +194,13 @@ impl Amx {
         let phases: usize = axes.iter().map(|a| a.out_step).product();
         let steps = taps.saturating_mul(blocks_of_channels);
         let passes = phases + steps / STEPS;
-        let of_run = |len: usize| {
+        let run_cost = |len: usize| {
             let tiles = len.div_ceil(POSITIONS_AT_ONCE);
             (cost::MATRIX_STEP * steps + cost::MATRIX_PASS * passes) * tiles
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
-        let rows = of_run(blocks.columns) * blocks.rows * y.share_inside();
-        let whole = of_run(flat);
+        let rows = run_cost(blocks.columns) * blocks.rows * y.share_inside();
+        let whole = run_cost(flat);
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = whole.min(rows) * outer_share * sides / 2;
         let stored = cost::store_of_channels(problem, DatumType::F32, machine).times(&[flat, sides, phases]);
@@ -445,15 +445,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         of: &PhaseSums,
         joined: &'w mut Aligned<E::Compute>,
     ) -> TractResult<&'w [E::Compute]> {
-        let of_tap = self.problem.group_in * of.panel.width;
-        let len = self.taps.phases[of.phase].taps.len() * of_tap;
+        let weights_per_tap = self.problem.group_in * of.panel.width;
+        let len = self.taps.phases[of.phase].taps.len() * weights_per_tap;
         match self.weights {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
             Weights::Limbs(limbs) => {
                 let joined = joined.of(len)?;
-                let of_channel = self.blocks * LIMBS * DEPTH;
-                let limbs = limbs[self.before(g, of) * of_channel..].chunks(of_channel * of.panel.width);
-                for (from, to) in limbs.zip(joined.chunks_mut(of_tap)) {
+                let limbs_per_channel = self.blocks * LIMBS * DEPTH;
+                let limbs = limbs[self.before(g, of) * limbs_per_channel..].chunks(limbs_per_channel * of.panel.width);
+                for (from, to) in limbs.zip(joined.chunks_mut(weights_per_tap)) {
                     self.matrix.join(from, of.panel.width / SIDE, to);
                 }
                 Ok(joined)
@@ -472,7 +472,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) {
         let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let sides = panel.width / SIDE;
-        let of_step = LIMBS * sides * WEIGHTS_OF_SIDE;
+        let limbs_per_step = LIMBS * sides * WEIGHTS_OF_SIDE;
         let mut start = Start::Bias(self.bias_of(g, panel));
         // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
         // same channels and taps for every range, so that results are bitwise equal.
@@ -486,7 +486,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
                 // The limbs of the weights, the distances from a tap and from a block to the next
                 // in steps, and the first tap and block.
-                let (weights, (of_tap, of_block), from) = match self.weights {
+                let (weights, (tap_stride, block_stride), from) = match self.weights {
                     Weights::Limbs(limbs) => {
                         let weights = &limbs[self.before(g, of) * self.blocks * LIMBS * DEPTH..];
                         (weights, (self.blocks, 1), (0, 0))
@@ -494,7 +494,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     Weights::Whole(weights) => {
                         let weights = &weights[self.before(g, of) * channels..];
                         let pairs = blocks.clone().cartesian_product(read.clone());
-                        for ((block, tap), to) in pairs.zip(split.chunks_mut(of_step)) {
+                        for ((block, tap), to) in pairs.zip(split.chunks_mut(limbs_per_step)) {
                             let c = block * DEPTH..channels.min((block + 1) * DEPTH);
                             let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
                             self.matrix.split_weights(&weights[begin..end], sides, to);
@@ -511,7 +511,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for block in blocks.clone() {
                         steps.extend(taps.clone().map(|tap| MatrixStep {
                             offset: phase.taps[tap] * DEPTH + block * LIMBS * limb_stride,
-                            weights: ((tap - from.0) * of_tap + (block - from.1) * of_block) * of_step,
+                            weights: ((tap - from.0) * tap_stride + (block - from.1) * block_stride) * limbs_per_step,
                         }));
                     }
                     let base = run.positions.start * DEPTH;

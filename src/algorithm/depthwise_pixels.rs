@@ -559,9 +559,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         offset_of: impl Fn(usize) -> usize,
     ) -> Vec<Rows> {
         let (plan, depth) = (self.plan, self.plan.depths.0);
-        let of_tap = plan.width * self.problem.group_in;
+        let weights_per_tap = plan.width * self.problem.group_in;
         let (y, x) = (plan.axes.rows(), plan.axes.columns());
-        let of_phases: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
+        let phase_runs: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
         let phases = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
         let pixel_run =
             |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
@@ -569,7 +569,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     plan.axes.iter().zip(phases.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
                 let steps = plan.axes.iter().map(|axis| axis.out_step);
                 let first = self.weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
-                let (of_rows, of_columns) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
+                let (row_taps, column_taps) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
                 let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
                 for (o, offset) in outer {
                     for (i, dy) in y_taps {
@@ -577,7 +577,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                             let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
                             taps.push(PixelTap {
                                 offset: offset_of(*offset) + dy * row_stride + dx * depth,
-                                weights: (first + (o * of_rows + i) * of_columns + j) * of_tap,
+                                weights: (first + (o * row_taps + i) * column_taps + j) * weights_per_tap,
                             });
                         }
                     }
@@ -596,7 +596,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
             grid,
             first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
-            pixel_runs: of_phases
+            pixel_runs: phase_runs
                 .iter()
                 .enumerate()
                 .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))

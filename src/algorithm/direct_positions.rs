@@ -239,8 +239,9 @@ impl Algorithm for DirectPositions {
                 };
                 let rows_stored = match (rows, problem.data_format) {
                     (true, _) => {
-                        let (at_once, of_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
-                        let calls = block_rows.div_ceil(at_once).saturating_mul(of_row * panels * phases / x.out_step);
+                        let (at_once, runs_per_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
+                        let calls =
+                            block_rows.div_ceil(at_once).saturating_mul(runs_per_row * panels * phases / x.out_step);
                         Cost::new(machine.rates.row_tile_call) * calls
                     }
                     (false, DataFormat::Ncx) => cost::BUFFERED_ROW.times(&[block_rows, problem.group_out, phases]),
@@ -424,8 +425,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 at += height * taps.weights;
                 let find = |nv| kernels.position_tile(height, nv).context("kernel: a tile of the plan is missing");
                 let find_row = |nv| {
-                    let of_phases = kernels.row_tiles(columns).iter();
-                    of_phases
+                    let tiles = kernels.row_tiles(columns).iter();
+                    tiles
                         .clone()
                         .find(|t| (t.mr(), t.nv()) == (height, nv))
                         .context("kernel: a tile of the plan is missing")
@@ -639,9 +640,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                     continue;
                 }
                 drop(in_place);
-                let of_channel = count * outputs.len();
-                let staging = buffers.tile.of(channels * of_channel)?;
-                let mut slices = staging.chunks_exact_mut(of_channel.max(1)).collect();
+                let elements_per_channel = count * outputs.len();
+                let staging = buffers.tile.of(channels * elements_per_channel)?;
+                let mut slices = staging.chunks_exact_mut(elements_per_channel.max(1)).collect();
                 finish(&mut slices, StridedRuns { step: outputs.len(), ..runs })?;
                 for (m, slice) in slices.iter().enumerate() {
                     for (run, values) in slice.chunks(outputs.len().max(1)).enumerate() {
@@ -713,17 +714,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.axes;
         let (y, x) = (axes.rows(), axes.columns());
         let stride = count.next_multiple_of(self.kernels.lanes);
-        let of_group = panel.height * stride;
-        let of_phase = groups.len() * of_group;
+        let group_stride = panel.height * stride;
+        let phase_stride = groups.len() * group_stride;
         // A register transpose may overrun the last row.
-        let out = buffers.tile.of(self.columns * of_phase + self.kernels.lanes)?;
+        let out = buffers.tile.of(self.columns * phase_stride + self.kernels.lanes)?;
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let tile_positions = plan.nv * self.kernels.lanes;
         let last = (stride - 1) / tile_positions * tile_positions;
-        let of_last = Source { base: source.base + last, ..*source };
-        let of_last = self.readable(&of_last, stride - last, count - last, buffers.ragged)?;
+        let last_source = Source { base: source.base + last, ..*source };
+        let last_source = self.readable(&last_source, stride - last, count - last, buffers.ragged)?;
         // Groups are adjacent in the output. In the buffer, their panels are padded.
-        let row = |at: usize| at / channels * of_group + at % channels * stride;
+        let row = |at: usize| at / channels * group_stride + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
         let transposes = rows.len() >= FEWEST_TRANSPOSED || self.interleaves_pixels(rows.len());
 
@@ -735,14 +736,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let bias = g * (self.bias.len() / problem.group) + panel.first_channel;
                     let bias = &self.bias[bias..bias + panel.height];
                     let weights = &self.weights[g * self.group_weights + panel.weights..];
-                    let of_input = (g - groups.start) * problem.group_in * source.channel_stride;
+                    let group_offset = (g - groups.start) * problem.group_in * source.channel_stride;
                     let source = match at == last {
-                        true => Source { base: of_last.base + of_input, ..of_last },
-                        false => Source { base: source.base + of_input + at, ..*source },
+                        true => Source { base: last_source.base + group_offset, ..last_source },
+                        false => Source { base: source.base + group_offset + at, ..*source },
                     };
-                    for (phase, out) in phases.iter().zip(out.chunks_mut(of_phase)) {
+                    for (phase, out) in phases.iter().zip(out.chunks_mut(phase_stride)) {
                         let weights = &weights[phase.weights * panel.height..];
-                        let out = &mut out[(g - groups.start) * of_group + at..];
+                        let out = &mut out[(g - groups.start) * group_stride + at..];
                         run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
                     }
                 }
@@ -751,7 +752,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let (uniform, position_dependent) = self.epilogue.split();
                     uniform.apply(out);
                     let epilogue = (position_dependent, &mut *buffers.row);
-                    self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, of_phase), epilogue)?;
+                    self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, phase_stride), epilogue)?;
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
@@ -764,7 +765,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for (g, m) in groups.clone().cartesian_product(0..channels) {
                         rows.clear();
                         for rx in 0..self.columns {
-                            let at = rx * of_phase + (g - groups.start) * of_group + m * stride + run.at;
+                            let at = rx * phase_stride + (g - groups.start) * group_stride + m * stride + run.at;
                             rows.push(&out[at..at + run.len]);
                         }
                         let channel = task.channel(problem, g, panel.first_channel + m);
@@ -804,10 +805,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             let first = (task.columns.start + run.column) * x.out_step;
             if whole {
-                let of_phase = |rx: usize| rows.iter().map(move |at| rx * phase_stride + at + run.at);
+                let row_starts = |rx: usize| rows.iter().map(move |at| rx * phase_stride + at + run.at);
                 // An array, as a growing list would take noticeable time.
                 let mut interleaved: [&[E::Compute]; 16] = [&[]; 16];
-                for (to, at) in interleaved.iter_mut().zip((0..self.columns).flat_map(of_phase)) {
+                for (to, at) in interleaved.iter_mut().zip((0..self.columns).flat_map(row_starts)) {
                     *to = &out[at..at + run.len];
                 }
                 let interleaved = &interleaved[..rows.len() * self.columns];

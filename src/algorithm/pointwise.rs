@@ -45,14 +45,16 @@ impl<E: Element> ElementWise<'_, E> {
             return Ok(());
         }
         let cost = to.len() as u64 / 2 * TWO_ELEMENTS;
-        let of_image = self.channels * self.positions;
+        let elements_per_image = self.channels * self.positions;
         let mut tasks: Vec<(usize, &mut [E])> = vec![];
-        for (n, image) in to.chunks_mut(of_image).enumerate() {
-            let units = (of_image / unit).div_ceil(TASKS * crate::parallel::threads(cost)) * unit;
-            tasks.extend(image.chunks_mut(units).enumerate().map(|(i, part)| (n * of_image + i * units, part)));
+        for (n, image) in to.chunks_mut(elements_per_image).enumerate() {
+            let units = (elements_per_image / unit).div_ceil(TASKS * crate::parallel::threads(cost)) * unit;
+            tasks.extend(
+                image.chunks_mut(units).enumerate().map(|(i, part)| (n * elements_per_image + i * units, part)),
+            );
         }
         parallel(&mut tasks, cost, |(first, part)| {
-            let steps = &self.steps[*first / of_image];
+            let steps = &self.steps[*first / elements_per_image];
             let epilogue = Epilogue { steps, kernels: self.kernels };
             match self.data_format {
                 DataFormat::Ncx => {
@@ -117,14 +119,14 @@ pub(crate) fn max_pool<T: Compute>(
     ensure!(to.len() == planes * written, "output: length={}, whole planes of {written} are needed", to.len());
     ensure!(planes * read <= from.len(), "input: length={}, {} are needed", from.len(), planes * read);
     let cost = (from.len() as u64 / 2).saturating_mul(TWO_ELEMENTS);
-    let of_task = planes.div_ceil(TASKS * crate::parallel::threads(cost));
-    let mut tasks: Vec<_> = to.chunks_mut(of_task * written).enumerate().collect();
+    let planes_per_task = planes.div_ceil(TASKS * crate::parallel::threads(cost));
+    let mut tasks: Vec<_> = to.chunks_mut(planes_per_task * written).enumerate().collect();
     parallel(&mut tasks, cost, |(task, part)| {
         let inner = |ax: usize| axes[ax + 1..].iter().map(|axis| axis.input).product();
         let mut rows = (0..axes.len() - 1).map(|ax| zeros("pooled row", inner(ax))).collect::<TractResult<Vec<_>>>()?;
         let mut rows: Vec<&mut [T]> = rows.iter_mut().map(|row| &mut row[..]).collect();
         for (i, to) in part.chunks_mut(written).enumerate() {
-            kernels.pool(axes, &from[(*task * of_task + i) * read..][..read], to, &mut rows);
+            kernels.pool(axes, &from[(*task * planes_per_task + i) * read..][..read], to, &mut rows);
         }
         Ok(())
     })

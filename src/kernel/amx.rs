@@ -199,8 +199,8 @@ impl<T: Compute> MatrixKernels<T> {
     ) {
         let Some(last) = count.checked_sub(1) else { return };
         assert!((1..=2).contains(&sides));
-        let of_step = LIMBS * sides * WEIGHTS_OF_SIDE;
-        assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (of_step, 1)]) <= weights.len()));
+        let limbs_per_step = LIMBS * sides * WEIGHTS_OF_SIDE;
+        assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (limbs_per_step, 1)]) <= weights.len()));
         assert!(source.reach(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
         assert!(reach([(last, out_stride), (sides, SIDE)]) <= out.len());
         if let Start::Bias(bias) = start {
@@ -685,12 +685,12 @@ mod tests {
     /// Packs `[step][channel][output channel]` for the kernels.
     #[cfg(target_os = "linux")]
     fn packed(weights: &[f32], sides: usize) -> Vec<u16> {
-        let of_step = LIMBS * sides * WEIGHTS_OF_SIDE;
-        let mut packed = vec![0; weights.len() / (DEPTH * sides * SIDE) * of_step];
+        let limbs_per_step = LIMBS * sides * WEIGHTS_OF_SIDE;
+        let mut packed = vec![0; weights.len() / (DEPTH * sides * SIDE) * limbs_per_step];
         for (i, w) in weights.iter().enumerate() {
             let (m, c, step) = (i % (sides * SIDE), i / (sides * SIDE) % DEPTH, i / (sides * SIDE * DEPTH));
             for (p, limb) in limbs_of(*w).into_iter().enumerate() {
-                let side = step * of_step + (p * sides + m / SIDE) * WEIGHTS_OF_SIDE;
+                let side = step * limbs_per_step + (p * sides + m / SIDE) * WEIGHTS_OF_SIDE;
                 packed[side + (c / 2 * SIDE + m % SIDE) * 2 + c % 2] = limb;
             }
         }

@@ -370,8 +370,8 @@ impl<T: Compute> Kernels<T> {
         if count == 0 || sums.channels == 0 {
             return;
         }
-        let (weights, of_pixel) = sums.reach(self.lanes);
-        let read = reach([(count - 1, sums.step), (of_pixel, 1)]);
+        let (weights, pixel_reach) = sums.reach(self.lanes);
+        let read = reach([(count - 1, sums.step), (pixel_reach, 1)]);
         assert!(sums.taps.fit(sums.source, read, sums.weights, weights));
         assert!(sums.bias.len() >= rounded_up(sums.channels, self.lanes));
         assert!(reach([(count - 1, to_step), (sums.channels, 1)]) <= to.len());

@@ -53,9 +53,9 @@ impl AccumulatorShape {
 
     /// Splits a block of rows and columns into accumulator blocks.
     fn accumulators(&self, rows: usize, columns: usize, pitch: usize) -> Vec<AccumulatorBlock> {
-        if let Some((of_rows, of_columns)) = self.window {
-            let blocks = crate::layout::blocks_of(rows, of_rows).into_iter();
-            let blocks = blocks.cartesian_product(crate::layout::blocks_of(columns, of_columns));
+        if let Some((block_rows, block_columns)) = self.window {
+            let blocks = crate::layout::blocks_of(rows, block_rows).into_iter();
+            let blocks = blocks.cartesian_product(crate::layout::blocks_of(columns, block_columns));
             return blocks
                 .map(|(rows, columns)| AccumulatorBlock {
                     flat: rows.start * pitch + columns.start..(rows.end - 1) * pitch + columns.end,

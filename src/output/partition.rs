@@ -469,14 +469,14 @@ fn hand_out<'a, E>(
         axes.fold(0, |at, (axis, output)| at * axis.grid + output / axis.out_step)
     };
     let grid_indices: Vec<usize> = (0..outer_axes.iter().map(|a| a.output).product()).map(grid_index).collect();
-    let of_part = (outer_axes.iter().map(|a| a.grid).product::<usize>() * blocks.len()).max(1);
+    let tasks_per_part = (outer_axes.iter().map(|a| a.grid).product::<usize>() * blocks.len()).max(1);
     let parts = partition.channels.iter().map(|channels| channels.len());
     if partition.splits_pixels(problem) {
-        for tasks in tasks.chunks_mut(partition.channels.len() * of_part) {
+        for tasks in tasks.chunks_mut(partition.channels.len() * tasks_per_part) {
             for outer in &grid_indices {
                 for (block, pixels) in (outer * blocks.len()..).zip(&blocks) {
                     for (_, (part, len)) in (0..*pixels).cartesian_product(parts.clone().enumerate()) {
-                        give(&mut tasks[part * of_part + block], len)?;
+                        give(&mut tasks[part * tasks_per_part + block], len)?;
                     }
                 }
             }
@@ -484,7 +484,7 @@ fn hand_out<'a, E>(
         return Ok(());
     }
     let parts = (0..problem.batch).cartesian_product(&partition.groups).cartesian_product(parts);
-    for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut(of_part)) {
+    for (((_, group), part), tasks) in parts.zip(tasks.chunks_mut(tasks_per_part)) {
         let (planes, step) = match problem.data_format {
             DataFormat::Ncx => (group.len() * part, 1),
             DataFormat::Nxc => (1, problem.group * problem.group_out),

@@ -202,12 +202,12 @@ impl InputTiles {
             unreachable!("axes end in rows and columns")
         };
         let count = rows.len() + self.rows.extra;
-        let of_rows: Vec<Inside> =
+        let row_classes: Vec<Inside> =
             (0..self.rows.firsts.len()).map(|class| self.rows.inside(class, rows.start, count)).collect();
-        let of_columns: Vec<Inside> =
+        let column_classes: Vec<Inside> =
             (0..self.columns.firsts.len()).map(|class| self.columns.inside(class, columns.start, self.pitch)).collect();
         let classes: usize = self.outer.iter().map(|o| o.firsts.len()).product();
-        let mut parts = reserved("working memory", classes * of_rows.len() * of_columns.len())?;
+        let mut parts = reserved("working memory", classes * row_classes.len() * column_classes.len())?;
         for class in 0..classes {
             let mut base = Some(0);
             let mut left = class;
@@ -216,8 +216,8 @@ impl InputTiles {
                 left /= axis.firsts.len();
                 base = base.zip(index).map(|(base, index)| base + index * stride);
             }
-            for rows in &of_rows {
-                parts.extend(of_columns.iter().map(|columns| Part {
+            for rows in &row_classes {
+                parts.extend(column_classes.iter().map(|columns| Part {
                     base: base.filter(|_| !rows.pixels.is_empty() && !columns.pixels.is_empty()),
                     rows: rows.clone(),
                     columns: columns.clone(),
@@ -232,7 +232,7 @@ impl InputTiles {
             row_stride: *row_stride,
             column_stride: *column_stride,
             shifted: whole && unit && *row_stride == self.pitch,
-            split: if *column_stride == 1 && self.columns.in_step == 2 { first_of(&of_columns) } else { None },
+            split: if *column_stride == 1 && self.columns.in_step == 2 { first_of(&column_classes) } else { None },
         })
     }
 
