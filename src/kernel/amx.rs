@@ -135,8 +135,8 @@ impl<T: Compute> MatrixKernels<T> {
     /// Splits `count` pixels of up to [`DEPTH`] channels, `from_step` apart, into limbs, and
     /// returns the bits of the largest magnitude.
     ///
-    /// Limbs are `limb_stride` elements apart and pixels are [`DEPTH`] elements apart. Missing channels
-    /// are zero.
+    /// Limbs are `limb_stride` elements apart and pixels are [`DEPTH`] elements apart. Missing
+    /// channels are zero.
     ///
     /// # Panics
     /// A slice is too short.

@@ -170,8 +170,8 @@ impl<T> PixelSums<'_, T> {
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set.
-/// For every vector of channels and every tap, the weights hold one vector or, if `GATHERED`, one per
-/// input channel of a group.
+/// For every vector of channels and every tap, the weights hold one vector or, if `GATHERED`, one
+/// per input channel of a group.
 /// For every tap and position, the source holds the channels rounded up to whole vectors or, if
 /// `GATHERED`, all elements that the lane gathers read.
 /// The bias holds the channels rounded up to whole vectors. `to` holds the channels of each

@@ -244,8 +244,8 @@ impl<const U: usize> VectorBlock<U> {
 /// time.
 ///
 /// # Safety
-/// As [`rows_of_block`]. Both steps are `STEP`. `J` is `K / STEP` rounded up. `EDGES` is whether the window
-/// has edges.
+/// As [`rows_of_block`]. Both steps are `STEP`. `J` is `K / STEP` rounded up. `EDGES` is whether
+/// the window has edges.
 #[inline(always)]
 unsafe fn rolling_rows<
     V: Vector,

@@ -360,8 +360,8 @@ impl<T: Compute> Kernels<T> {
     /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for
     /// `count` positions `p` and every channel `c`.
     ///
-    /// With [`LaneGather`](crate::kernel::LaneGather), the sum is also over the input channels of the group
-    /// of `c`. A tap then has one weight for each of them.
+    /// With [`LaneGather`](crate::kernel::LaneGather), the sum is also over the input channels of
+    /// the group of `c`. A tap then has one weight for each of them.
     ///
     /// # Panics
     /// The weights, the bias or the elements read for a position are not whole vectors, `to` is too
@@ -576,7 +576,8 @@ macro_rules! kernels {
                 to: &mut [$lane],
                 step: usize,
             ) {
-                // SAFETY: only called by `Kernels::indexed_rows_to_pixels`, which checks the contract.
+                // SAFETY: only called by `Kernels::indexed_rows_to_pixels`, which checks the
+                // contract.
                 unsafe { transpose::indexed_rows_to_pixels::<$vector, LANES>(from, starts, count, to, step) }
             }
 

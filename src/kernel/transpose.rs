@@ -48,8 +48,8 @@ pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
 /// Transposes the `LANES` pixels from pixel `at` on.
 ///
 /// # Safety
-/// As [`pixels_to_rows`]. There are `LANES` starts from `at` on. If `STREAMED`, all rows are aligned
-/// there.
+/// As [`pixels_to_rows`]. There are `LANES` starts from `at` on. If `STREAMED`, all rows are
+/// aligned there.
 #[inline(always)]
 unsafe fn transpose_block<V: Vector, const LANES: usize, const STREAMED: bool>(
     from: &[V::Lane],

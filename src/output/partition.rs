@@ -808,8 +808,8 @@ impl<E: Element> TaskOutput<'_, E> {
         (row - self.rows.start) * self.columns.len() + column - self.columns.start
     }
 
-    /// Consecutive elements (see [`TaskOutput::plane_index`]) of consecutive channels (NCX). `channels`
-    /// counts the task's own.
+    /// Consecutive elements (see [`TaskOutput::plane_index`]) of consecutive channels (NCX).
+    /// `channels` counts the task's own.
     fn segments(
         &mut self,
         channels: Range<usize>,
@@ -910,8 +910,8 @@ impl<E: Element> TaskOutput<'_, E> {
         self.put(channel, outer, row, self.columns.start, values);
     }
 
-    /// Collects consecutive elements (see [`TaskOutput::plane_index`]) of consecutive channels, to be
-    /// written in place.
+    /// Collects consecutive elements (see [`TaskOutput::plane_index`]) of consecutive channels, to
+    /// be written in place.
     ///
     /// `slices` must be empty on entry. It is an argument because it is large to move.
     /// Returns whether this was possible. The data format or the element type may forbid it.

@@ -122,8 +122,8 @@ impl InputTiles {
     /// Lays out the input tiles of a block.
     ///
     /// `axes` are all spatial axes, outermost first. The last two are rows and columns.
-    /// With `copy_per_shift`, each column shift has its own input tile. Rows then have no extra pixels, and
-    /// the pitch is the block's width.
+    /// With `copy_per_shift`, each column shift has its own input tile. Rows then have no extra
+    /// pixels, and the pitch is the block's width.
     ///
     /// Sizes saturate, because a dilation can spread a few taps over more pixels than usize can
     /// count. [`InputTiles::working_bytes`] reports such sizes.
