@@ -432,6 +432,33 @@ impl DeconvSpec {
         Ok(output)
     }
 
+    /// Returns the padding before and after each spatial axis, for the spatial size of an input.
+    ///
+    /// # Errors
+    /// The padding depends on a size that is not known, or on an output shape.
+    pub(crate) fn explicit_pads(&self, input: &[TDim]) -> TractResult<(TVec<i64>, TVec<i64>)> {
+        let extra = match &self.padding {
+            Padding::Explicit { begin, end } => return Ok((begin.clone(), end.clone())),
+            Padding::SameForward { extra } => *extra,
+            Padding::OutputShape { .. } => bail!("output_shape: it stands in the place of padding"),
+        };
+        let pads = (0..self.rank()).map(|ax| {
+            let (stride, extent) = (self.strides[ax], extent(self.kernel[ax], self.dilations[ax])?);
+            let size = match (&input[ax], stride) {
+                // With stride 1 the total is the kernel's extent minus one, whatever the size.
+                (_, 1) => 1,
+                (size, _) => size.to_usize().ok().with_context(|| {
+                    format!(
+                        "auto_pad: auto_pad=SAME, what it adds depends on the size {size} with a stride of {stride}"
+                    )
+                })?,
+            };
+            let total = (size.div_ceil(stride).saturating_sub(1) * stride + extent).saturating_sub(size);
+            Ok(split(total as i64, extra))
+        });
+        Ok(pads.collect::<TractResult<Vec<_>>>()?.into_iter().unzip())
+    }
+
     fn check_input<D: DimLike>(&self, input: &[D]) -> TractResult<()> {
         ensure!(
             input.len() == self.rank() + 2,
@@ -614,13 +641,16 @@ impl Problem {
         self.data_format.shape(self.batch, self.group * self.group_out, spatial)
     }
 
-    /// Returns the same arithmetic on fewer axes, by merging neighbouring pointwise axes.
+    /// Returns the same arithmetic on fewer axes.
     ///
-    /// Both tensors hold the same elements in the same order.
+    /// Axes of one position and one tap are dropped, and neighbouring pointwise axes are merged.
+    /// Input, filter and output hold the same elements in the same order.
     pub fn folded(&self) -> Problem {
         let mut axes: TVec<Axis> = tvec!();
         for axis in &self.axes {
             match axes.last_mut() {
+                Some(_) if axis.is_single(self.direction) => {}
+                Some(last) if last.is_single(self.direction) => *last = axis.clone(),
                 Some(last) if last.is_pointwise() && axis.is_pointwise() => {
                     last.input *= axis.input;
                     last.output *= axis.output;
@@ -653,6 +683,13 @@ impl Axis {
     /// other.
     fn is_pointwise(&self) -> bool {
         (self.kernel, self.stride, self.pad_begin) == (1, 1, 0) && self.input == self.output
+    }
+
+    /// Returns whether the axis has one position on each side, and one tap that joins them.
+    fn is_single(&self, direction: Direction) -> bool {
+        // The taps of a transposed axis are in the order of its phases, one per step of the stride.
+        let one_phase = self.stride == 1 || direction == Direction::Forward;
+        (self.input, self.output, self.kernel, self.pad_begin) == (1, 1, 1, 0) && one_phase
     }
 
     /// Returns the number of pairs of a position and a tap that contribute to the output.

@@ -5,6 +5,9 @@
 //! machine that runs the tests.
 #![cfg(target_arch = "x86_64")]
 
+mod common;
+
+use common::spec::unpadded;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::Isa;
@@ -221,6 +224,28 @@ fn pointwise_axes_are_folded() -> TractResult<()> {
     for geometry in [[1, 2, 0], [3, 1, 1], [1, 1, 1]] {
         let plan = plan(&forward([64, 64], 1, geometry), [14, 15], &vectors())?;
         assert_eq!(plan.folded(), plan.problem());
+    }
+    Ok(())
+}
+
+/// An axis of one position and one tap is dropped: the layer is that of the other axis.
+#[test]
+fn single_axes_are_folded() -> TractResult<()> {
+    for direction in [Direction::Forward, Direction::Transposed] {
+        let line = unpadded(direction, (64, 64, 1), &[7], 1);
+        let alone = Plan::new(&line, &[1, 64, 100], None, DatumType::F32, &vectors())?;
+        for (kernel, shape) in [([7, 1], [1, 64, 100, 1]), ([1, 7], [1, 64, 1, 100])] {
+            let plane = unpadded(direction, (64, 64, 1), &kernel, 1);
+            let plan = Plan::new(&plane, &shape, None, DatumType::F32, &vectors())?;
+            assert_eq!((plan.folded(), plan.cost()), (alone.folded(), alone.cost()));
+        }
+        let wide = unpadded(direction, (64, 64, 1), &[7, 1], 1);
+        let plan = Plan::new(&wide, &[1, 64, 100, 2], None, DatumType::F32, &vectors())?;
+        assert_eq!(plan.folded(), plan.problem());
+        let open = [1.to_dim(), 64.to_dim(), 100.to_dim(), SymbolScope::default().sym("W").to_dim()];
+        let layout = Plan::shape_free_layout(&wide, &open, DatumType::F32, &vectors());
+        let plan = Plan::new(&wide, &[1, 64, 100, 1], None, DatumType::F32, &vectors().with_layout(layout))?;
+        assert_eq!((plan.folded(), plan.strategy()), (alone.folded(), alone.strategy()));
     }
     Ok(())
 }

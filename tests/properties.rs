@@ -73,12 +73,18 @@ fn line(direction: Direction, scale: Scale) -> impl Strategy<Value = Line> {
     let stride = prop_oneof![8 => 1usize..=4, 1 => 5usize..=9];
     // Up to crops beyond all that the kernel reaches.
     let pads = prop_oneof![6 => 0i64..=3, 4 => -3i64..=12, 1 => 13i64..=40];
-    (input, kernel, stride, 1usize..=4, (pads.clone(), pads), 0usize..=9, 1usize..60).prop_map(
+    let line = (input, kernel, stride.clone(), 1usize..=4, (pads.clone(), pads), 0usize..=9, 1usize..60).prop_map(
         move |(input, kernel, stride, dilation, (begin, end), output_padding, output)| {
             let output_padding = if direction == Direction::Transposed { output_padding % (stride + 3) } else { 0 };
             Line { input, kernel, stride, dilation, begin, end, output_padding, output }.legal(direction)
         },
-    )
+    );
+    // The planner merges or drops axes of one tap.
+    let pointwise = (prop_oneof![Just(1usize), 2usize..8], stride).prop_map(move |(input, stride)| {
+        let stride = if input == 1 { stride } else { 1 };
+        Line { input, kernel: 1, stride, dilation: 1, begin: 0, end: 0, output_padding: 0, output: input }
+    });
+    prop_oneof![8 => line, 1 => pointwise]
 }
 
 impl Line {
