@@ -258,6 +258,7 @@ pub mod op;
 mod options;
 #[forbid(unsafe_code)]
 mod output;
+mod padding;
 mod parallel;
 #[deny(unsafe_code)]
 mod plan;

@@ -201,7 +201,7 @@ fn forward(
     let ax = axis - x0;
     let whole = fact.streaming_shape();
     let output_dim = spec.output_shape(&whole)?[axis].clone();
-    let (mut begin, mut end) = forward_pads(spec, &whole[x0..])?;
+    let (mut begin, mut end) = spec.explicit_pads(&whole[x0..]).context("pulse: the padding must be known")?;
     let (before, after) = (std::mem::take(&mut begin[ax]), std::mem::take(&mut end[ax]));
     let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
     let pulse = fact.pulse().context("pulse: a stream has pulses")?;
@@ -252,32 +252,6 @@ fn forward(
     let mut wires: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
     wires[0] = data;
     target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires)
-}
-
-/// Returns the padding of each spatial axis of a forward convolution.
-///
-/// Fails if the padding depends on a size that is not known.
-fn forward_pads(spec: &DeconvSpec, input: &[TDim]) -> TractResult<(TVec<i64>, TVec<i64>)> {
-    let extra = match &spec.padding {
-        Padding::Explicit { begin, end } => return Ok((begin.clone(), end.clone())),
-        Padding::SameForward { extra } => *extra,
-        Padding::OutputShape { .. } => bail!("pulse: a forward convolution has no output shape"),
-    };
-    let totals = (0..spec.rank()).map(|ax| {
-        let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
-        let size = match (&input[ax], stride) {
-            // With stride 1 the total is the kernel's extent minus one, whatever the size.
-            (_, 1) => 1,
-            (size, _) => size.to_usize().ok().with_context(|| {
-                format!("pulse: auto_pad=SAME, what it adds depends on the size {size} with a stride of {stride}")
-            })?,
-        };
-        Ok((size.div_ceil(stride).saturating_sub(1) * stride + extent).saturating_sub(size) as i64)
-    });
-    match Padding::split(totals.collect::<TractResult<Vec<i64>>>()?, extra) {
-        Padding::Explicit { begin, end } => Ok((begin, end)),
-        _ => bail!("pulse: a split padding is explicit"),
-    }
 }
 
 /// The part of a transposed convolution that computes one pulse.

@@ -13,6 +13,7 @@ pub(crate) use shared::integers;
 use crate::cache::{FilterCache, PlanCache};
 use crate::fuse;
 use crate::layout::filter::PackedFilter;
+use crate::padding;
 use crate::plan::PlanOptions;
 use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec};
@@ -103,6 +104,28 @@ impl GroupedDeconv {
 
     fn output_shape_slot(&self) -> Option<usize> {
         self.spec.has_output_shape_input().then_some(2 + self.has_bias as usize)
+    }
+
+    /// Returns the op of another spec.
+    fn with_spec(&self, spec: DeconvSpec) -> GroupedDeconv {
+        GroupedDeconv { spec, plans: PlanCache::default(), filters: FilterCache::default(), ..self.clone() }
+    }
+
+    /// Replaces a `Pad` before the node, or a `Slice` after it, by padding.
+    fn with_padding_of_neighbours(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        let mut patch = TypedModelPatch::default();
+        let mut inputs = patch.taps(model, &node.inputs)?;
+        let (spec, replaced) = if let Some(folded) = padding::preceding(model, node.inputs[0], &self.spec)? {
+            inputs[0] = patch.tap_model(model, folded.outlet)?;
+            (folded.spec, node.id.into())
+        } else if let Some(folded) = padding::following(model, node, &self.spec)? {
+            (folded.spec, folded.outlet)
+        } else {
+            return Ok(None);
+        };
+        let wires = patch.wire_node(&node.name, self.with_spec(spec), &inputs)?;
+        patch.shunt_outside(model, replaced, wires[0])?;
+        Ok(Some(patch))
     }
 }
 
@@ -197,12 +220,7 @@ impl TypedOp for GroupedDeconv {
         if !matches!(io, InOut::In(0) | InOut::Out(0)) || *change != to_other {
             return Ok(None);
         }
-        let op = GroupedDeconv {
-            spec: DeconvSpec { data_format: other, ..self.spec.clone() },
-            plans: PlanCache::default(),
-            filters: FilterCache::default(),
-            ..self.clone()
-        };
+        let op = self.with_spec(DeconvSpec { data_format: other, ..self.spec.clone() });
         Ok(Some(AxisChangeConsequence {
             substitute_op: Some(Box::new(op)),
             wire_changes: tvec!((InOut::In(0), change.clone()), (InOut::Out(0), change.clone())),
@@ -228,8 +246,14 @@ impl TypedOp for GroupedDeconv {
     }
 
     fn declutter(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if !self.fusion {
+            return Ok(None);
+        }
+        if let Some(patch) = self.with_padding_of_neighbours(model, node)? {
+            return Ok(Some(patch));
+        }
         let facts = model.node_input_facts(node.id)?;
-        let Some(filter) = facts[1].konst.as_ref().filter(|_| self.fusion) else { return Ok(None) };
+        let Some(filter) = &facts[1].konst else { return Ok(None) };
         let bias = self.bias_slot().map(|slot| &facts[slot].konst);
         let known = !matches!(bias, Some(None));
         let Some(preceding) = fuse::preceding(model, node.inputs[0], &self.spec, known)? else { return Ok(None) };
