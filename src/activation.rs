@@ -98,6 +98,8 @@ pub(crate) trait Real: Copy + Default + PartialOrd + Add<Output = Self> + Mul<Ou
 
     /// A parameter in this type.
     fn of(value: f32) -> Self;
+    /// `exp(self)`. In f32, zero stands for results below the least normal number.
+    fn exp<const FUSED: bool>(self) -> Self;
     /// `1 / (1 + exp(-self))`.
     fn sigmoid<const FUSED: bool>(self) -> Self;
     /// The hyperbolic tangent.
@@ -152,6 +154,12 @@ pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: 
         Activation::Gelu => each(run, T::gelu::<FUSED>),
         Activation::GeluTanh => each(run, T::gelu_tanh::<FUSED>),
     }
+}
+
+/// Replaces each value by its exponential.
+#[inline(always)]
+pub(crate) fn exponentials<T: Real, const FUSED: bool>(run: &mut [T]) {
+    each(run, T::exp::<FUSED>)
 }
 
 /// Applies a function to each value of a run.
@@ -241,6 +249,11 @@ impl Real for f32 {
     }
 
     #[inline(always)]
+    fn exp<const FUSED: bool>(self) -> f32 {
+        exp::<FUSED>(self)
+    }
+
+    #[inline(always)]
     fn sigmoid<const FUSED: bool>(self) -> f32 {
         1.0 / (1.0 + exp::<FUSED>(-self))
     }
@@ -295,6 +308,10 @@ impl Real for f64 {
     #[inline(always)]
     fn of(value: f32) -> f64 {
         value as f64
+    }
+
+    fn exp<const FUSED: bool>(self) -> f64 {
+        f64::exp(self)
     }
 
     fn sigmoid<const FUSED: bool>(self) -> f64 {

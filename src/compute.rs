@@ -1,6 +1,6 @@
 //! The types in which sums are computed.
 
-use crate::activation::{Activation, activate};
+use crate::activation::{Activation, activate, exponentials};
 
 /// The byte with which floats are filled: all bytes `0xff` are NaN in any size.
 pub(crate) const NAN: u8 = 0xff;
@@ -63,6 +63,15 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
 
     /// `self` if it is not negative, else `self·slope`.
     fn leak(self, slope: Self) -> Self;
+
+    /// Replaces each value by its exponential. As [`Compute::activate`].
+    fn exponentials<const FUSED: bool>(run: &mut [Self]);
+
+    /// The natural logarithm. Zero for integers.
+    fn logarithm(self) -> Self;
+
+    /// `1 / self`. Zero for integers.
+    fn reciprocal(self) -> Self;
 }
 
 macro_rules! float_compute {
@@ -103,6 +112,21 @@ macro_rules! float_compute {
                 // which are slower.
                 self * if self < 0.0 { slope } else { 1.0 }
             }
+
+            #[inline(always)]
+            fn exponentials<const FUSED: bool>(run: &mut [Self]) {
+                exponentials::<$t, FUSED>(run)
+            }
+
+            #[inline(always)]
+            fn logarithm(self) -> Self {
+                self.ln()
+            }
+
+            #[inline(always)]
+            fn reciprocal(self) -> Self {
+                self.recip()
+            }
         }
     )*};
 }
@@ -138,5 +162,15 @@ impl Compute for i64 {
 
     fn leak(self, _slope: Self) -> Self {
         self
+    }
+
+    fn exponentials<const FUSED: bool>(_run: &mut [Self]) {}
+
+    fn logarithm(self) -> Self {
+        0
+    }
+
+    fn reciprocal(self) -> Self {
+        0
     }
 }

@@ -299,7 +299,7 @@ pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
-pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, Pass};
+pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;
 pub use parallel::{set_share_from, set_spin_time, spin_time};

@@ -17,7 +17,9 @@ use crate::kernel::gemm_tile::{
 };
 use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
 use crate::kernel::pool::{PoolAxis, pool};
+use crate::kernel::resample::{self, TwoTaps};
 use crate::kernel::sizes::KernelSizes;
+use crate::kernel::softmax;
 use crate::kernel::transpose;
 use crate::kernel::winograd::{
     CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, TileTransforms, WINOGRAD_RESULTS, transform_cyclic_data,
@@ -82,6 +84,9 @@ pub(crate) struct Kernels<T: 'static> {
     affine: unsafe fn(T, T, &mut [T]),
     leak: unsafe fn(T, &mut [T]),
     pool: Pool<T>,
+    softmax: unsafe fn(log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]),
+    blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
+    resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
     accumulate_row: AccumulateRow<T>,
     activate: unsafe fn(Activation, &mut [T]),
 }
@@ -409,6 +414,31 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.pool)(axes, from, to, rows) }
     }
 
+    /// The softmax of each column, or its logarithm if `log`. Value `r` of column `c` is
+    /// `from[r·stride + c]`, and its result is written to `to[r][c]`. Does nothing to integers.
+    ///
+    /// # Panics
+    /// A slice is too short.
+    pub fn softmax(&self, log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.softmax)(log, from, stride, to) }
+    }
+
+    /// `to[i] = weights[0]·from[0][i] + weights[1]·from[1][i]`.
+    pub fn blend(&self, from: [&[T]; 2], weights: [T; 2], to: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.blend)(from, weights, to) }
+    }
+
+    /// `to[i]` is the sum of the two values of `from` that `taps[i]` names.
+    ///
+    /// # Panics
+    /// A position is outside of `from`.
+    pub fn resample_row(&self, from: &[T], taps: &[TwoTaps<T>], to: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.resample_row)(from, taps, to) }
+    }
+
     /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over all bases and, for each,
     /// over the runs whose range contains `i`.
     ///
@@ -658,6 +688,21 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn softmax(log: bool, from: &[$lane], stride: usize, to: &mut [&mut [$lane]]) {
+                softmax::softmax::<$lane, { <$vector as Vector>::FUSES }>(log, from, stride, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn blend(from: [&[$lane]; 2], weights: [$lane; 2], to: &mut [$lane]) {
+                resample::blend(from, weights, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn resample_row(from: &[$lane], taps: &[TwoTaps<$lane>], to: &mut [$lane]) {
+                resample::resample_row(from, taps, to)
+            }
+
+            $(#[$feature])*
             unsafe fn accumulated_row(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
                 // SAFETY: only called by `Kernels::accumulate_row`, which checks the contract.
                 unsafe { accumulate_row::<$vector>(from, bases, runs, bias, to) }
@@ -738,6 +783,9 @@ macro_rules! kernels {
                 affine,
                 leak,
                 pool: pooled,
+                softmax,
+                blend,
+                resample_row,
                 accumulate_row: accumulated_row,
                 activate,
             };

@@ -15,7 +15,9 @@ mod gemm_tile;
 mod guard_page_tests;
 mod pad_copy;
 mod pool;
+mod resample;
 mod sizes;
+mod softmax;
 mod transpose;
 mod winograd;
 
@@ -32,5 +34,6 @@ pub(crate) use f16_convert::{narrow, widen};
 pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pool::PoolAxis;
+pub(crate) use resample::TwoTaps;
 pub(crate) use sizes::KernelSizes;
 pub(crate) use winograd::{CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, WINOGRAD_RESULTS, points_of_tile};

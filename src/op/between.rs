@@ -2,6 +2,7 @@
 //!
 //! One op runs them, on the kernels and threads that layers use.
 
+use super::OptResize;
 use crate::activation::Activation;
 use crate::algorithm::pointwise::{ElementWise, max_pool};
 use crate::compute::Compute;
@@ -137,7 +138,8 @@ impl BetweenLayers {
                 return Ok(Some(patch));
             }
             let node = model.node(outlet.node);
-            if seen.insert(node.id) && (node.op_is::<TypedConcat>() || node.op_is::<NearestUpsample>()) {
+            let moves = node.op_is::<TypedConcat>() || node.op_is::<NearestUpsample>();
+            if seen.insert(node.id) && (moves || node.op_is::<OptResize>()) {
                 open.extend(node.inputs.iter().rev());
             }
         }

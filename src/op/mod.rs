@@ -1,14 +1,21 @@
 //! The tract operators: those that importers create, and those that optimised models run.
 
+mod beside;
 mod between;
 mod late;
 mod packed;
+mod reduce;
+mod resize;
 mod shared;
+mod softmax;
 
 pub use between::{BetweenLayers, Pass};
 pub(crate) use late::{LATE_DECONV, LateDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
+pub use reduce::OptReduce;
+pub use resize::OptResize;
 pub(crate) use shared::integers;
+pub use softmax::OptSoftmax;
 
 use crate::cache::{FilterCache, PlanCache};
 use crate::fuse;

@@ -1,7 +1,7 @@
 //! The op that optimised models run.
 
 use super::shared::{self, Run, tensor};
-use super::{BetweenLayers, Dialect, GroupedDeconv};
+use super::{BetweenLayers, Dialect, GroupedDeconv, beside};
 use crate::cache::PlanCache;
 use crate::layout::filter::{FilterLayout, PackedFilter, without_subnormals};
 use crate::output::epilogue;
@@ -242,7 +242,11 @@ impl TypedOp for OptGroupedDeconv {
         if !self.fusion {
             return Ok(None);
         }
-        BetweenLayers::before(model, node.inputs[0], &self.spec, &self.options)
+        let before = BetweenLayers::before(model, node.inputs[0], &self.spec, &self.options)?;
+        if before.is_some() {
+            return Ok(before);
+        }
+        beside::replaced(model, node, &self.options)
     }
 
     fn set_symbols(

@@ -1,0 +1,97 @@
+//! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
+
+use super::{BetweenLayers, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax};
+use crate::plan::PlanOptions;
+use std::collections::HashSet;
+use tract_core::internal::*;
+use tract_core::ops::array::{Slice, TypedConcat};
+use tract_core::ops::binary::{OptBinByScalar, OptBinChain, OptBinUnicast, TypedBinOp};
+use tract_core::ops::change_axes::IntoShape;
+use tract_core::ops::element_wise::ElementWiseOp;
+use tract_core::ops::math::Ln;
+use tract_core::ops::nn::resize::NearestUpsample;
+use tract_core::ops::nn::{Reduce, Softmax};
+
+/// The maximum number of nodes searched around a layer.
+const MOST_SEEN: usize = 64;
+
+/// Replaces the first op found around a layer, by way of ops that do not compute or compute
+/// element by element. Returns none if there is none.
+pub(super) fn replaced(
+    model: &TypedModel,
+    layer: &TypedNode,
+    options: &PlanOptions,
+) -> TractResult<Option<TypedModelPatch>> {
+    let (mut open, mut seen) = (vec![layer.id], HashSet::from([layer.id]));
+    while let Some(node) = open.pop().map(|id| model.node(id)) {
+        let before = node.inputs.iter().map(|input| input.node);
+        let after = node.outputs.iter().flat_map(|output| &output.successors).map(|inlet| inlet.node);
+        for id in before.chain(after) {
+            if seen.len() >= MOST_SEEN || !seen.insert(id) {
+                continue;
+            }
+            let node = model.node(id);
+            if let Some((op, replaced)) = faster(model, node, options)? {
+                let mut patch = TypedModelPatch::default();
+                let taps = patch.taps(model, &node.inputs)?;
+                let wires = patch.wire_node(&model.node(replaced.node).name, op, &taps)?;
+                patch.shunt_outside(model, replaced, wires[0])?;
+                return Ok(Some(patch));
+            }
+            if is_passed(node) {
+                open.push(id);
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the op that replaces a node, and the outlet that it computes.
+fn faster(
+    model: &TypedModel,
+    node: &TypedNode,
+    options: &PlanOptions,
+) -> TractResult<Option<(Box<dyn TypedOp>, OutletId)>> {
+    let outlet = OutletId::from(node.id);
+    let Some(input) = node.inputs.first() else { return Ok(None) };
+    let input = model.outlet_fact(*input)?;
+    if let Some(op) = node.op_as::<Softmax>() {
+        let Some(op) = OptSoftmax::of(op, input, options) else { return Ok(None) };
+        return Ok(Some(match logarithm(model, outlet) {
+            Some(logarithm) => (Box::new(op.logarithm()), logarithm),
+            None => (Box::new(op), outlet),
+        }));
+    }
+    if let Some(op) = node.op_as::<Reduce>() {
+        return Ok(OptReduce::of(op, input, options).map(|op| (Box::new(op) as _, outlet)));
+    }
+    Ok(OptResize::of(node, input, options).map(|op| (Box::new(op) as _, outlet)))
+}
+
+/// Returns the logarithm of a value that nothing else reads. tract loads ONNX's LogSoftmax as two
+/// nodes.
+fn logarithm(model: &TypedModel, outlet: OutletId) -> Option<OutletId> {
+    let [reader] = model.outlet_successors(outlet) else { return None };
+    let node = model.node(reader.node);
+    let found = node.op_as::<ElementWiseOp>()?.0.is::<Ln>() && !model.outputs.contains(&outlet);
+    found.then(|| node.id.into())
+}
+
+/// Returns whether the search goes on behind a node.
+fn is_passed(node: &TypedNode) -> bool {
+    node.op_is::<AxisOp>()
+        || node.op_is::<IntoShape>()
+        || node.op_is::<TypedConcat>()
+        || node.op_is::<Slice>()
+        || node.op_is::<NearestUpsample>()
+        || node.op_is::<OptReduce>()
+        || node.op_is::<OptResize>()
+        || node.op_is::<OptSoftmax>()
+        || node.op_is::<BetweenLayers>()
+        || node.op_is::<ElementWiseOp>()
+        || node.op_is::<TypedBinOp>()
+        || node.op_is::<OptBinByScalar>()
+        || node.op_is::<OptBinUnicast>()
+        || node.op_is::<OptBinChain>()
+        || node.op_is::<OptGroupedDeconv>()
+}

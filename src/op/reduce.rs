@@ -1,0 +1,239 @@
+//! Sums and positions of extremes over axes that tract reads element by element.
+
+use crate::compute::Compute;
+use crate::element::Element;
+use crate::kernel::Dispatch;
+use crate::memory;
+use crate::parallel::{parallel, threads};
+use crate::plan::{MemoryLimit, PlanOptions};
+use crate::simd::isa::Isa;
+use std::ops::Range;
+use tract_core::internal::*;
+use tract_core::ops::nn::{Reduce, Reducer};
+
+/// Rows that are added up before their sum is added to that of the others. The error of a sum then
+/// grows with the number of such blocks.
+const ROWS: usize = 64;
+
+/// Columns whose results are computed together.
+const COLUMNS: usize = 256;
+
+/// Tasks per thread.
+const TASKS: usize = 4;
+
+/// Estimated cost of four elements, in vector multiply-adds.
+const FOUR_ELEMENTS: u64 = 4;
+
+/// What is computed of each column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Reduction {
+    /// The sum, of f32 or f64.
+    Sum,
+    /// The position of the largest or smallest value, of f16, f32 or f64. Of equal values the first
+    /// or the last one.
+    Position { largest: bool, last: bool },
+}
+
+/// A reduction over neighbouring axes, which get the size one.
+///
+/// It has one input and one output: the type of the input for sums, i64 for positions. A NaN is no
+/// extreme, as in tract.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OptReduce {
+    axes: Range<usize>,
+    reduction: Reduction,
+    isa: Isa,
+    limit: MemoryLimit,
+}
+
+impl OptReduce {
+    /// Returns the op that replaces tract's, or none if tract's is as fast or not understood.
+    pub(super) fn of(op: &Reduce, input: &TypedFact, options: &PlanOptions) -> Option<OptReduce> {
+        let (first, last) = (*op.axes.iter().min()?, *op.axes.iter().max()?);
+        let axes = first..last + 1;
+        let dt = input.datum_type;
+        let (reduction, slow) = match op.reducer {
+            // tract adds whole rows of f32 in the first case, and contiguous values in the second.
+            Reducer::Sum if matches!(dt, DatumType::F32 | DatumType::F64) => {
+                let fast = first == 0 && dt == DatumType::F32 || first + 1 == input.rank();
+                (Reduction::Sum, !fast)
+            }
+            Reducer::ArgMax(last) => (Reduction::Position { largest: true, last }, true),
+            Reducer::ArgMin(last) => (Reduction::Position { largest: false, last }, true),
+            _ => return None,
+        };
+        let float = matches!(dt, DatumType::F16 | DatumType::F32 | DatumType::F64);
+        (slow && float && axes.len() == op.axes.len() && axes.end <= input.rank()).then(|| OptReduce {
+            axes,
+            reduction,
+            isa: options.isa.unwrap_or_else(Isa::best),
+            limit: options.limit(),
+        })
+    }
+
+    /// Returns the planes, the rows of each, and the values of a row, for data of a shape.
+    fn sizes(&self, shape: &[usize]) -> TractResult<[usize; 3]> {
+        ensure!(self.axes.end <= shape.len(), "input: shape={shape:?}, an axis {} is needed", self.axes.end - 1);
+        Ok([&shape[..self.axes.start], &shape[self.axes.clone()], &shape[self.axes.end..]]
+            .map(|axes| axes.iter().product()))
+    }
+
+    /// Writes a new output, whose elements are those of rows of `inner` columns, one row per plane.
+    ///
+    /// `write` gets the index of the plane, the first column, and the results of some columns.
+    fn output<T: Datum + Default + Copy + Send>(
+        &self,
+        shape: &[usize],
+        write: impl Fn(usize, usize, &mut [T]) + Sync + Send,
+    ) -> TractResult<Tensor> {
+        let [_, length, inner] = self.sizes(shape)?;
+        let reduced: TVec<usize> =
+            shape.iter().enumerate().map(|(axis, size)| if self.axes.contains(&axis) { 1 } else { *size }).collect();
+        self.limit.check_output(&reduced, T::datum_type())?;
+        let mut output = memory::zero_tensor::<T>("reduction", &reduced)?;
+        Self::write(length, inner, output.try_as_plain_ram_mut()?.as_slice_mut::<T>()?, write)?;
+        Ok(output)
+    }
+
+    fn write<T: Send>(
+        length: usize,
+        inner: usize,
+        to: &mut [T],
+        write: impl Fn(usize, usize, &mut [T]) + Sync + Send,
+    ) -> TractResult<()> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let cost = (to.len() as u64 / 4).saturating_mul(length as u64).saturating_mul(FOUR_ELEMENTS);
+        // Whole rows, or parts of one if there are few.
+        let (planes, parts) = (to.len() / inner, TASKS * threads(cost));
+        let rows = planes.div_ceil(parts);
+        let columns = if rows == 1 { inner.div_ceil(parts.div_ceil(planes)) } else { rows * inner };
+        let mut tasks: Vec<_> = to
+            .chunks_mut(rows * inner)
+            .enumerate()
+            .flat_map(|(i, to)| {
+                to.chunks_mut(columns).enumerate().map(move |(part, to)| (i * rows, part * columns, to))
+            })
+            .collect();
+        parallel(&mut tasks, cost, |(plane, first, to)| {
+            for (i, row) in to.chunks_mut(inner).enumerate() {
+                for (part, to) in row.chunks_mut(COLUMNS).enumerate() {
+                    write(*plane + i, *first + part * COLUMNS, to);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn sum<T: Element<Compute = T> + Compute + Dispatch>(&self, input: &Tensor) -> TractResult<Tensor> {
+        let [_, length, inner] = self.sizes(input.shape())?;
+        let kernels = T::kernels(self.isa);
+        let ram = input.try_as_plain_ram()?;
+        let from = ram.as_slice::<T>()?;
+        self.output::<T>(input.shape(), |plane, first, to| {
+            let from = &from[plane * length * inner..][..length * inner];
+            if inner == 1 {
+                to[0] = sum_of_run(from);
+                return;
+            }
+            let mut block = [T::ZERO; COLUMNS];
+            let block = &mut block[..to.len()];
+            for from in from.chunks(ROWS * inner) {
+                block.fill(T::ZERO);
+                from.chunks_exact(inner).for_each(|row| kernels.add(&row[first..][..block.len()], block));
+                kernels.add(block, to);
+            }
+        })
+    }
+
+    fn positions<E: Element + PartialOrd>(&self, input: &Tensor, largest: bool, last: bool) -> TractResult<Tensor> {
+        let [_, length, inner] = self.sizes(input.shape())?;
+        let ram = input.try_as_plain_ram()?;
+        let from = ram.as_slice::<E>()?;
+        self.output::<i64>(input.shape(), |plane, first, to| {
+            let mut best: [Option<E>; COLUMNS] = [None; COLUMNS];
+            for r in 0..length {
+                let row = &from[(plane * length + r) * inner + first..][..to.len()];
+                for ((to, best), value) in to.iter_mut().zip(&mut best).zip(row) {
+                    let better = match best {
+                        // Only NaN has no order with itself.
+                        None => value.partial_cmp(value).is_some(),
+                        Some(best) if largest => value > best || last && value == best,
+                        Some(best) => value < best || last && value == best,
+                    };
+                    if better {
+                        (*to, *best) = (r as i64, Some(*value));
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Adds values that are contiguous, in sixteen sums.
+fn sum_of_run<T: Compute>(run: &[T]) -> T {
+    const SUMS: usize = 16;
+    let mut total = T::ZERO;
+    for run in run.chunks(ROWS * SUMS) {
+        let (chunks, rest) = run.as_chunks::<SUMS>();
+        let mut sums = [T::ZERO; SUMS];
+        for chunk in chunks {
+            sums.iter_mut().zip(chunk).for_each(|(sum, value)| *sum = sum.plus(*value));
+        }
+        total = sums.into_iter().chain(rest.iter().copied()).fold(total, T::plus);
+    }
+    total
+}
+
+impl Op for OptReduce {
+    fn name(&self) -> StaticName {
+        match self.reduction {
+            Reduction::Sum => "OptReduceSum",
+            Reduction::Position { largest: true, .. } => "OptArgMax",
+            Reduction::Position { largest: false, .. } => "OptArgMin",
+        }
+        .into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        Ok(vec![format!("over axes {:?}, on {}", self.axes, self.isa)])
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for OptReduce {
+    op_out_of_plan!();
+
+    fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let input = args_1!(inputs);
+        let output = match (self.reduction, input.datum_type()) {
+            (Reduction::Sum, DatumType::F32) => self.sum::<f32>(&input)?,
+            (Reduction::Sum, DatumType::F64) => self.sum::<f64>(&input)?,
+            (Reduction::Position { largest, last }, DatumType::F16) => self.positions::<f16>(&input, largest, last)?,
+            (Reduction::Position { largest, last }, DatumType::F32) => self.positions::<f32>(&input, largest, last)?,
+            (Reduction::Position { largest, last }, DatumType::F64) => self.positions::<f64>(&input, largest, last)?,
+            (_, other) => bail!("input: datum_type={other:?}, floats are needed"),
+        };
+        Ok(tvec!(output.into_tvalue()))
+    }
+}
+
+impl TypedOp for OptReduce {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let input = inputs[0];
+        let mut shape: TVec<TDim> = input.shape.to_tvec();
+        ensure!(
+            self.axes.end <= shape.len(),
+            "input: shape={:?}, an axis {} is needed",
+            input.shape,
+            self.axes.end - 1
+        );
+        shape[self.axes.clone()].fill(1.to_dim());
+        let datum_type = if self.reduction == Reduction::Sum { input.datum_type } else { DatumType::I64 };
+        Ok(tvec!(datum_type.fact(shape)))
+    }
+
+    as_op!();
+}

@@ -1,0 +1,349 @@
+//! Resizing of axes: linear interpolation and nearest neighbours.
+
+use crate::kernel::{Dispatch, Kernels, TwoTaps};
+use crate::memory::{self, zeros};
+use crate::parallel::{parallel, threads};
+use crate::plan::{MemoryLimit, PlanOptions};
+use crate::simd::isa::Isa;
+use tract_core::internal::*;
+use tract_core::ops::nn::resize::{AxisPlan, Interpolator, NearestUpsample, Resize};
+
+/// Rows of at least this many values are blended by vectors. Values of shorter ones get their own
+/// taps.
+const SHORT_ROW: usize = 16;
+
+/// Tasks per thread.
+const TASKS: usize = 4;
+
+/// Estimated cost of four elements, in vector multiply-adds.
+const FOUR_ELEMENTS: u64 = 12;
+
+/// tract's op that is replaced. It defines sizes and coordinates.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Rule {
+    Resize(Resize),
+    Nearest(NearestUpsample),
+}
+
+/// Resizes axes of f32 data, linearly or by nearest neighbours.
+///
+/// The inputs and the output are those of tract's `Resize` or `NearestUpsample`. Each result is the
+/// weighted sum of at most two values per axis. A value of weight zero is not read, so that NaN and
+/// the infinities reach no other results than in tract.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OptResize {
+    rule: Rule,
+    isa: Isa,
+    limit: MemoryLimit,
+}
+
+impl OptResize {
+    /// Returns the op that replaces a node, if it resizes in a way that is understood.
+    pub(super) fn of(node: &TypedNode, input: &TypedFact, options: &PlanOptions) -> Option<OptResize> {
+        let rule = match (node.op_as::<Resize>(), node.op_as::<NearestUpsample>()) {
+            (Some(op), _) if op.interpolator != Interpolator::Cubic => Rule::Resize(op.clone()),
+            (_, Some(op)) => Rule::Nearest(op.clone()),
+            _ => return None,
+        };
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        (input.datum_type == DatumType::F32).then(|| OptResize { rule, isa, limit: options.limit() })
+    }
+
+    /// Returns the output's shape, and the taps of each axis that changes.
+    fn taps(&self, inputs: &[TValue]) -> TractResult<(TVec<usize>, AxisTaps)> {
+        let shape = inputs[0].shape();
+        let (output, scales): (TVec<usize>, TVec<f32>) = match &self.rule {
+            Rule::Nearest(op) => {
+                ensure!(op.scales.len() == shape.len(), "resize: shape={shape:?}, {} axes are needed", op.scales.len());
+                let output = shape.iter().zip(&op.scales).map(|(size, scale)| size.saturating_mul(*scale)).collect();
+                (output, op.scales.iter().map(|scale| *scale as f32).collect())
+            }
+            Rule::Resize(op) => {
+                let input = |slot: Option<usize>| slot.and_then(|slot| inputs.get(slot)).map(|value| &**value);
+                let (scales, sizes) = (input(op.optional_scales_input), input(op.optional_sizes_input));
+                let output = op.compute_output_shape(shape, scales, sizes)?;
+                let given = scales.filter(|scales| scales.len() == shape.len());
+                let scales = match given {
+                    Some(scales) => scales.try_as_plain_ram()?.as_slice::<f32>()?.into(),
+                    None => output.iter().zip(shape).map(|(output, input)| *output as f32 / *input as f32).collect(),
+                };
+                (output, scales)
+            }
+        };
+        self.limit.check_output(&output, DatumType::F32)?;
+        let mut taps = vec![];
+        for (axis, ((&input, &output), &scale)) in shape.iter().zip(&output).zip(&scales).enumerate() {
+            if (input, scale) == (output, 1.0) || output == 0 {
+                continue;
+            }
+            ensure!(input > 0, "resize: shape={shape:?}, axis {axis} is empty and its result is not");
+            taps.push((
+                axis,
+                match &self.rule {
+                    Rule::Nearest(_) => Taps::One((0..output).map(|at| at / (output / input)).collect()),
+                    Rule::Resize(op) => Taps::new(&op.plan_axis(scale, input, output)),
+                },
+            ));
+        }
+        Ok((output, taps))
+    }
+
+    fn run(&self, inputs: &[TValue]) -> TractResult<Tensor> {
+        let (output, taps) = self.taps(inputs)?;
+        let kernels = <f32 as Dispatch>::kernels(self.isa);
+        let mut value: Option<Tensor> = None;
+        let mut taps = taps.into_iter().peekable();
+        if output.contains(&0) {
+            return memory::zero_tensor::<f32>("resize", &output);
+        }
+        while let Some((axis, first)) = taps.next() {
+            let from = value.as_ref().unwrap_or(&inputs[0]);
+            let second = taps.next_if(|(next, _)| *next == axis + 1).map(|(_, taps)| taps);
+            let mut shape: TVec<usize> = from.shape().into();
+            let inner: usize = shape[axis + 1..].iter().product();
+            // A last axis is that of columns.
+            let (rows, columns, row_axis) = match second {
+                Some(second) => (Some(first), Some(second), axis),
+                None if inner == 1 && axis > 0 => (None, Some(first), axis - 1),
+                None => (Some(first), None, axis),
+            };
+            let inner = shape[row_axis + if columns.is_some() { 2 } else { 1 }..].iter().product();
+            let plane = Plane::new(kernels, &shape[row_axis..], rows, columns, inner);
+            self.limit.check_working(plane.working_bytes())?;
+            shape[axis] = output[axis];
+            if plane.columns.is_some() {
+                shape[row_axis + 1] = output[row_axis + 1];
+            }
+            self.limit.check_output(&shape, DatumType::F32)?;
+            #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
+            // SAFETY: `output_tensor` returns uninitialised elements. `Plane::run` writes all of
+            // them, or fails, and then the tensor is dropped without a read.
+            let mut to = unsafe { memory::output_tensor("resize", DatumType::F32, &shape)? };
+            plane
+                .run(from.try_as_plain_ram()?.as_slice::<f32>()?, to.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?)?;
+            value = Some(to);
+        }
+        Ok(value.unwrap_or_else(|| inputs[0].clone().into_tensor()))
+    }
+}
+
+/// The taps of each axis that is resized.
+type AxisTaps = Vec<(usize, Taps)>;
+
+/// The positions of an axis that each result is made of.
+enum Taps {
+    /// One position per result.
+    One(Vec<usize>),
+    /// Two positions and their weights per result.
+    Two(Vec<TwoTaps<f32>>),
+}
+
+impl Taps {
+    fn new(plan: &AxisPlan) -> Taps {
+        let two: Vec<TwoTaps<f32>> = plan
+            .indices
+            .chunks(plan.window)
+            .zip(plan.weights.chunks(plan.window))
+            .map(|(positions, weights)| {
+                let mut used = positions.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
+                match (used.next(), used.next()) {
+                    // Twice a half is exact, and reads no other value.
+                    (Some((at, 1.0)), None) => TwoTaps { positions: [*at; 2], weights: [0.5; 2] },
+                    (Some((a, x)), Some((b, y))) => TwoTaps { positions: [*a, *b], weights: [*x, *y] },
+                    (Some((at, weight)), None) => TwoTaps { positions: [*at; 2], weights: [*weight, 0.0] },
+                    (None, _) => TwoTaps { positions: [0; 2], weights: [0.0; 2] },
+                }
+            })
+            .collect();
+        if two.iter().all(|taps| taps.weights == [0.5; 2] && taps.positions[0] == taps.positions[1]) {
+            return Taps::One(two.iter().map(|taps| taps.positions[0]).collect());
+        }
+        Taps::Two(two)
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Taps::One(taps) => taps.len(),
+            Taps::Two(taps) => taps.len(),
+        }
+    }
+
+    /// Returns the taps of values, of which each position has `count`.
+    fn repeated(self, count: usize) -> Taps {
+        match self {
+            Taps::One(taps) => Taps::One(taps.iter().flat_map(|at| (0..count).map(move |i| at * count + i)).collect()),
+            Taps::Two(taps) => {
+                let each =
+                    |tap: &TwoTaps<f32>, i| TwoTaps { positions: tap.positions.map(|at| at * count + i), ..*tap };
+                Taps::Two(taps.iter().flat_map(|tap| (0..count).map(move |i| each(tap, i))).collect())
+            }
+        }
+    }
+}
+
+/// Two neighbouring axes, rows and columns, of which one or both are resized.
+struct Plane {
+    kernels: &'static Kernels<f32>,
+    /// Rows of the input.
+    input_rows: usize,
+    /// Values of an input row.
+    input_row: usize,
+    /// Values of an output row.
+    output_row: usize,
+    rows: Option<Taps>,
+    columns: Option<Taps>,
+    /// Values per tap of `columns`.
+    inner: usize,
+}
+
+impl Plane {
+    /// `shape` has the axis of rows and those after it. Each column has `inner` values.
+    fn new(
+        kernels: &'static Kernels<f32>,
+        shape: &[usize],
+        rows: Option<Taps>,
+        columns: Option<Taps>,
+        inner: usize,
+    ) -> Plane {
+        let input_row = shape[1..].iter().product();
+        let output_row = columns.as_ref().map_or(input_row, |columns| columns.len() * inner);
+        let (columns, inner) = match columns {
+            Some(columns) if inner < SHORT_ROW => (Some(columns.repeated(inner)), 1),
+            columns => (columns, inner),
+        };
+        Plane { kernels, input_rows: shape[0], input_row, output_row, rows, columns, inner }
+    }
+
+    fn output_rows(&self) -> usize {
+        self.rows.as_ref().map_or(self.input_rows, Taps::len)
+    }
+
+    fn working_bytes(&self) -> usize {
+        match (&self.rows, &self.columns) {
+            (Some(Taps::Two(_)), Some(_)) => 2 * self.output_row * size_of::<f32>(),
+            _ => 0,
+        }
+    }
+
+    /// Writes all of `to`, in tasks of whole rows.
+    fn run(&self, from: &[f32], to: &mut [f32]) -> TractResult<()> {
+        let cost = to.len() as u64 / 4 * FOUR_ELEMENTS;
+        let rows = (to.len() / self.output_row).div_ceil(TASKS * threads(cost));
+        let mut tasks: Vec<_> = to.chunks_mut(rows * self.output_row).enumerate().collect();
+        parallel(&mut tasks, cost, |(task, to)| self.rows(*task * rows, from, to))
+    }
+
+    /// Writes whole rows. `first` counts the rows of all planes before `to`.
+    fn rows(&self, first: usize, from: &[f32], to: &mut [f32]) -> TractResult<()> {
+        let output_rows = self.output_rows();
+        let of_plane = |row: usize, at: usize| row / output_rows * self.input_rows + at;
+        let input = |row: usize| &from[row * self.input_row..][..self.input_row];
+        let count = to.len() / self.output_row;
+        match &self.rows {
+            None => {
+                for (i, to) in to.chunks_exact_mut(self.output_row).enumerate() {
+                    self.columns(input(first + i), to);
+                }
+            }
+            Some(Taps::One(rows)) => {
+                let source = |i: usize| of_plane(first + i, rows[(first + i) % output_rows]);
+                for i in 0..count {
+                    let (before, to) = to.split_at_mut(i * self.output_row);
+                    let to = &mut to[..self.output_row];
+                    if i > 0 && source(i) == source(i - 1) {
+                        to.copy_from_slice(&before[before.len() - self.output_row..]);
+                    } else {
+                        self.columns(input(source(i)), to);
+                    }
+                }
+            }
+            Some(Taps::Two(rows)) if self.columns.is_none() => {
+                for (i, to) in to.chunks_exact_mut(self.output_row).enumerate() {
+                    let taps = &rows[(first + i) % output_rows];
+                    self.kernels.blend(taps.positions.map(|at| input(of_plane(first + i, at))), taps.weights, to);
+                }
+            }
+            Some(Taps::Two(rows)) => {
+                // The last two input rows with resized columns. Neighbouring results share them.
+                let mut kept: [Vec<f32>; 2] =
+                    [zeros("resized row", self.output_row)?, zeros("resized row", self.output_row)?];
+                let mut held = [usize::MAX; 2];
+                for (i, to) in to.chunks_exact_mut(self.output_row).enumerate() {
+                    let taps = &rows[(first + i) % output_rows];
+                    let wanted = taps.positions.map(|at| of_plane(first + i, at));
+                    if held[1] == wanted[0] && held[0] != wanted[0] {
+                        held.swap(0, 1);
+                        kept.swap(0, 1);
+                    }
+                    for slot in 0..2 {
+                        if held[slot] != wanted[slot] {
+                            self.columns(input(wanted[slot]), &mut kept[slot]);
+                            held[slot] = wanted[slot];
+                        }
+                    }
+                    self.kernels.blend([&kept[0], &kept[1]], taps.weights, to);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Resizes the columns of a row.
+    fn columns(&self, from: &[f32], to: &mut [f32]) {
+        match &self.columns {
+            None => to.copy_from_slice(from),
+            Some(Taps::One(columns)) if self.inner == 1 => {
+                to.iter_mut().zip(&columns[..self.output_row]).for_each(|(to, at)| *to = from[*at]);
+            }
+            Some(Taps::Two(columns)) if self.inner == 1 => self.kernels.resample_row(from, columns, to),
+            Some(Taps::One(columns)) => {
+                for (to, at) in to.chunks_exact_mut(self.inner).zip(columns) {
+                    to.copy_from_slice(&from[at * self.inner..][..self.inner]);
+                }
+            }
+            Some(Taps::Two(columns)) => {
+                for (to, taps) in to.chunks_exact_mut(self.inner).zip(columns) {
+                    let from = taps.positions.map(|at| &from[at * self.inner..][..self.inner]);
+                    self.kernels.blend(from, taps.weights, to);
+                }
+            }
+        }
+    }
+}
+
+impl Op for OptResize {
+    fn name(&self) -> StaticName {
+        "OptResize".into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        Ok(vec![match &self.rule {
+            Rule::Nearest(op) => format!("nearest, scales {:?}, on {}", op.scales, self.isa),
+            Rule::Resize(op) => {
+                format!("{}, {}, on {}", op.interpolator.as_str(), op.coord_transformer.as_str(), self.isa)
+            }
+        }])
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for OptResize {
+    op_out_of_plan!();
+
+    fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        ensure!(!inputs.is_empty(), "inputs: count=0, the data is needed");
+        Ok(tvec!(self.run(&inputs)?.into_tvalue()))
+    }
+}
+
+impl TypedOp for OptResize {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        match &self.rule {
+            Rule::Resize(op) => op.output_facts(inputs),
+            Rule::Nearest(op) => op.output_facts(inputs),
+        }
+    }
+
+    as_op!();
+}

@@ -1,0 +1,229 @@
+//! Softmax over an axis that tract computes element by element.
+
+use crate::compute::Compute;
+use crate::element::{Element, dispatch_element};
+use crate::kernel::{Dispatch, Kernels};
+use crate::memory::{self, zeros};
+use crate::parallel::{parallel, threads};
+use crate::plan::{MemoryLimit, PlanOptions};
+use crate::simd::isa::Isa;
+use std::ops::Range;
+use tract_core::internal::*;
+use tract_core::ops::nn::{Softmax, SoftmaxKind};
+
+/// Rows at least this long are left to tract if they are contiguous.
+const LONG_ROW: usize = 32;
+
+/// Columns that are copied together where values are converted or transposed.
+const COLUMNS: usize = 64;
+
+/// Tasks per thread.
+const TASKS: usize = 4;
+
+/// Estimated cost of four elements, in vector multiply-adds.
+const FOUR_ELEMENTS: u64 = 20;
+
+/// Softmax, or its logarithm, over neighbouring axes.
+///
+/// It has one input and one output of the same shape and type: f16, f32 or f64. Sums are computed
+/// in f32 or f64. NaN and the infinities give what onnxruntime gives.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OptSoftmax {
+    axes: Range<usize>,
+    log: bool,
+    isa: Isa,
+    limit: MemoryLimit,
+}
+
+impl OptSoftmax {
+    /// Returns the op that replaces tract's, or none if tract's is as fast or not understood.
+    pub(super) fn of(op: &Softmax, input: &TypedFact, options: &PlanOptions) -> Option<OptSoftmax> {
+        let (first, last) = (*op.axes.iter().min()?, *op.axes.iter().max()?);
+        let axes = first..last + 1;
+        let neighbours = axes.len() == op.axes.len() && axes.end <= input.rank();
+        let float = matches!(input.datum_type, DatumType::F16 | DatumType::F32 | DatumType::F64);
+        let inner: TDim = input.shape[axes.end..].iter().product();
+        let length: TDim = input.shape[axes.clone()].iter().product();
+        let slow = !inner.is_one() || length.to_usize().is_ok_and(|length| length < LONG_ROW);
+        (neighbours && float && slow && op.quant_output_dt.is_none()).then(|| OptSoftmax {
+            axes,
+            log: op.kind == SoftmaxKind::LogSoftmax,
+            isa: options.isa.unwrap_or_else(Isa::best),
+            limit: options.limit(),
+        })
+    }
+
+    /// Returns the logarithm of the same softmax.
+    pub(super) fn logarithm(self) -> OptSoftmax {
+        OptSoftmax { log: true, ..self }
+    }
+
+    fn run<E: Element>(&self, input: &Tensor) -> TractResult<Tensor> {
+        let shape = input.shape();
+        let [length, inner]: [usize; 2] =
+            [&shape[self.axes.clone()], &shape[self.axes.end..]].map(|axes| axes.iter().product());
+        self.limit.check_output(shape, input.datum_type())?;
+        let scratch: usize =
+            if inner > 1 && input.datum_type() != DatumType::F16 { 0 } else { length.saturating_mul(2 * COLUMNS) };
+        self.limit.check_working(scratch.saturating_mul(size_of::<E::Compute>()))?;
+        #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
+        // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
+        // there is an `Element` for it. `Columns::run` writes all of them, or fails, and then the
+        // tensor is dropped without a read.
+        let mut output = unsafe { memory::output_tensor("softmax", input.datum_type(), shape)? };
+        let from = input.try_as_plain_ram()?;
+        let mut view = output.try_as_plain_ram_mut()?;
+        let columns = Columns { kernels: E::Compute::kernels(self.isa), log: self.log, length, inner };
+        columns.run::<E>(from.as_slice::<E>()?, view.as_slice_mut::<E>()?)?;
+        Ok(output)
+    }
+}
+
+/// A tensor seen as planes of `length` rows of `inner` values. The softmax is that of columns.
+struct Columns<T: Compute> {
+    kernels: &'static Kernels<T>,
+    log: bool,
+    length: usize,
+    inner: usize,
+}
+
+/// Columns of one plane, or, if rows have one value, of several planes.
+struct Task<'a, E> {
+    /// The index of the first value.
+    first: usize,
+    /// The rows of results, or the whole planes.
+    to: Vec<&'a mut [E]>,
+}
+
+impl<T: Compute> Columns<T> {
+    /// Writes all of `to`.
+    fn run<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E]) -> TractResult<()> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let plane = self.length * self.inner;
+        let cost = to.len() as u64 / 4 * FOUR_ELEMENTS;
+        let parts = TASKS * threads(cost);
+        let mut tasks = vec![];
+        if self.inner == 1 {
+            let values = (to.len() / plane).div_ceil(parts) * plane;
+            tasks.extend(to.chunks_mut(values).enumerate().map(|(i, to)| Task { first: i * values, to: vec![to] }));
+        } else {
+            let columns = self.inner.div_ceil(parts.div_ceil(to.len() / plane)).next_multiple_of(COLUMNS);
+            for (p, to) in to.chunks_mut(plane).enumerate() {
+                let mut parts: Vec<Task<E>> = (0..self.inner.div_ceil(columns))
+                    .map(|part| Task { first: p * plane + part * columns, to: Vec::with_capacity(self.length) })
+                    .collect();
+                for row in to.chunks_mut(self.inner) {
+                    parts.iter_mut().zip(row.chunks_mut(columns)).for_each(|(part, row)| part.to.push(row));
+                }
+                tasks.extend(parts);
+            }
+        }
+        parallel(&mut tasks, cost, |task| match &mut task.to[..] {
+            [to] if self.inner == 1 => self.contiguous(&from[task.first..][..to.len()], to),
+            rows => self.strided(&from[task.first..], rows),
+        })
+    }
+
+    /// Computes columns that are contiguous in memory, after each other.
+    fn contiguous<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E]) -> TractResult<()> {
+        let mut values = Block::new(self.length)?;
+        for (from, to) in from.chunks(self.length * COLUMNS).zip(to.chunks_mut(self.length * COLUMNS)) {
+            let columns = from.len() / self.length;
+            values.softmax(
+                self,
+                columns,
+                |r, row| row.iter_mut().enumerate().for_each(|(c, x)| *x = from[c * self.length + r].widen()),
+                |r, row| row.iter().enumerate().for_each(|(c, x)| to[c * self.length + r] = E::narrow(*x)),
+            );
+        }
+        Ok(())
+    }
+
+    /// Computes columns whose values are `inner` apart.
+    fn strided<E: Element<Compute = T>>(&self, from: &[E], rows: &mut [&mut [E]]) -> TractResult<()> {
+        if let Some(from) = E::as_compute(from) {
+            let mut rows: Vec<&mut [T]> = rows.iter_mut().filter_map(|row| E::as_compute_mut(row)).collect();
+            self.kernels.softmax(self.log, from, self.inner, &mut rows);
+            return Ok(());
+        }
+        let mut values = Block::new(self.length)?;
+        let width = rows.first().map_or(0, |row| row.len());
+        for first in (0..width).step_by(COLUMNS) {
+            let columns = COLUMNS.min(width - first);
+            values.softmax(
+                self,
+                columns,
+                |r, row| E::widen_slice(&from[r * self.inner + first..][..columns], row),
+                |r, row| E::narrow_slice(row, &mut rows[r][first..][..columns]),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Some columns, before and after.
+struct Block<T: Compute> {
+    length: usize,
+    from: Vec<T>,
+    to: Vec<T>,
+}
+
+impl<T: Compute> Block<T> {
+    fn new(length: usize) -> TractResult<Block<T>> {
+        let values = length.checked_mul(COLUMNS).context("softmax: its axis is too long")?;
+        Ok(Block { length, from: zeros("softmax", values)?, to: zeros("softmax", values)? })
+    }
+
+    /// Computes `columns` columns. `read` fills a row of values, and `write` takes a row of results.
+    fn softmax(
+        &mut self,
+        of: &Columns<T>,
+        columns: usize,
+        read: impl Fn(usize, &mut [T]),
+        mut write: impl FnMut(usize, &[T]),
+    ) {
+        let values = self.length * columns;
+        self.from[..values].chunks_mut(columns).enumerate().for_each(|(r, row)| read(r, row));
+        let mut rows: Vec<&mut [T]> = self.to[..values].chunks_mut(columns).collect();
+        of.kernels.softmax(of.log, &self.from[..values], columns, &mut rows);
+        rows.iter().enumerate().for_each(|(r, row)| write(r, row));
+    }
+}
+
+impl Op for OptSoftmax {
+    fn name(&self) -> StaticName {
+        if self.log { "OptLogSoftmax" } else { "OptSoftmax" }.into()
+    }
+
+    fn info(&self) -> TractResult<Vec<String>> {
+        Ok(vec![format!("over axes {:?}, on {}", self.axes, self.isa)])
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for OptSoftmax {
+    op_out_of_plan!();
+
+    fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let input = args_1!(inputs);
+        ensure!(
+            self.axes.end <= input.rank(),
+            "input: shape={:?}, an axis {} is needed",
+            input.shape(),
+            self.axes.end - 1
+        );
+        let output: Tensor = dispatch_element!(input.datum_type(), E => self.run::<E>(&input)?);
+        Ok(tvec!(output.into_tvalue()))
+    }
+}
+
+impl TypedOp for OptSoftmax {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec!(inputs[0].without_value()))
+    }
+
+    as_op!();
+}

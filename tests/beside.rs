@@ -1,0 +1,316 @@
+//! Ops of tract's beside layers that this crate computes: softmax and resizing.
+//!
+//! The optimised graph must hold this crate's op where it is expected. The numbers are compared with
+//! the definition in f64 (softmax), and with tract's own op, whose coordinates are those of ONNX
+//! (resizing).
+
+mod common;
+
+use common::proto::{Dim, Model, Node};
+use common::random::Random;
+use common::run::{Stage, load, run};
+use tract_core::internal::*;
+use tract_core::ops::nn::Softmax;
+use tract_core::ops::nn::resize::{NearestUpsample, Resize};
+use tract_deconv::{OptReduce, OptResize, OptSoftmax, WithConv, WithDeconvOptions};
+use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::{Framework, InferenceModelExt};
+
+/// A depthwise convolution that multiplies by one, then other nodes. `tail` takes the name of its input.
+fn model(
+    dt: DatumType,
+    shape: &[Dim],
+    channels: usize,
+    tail: impl FnOnce(Model, &str) -> (Model, String),
+) -> ModelProto {
+    let ones = Tensor::from_shape(&[channels], &vec![1f32; channels]).unwrap();
+    let mut w = ones.cast_to_dt(dt).unwrap().into_owned();
+    w.set_shape(&[&[channels], &*vec![1; shape.len() - 1]].concat()).unwrap();
+    let model = Model::opset(13)
+        .input("x", dt, shape)
+        .initializer("w", &w)
+        .node(Node::new("Conv").named("c").inputs(&["x", "w"]).output("c").int("group", channels as i64));
+    let (model, last) = tail(model, "c");
+    model.output(&last).build()
+}
+
+fn softmax(op: &'static str, axis: i64) -> impl FnOnce(Model, &str) -> (Model, String) {
+    move |model, from| (model.node(Node::new(op).named("s").inputs(&[from]).output("s").int("axis", axis)), "s".into())
+}
+
+/// Returns the softmax over an axis, or its logarithm, in f64.
+fn definition(log: bool, x: &Tensor, axis: usize) -> Tensor {
+    let x = x.cast_to::<f64>().unwrap().into_owned();
+    let mut x = x.to_plain_array_view::<f64>().unwrap().to_owned();
+    for mut lane in x.lanes_mut(tract_ndarray::Axis(axis)) {
+        let largest = lane.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let nan = lane.iter().any(|x| x.is_nan()) || largest == f64::INFINITY;
+        let sum: f64 = lane.iter().map(|x| (x - largest).exp()).sum();
+        let value = |x: f64| if log { x - largest - sum.ln() } else { (x - largest).exp() / sum };
+        lane.mapv_inplace(|x| if nan { f64::NAN } else { value(x) });
+    }
+    x.into_tensor()
+}
+
+fn close(expected: &Tensor, found: &Tensor, tolerance: f64) {
+    assert_eq!(expected.shape(), found.shape());
+    let (a, b) = (expected.cast_to::<f64>().unwrap(), found.cast_to::<f64>().unwrap());
+    let (a, b) = (a.try_as_plain_ram().unwrap(), b.try_as_plain_ram().unwrap());
+    for (i, (a, b)) in a.as_slice::<f64>().unwrap().iter().zip(b.as_slice::<f64>().unwrap()).enumerate() {
+        let same = a == b || a.is_nan() && b.is_nan();
+        assert!(same || (a - b).abs() <= tolerance * a.abs().max(1.0), "{a} expected, {b} found at {i}");
+    }
+}
+
+/// Optimises a model with open sizes, counts an op, and runs it.
+fn with_ours<O: tract_core::ops::Op>(proto: &ModelProto, count: usize, x: &Tensor) -> TractResult<Arc<Tensor>> {
+    let model = Stage::Optimised.of(load(proto)?)?;
+    let count_of = |is: fn(&TypedNode) -> bool| model.nodes().iter().filter(|node| is(node)).count();
+    assert_eq!(count_of(|node| node.op_is::<O>()), count, "{model}");
+    // The logarithm of a softmax is part of it.
+    assert_eq!(count_of(|node| &*node.op.name() == "Ln"), 0, "{model}");
+    Ok(run(model, std::slice::from_ref(x))?.remove(0))
+}
+
+fn tolerance(dt: DatumType) -> f64 {
+    match dt {
+        DatumType::F16 => 1e-3,
+        DatumType::F64 => 1e-14,
+        _ => 2e-6,
+    }
+}
+
+#[test]
+fn softmax_over_channels_and_rows() -> TractResult<()> {
+    for dt in [DatumType::F16, DatumType::F32, DatumType::F64] {
+        for (op, log) in [("Softmax", false), ("LogSoftmax", true)] {
+            for channels in [1, 3, 40] {
+                for axis in [1, 2] {
+                    let dims = [Dim::from("N"), Dim::from(channels), Dim::from("H"), Dim::from("W")];
+                    let proto = model(dt, &dims, channels, softmax(op, axis));
+                    for shape in
+                        [[1, channels, 1, 1], [2, channels, 5, 7], [1, channels, 9, 130], [3, channels, 40, 33]]
+                    {
+                        let x = Random(5).tensor(dt, &shape);
+                        let found = with_ours::<OptSoftmax>(&proto, 1, &x)?;
+                        close(&definition(log, &x, axis as usize), &found, tolerance(dt));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Short contiguous rows are taken, long ones are left to tract.
+#[test]
+fn softmax_over_the_last_axis() -> TractResult<()> {
+    for dt in [DatumType::F16, DatumType::F32, DatumType::F64] {
+        for (width, ours) in [(1, true), (2, true), (31, true), (32, false)] {
+            let dims = [Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(width)];
+            let proto = model(dt, &dims, 4, softmax("Softmax", 3));
+            for height in [1, 70] {
+                let x = Random(5).tensor(dt, &[2, 4, height, width]);
+                let found = with_ours::<OptSoftmax>(&proto, ours as usize, &x)?;
+                close(&definition(false, &x, 3), &found, tolerance(dt));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn softmax_of_values_that_are_not_finite() -> TractResult<()> {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let columns =
+        [[0.0, 0.0, 0.0], [-inf, 0.0, 1.0], [inf, 0.0, 1.0], [nan, 0.0, 1.0], [0.0, nan, 1.0], [-1e38, 1e38, 0.0]];
+    let x = tract_ndarray::Array3::from_shape_fn((1, 3, columns.len()), |(_, c, at)| columns[at][c]).into_tensor();
+    let dims = [Dim::from("N"), Dim::from(3), Dim::from("T")];
+    for (op, log) in [("Softmax", false), ("LogSoftmax", true)] {
+        let found = with_ours::<OptSoftmax>(&model(DatumType::F32, &dims, 3, softmax(op, 1)), 1, &x)?;
+        close(&definition(log, &x, 1), &found, 2e-6);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_empty_softmax_is_empty() -> TractResult<()> {
+    let dims = [Dim::from("N"), Dim::from(3), Dim::from("T")];
+    let proto = model(DatumType::F32, &dims, 3, softmax("Softmax", 1));
+    let x = Tensor::zero::<f32>(&[1, 3, 0])?;
+    assert_eq!(with_ours::<OptSoftmax>(&proto, 1, &x)?.shape(), [1, 3, 0]);
+    Ok(())
+}
+
+fn resize(
+    mode: &'static str,
+    coordinates: &'static str,
+    scales: Vec<f32>,
+) -> impl FnOnce(Model, &str) -> (Model, String) {
+    move |model, from| {
+        let node = Node::new("Resize").named("r").inputs(&[from, "", "scales"]).output("r").string("mode", mode);
+        let node = node.string("coordinate_transformation_mode", coordinates);
+        let node = if mode == "nearest" { node.string("nearest_mode", "floor") } else { node };
+        (model.initializer("scales", &tensor1(&scales)).node(node), "r".into())
+    }
+}
+
+fn reduction(op: &'static str, axes: &'static [i64]) -> impl FnOnce(Model, &str) -> (Model, String) {
+    move |model, from| {
+        let node = Node::new(op).named("r").inputs(&[from]).output("r");
+        let (model, node) = match op {
+            "ReduceSum" => (model.initializer("axes", &tensor1(axes)), node.input("axes")),
+            "ReduceMean" => (model, node.ints("axes", axes)),
+            _ => unreachable!("reductions of other tests"),
+        };
+        (model.node(node), "r".into())
+    }
+}
+
+#[test]
+fn sums_over_axes() -> TractResult<()> {
+    let dims = [Dim::from("N"), Dim::from(3), Dim::from("H"), Dim::from("W")];
+    for dt in [DatumType::F32, DatumType::F64] {
+        for op in ["ReduceSum", "ReduceMean"] {
+            for (axes, ours) in [(&[1][..], 1), (&[1, 2], 1), (&[2, 3], 1), (&[2], 1), (&[3], 0)] {
+                let proto = model(dt, &dims, 3, reduction(op, axes));
+                for shape in [[1, 3, 1, 1], [2, 3, 5, 7], [1, 3, 9, 600], [3, 3, 400, 33]] {
+                    let x = Random(5).tensor(dt, &shape);
+                    let found = with_ours::<OptReduce>(&proto, ours, &x)?;
+                    let mut sum = x.cast_to::<f64>()?.to_plain_array_view::<f64>()?.to_owned();
+                    for axis in axes {
+                        let axis = tract_ndarray::Axis(*axis as usize);
+                        sum = sum.sum_axis(axis).insert_axis(axis);
+                    }
+                    let terms = x.len() / sum.len();
+                    if op == "ReduceMean" {
+                        sum /= terms as f64;
+                    }
+                    close(&sum.into_tensor(), &found, tolerance(dt) * (terms as f64).sqrt());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn positions_of_extremes() -> TractResult<()> {
+    let dims = [Dim::from("N"), Dim::from(5), Dim::from("H"), Dim::from("W")];
+    for dt in [DatumType::F16, DatumType::F32, DatumType::F64] {
+        for (op, sign) in [("ArgMax", 1.0), ("ArgMin", -1.0)] {
+            for axis in [1, 2, 3] {
+                for last in [0, 1] {
+                    let tail = |model: Model, from: &str| {
+                        let node = Node::new(op).named("r").inputs(&[from]).output("r").int("axis", axis);
+                        (model.node(node.int("select_last_index", last)), "r".to_string())
+                    };
+                    let proto = model(dt, &dims, 5, tail);
+                    for shape in [[1, 5, 1, 1], [2, 5, 4, 7], [1, 5, 20, 300]] {
+                        // Few different values, so that some are equal.
+                        let x = Random(5).tensor(DatumType::F32, &shape);
+                        let x = x.to_plain_array_view::<f32>()?.mapv(|x| (3.0 * x).round());
+                        let expected = x.map_axis(tract_ndarray::Axis(axis as usize), |lane| {
+                            let better = |a: f32, b: f32| sign * a > sign * b || last == 1 && a == b;
+                            (0..lane.len()).fold(0, |best, i| if better(lane[i], lane[best]) { i } else { best }) as i64
+                        });
+                        let expected = expected.insert_axis(tract_ndarray::Axis(axis as usize)).into_tensor();
+                        let x = x.into_tensor().cast_to_dt(dt)?.into_owned();
+                        assert_eq!(expected, *with_ours::<OptReduce>(&proto, 1, &x)?);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Compares with the same model run by tract's own op, which `fusion` turned off leaves in place.
+fn resizes_as_tract(proto: &ModelProto, x: &Tensor) -> TractResult<()> {
+    let found = with_ours::<OptResize>(proto, 1, x)?;
+    let options = tract_deconv::Options::default().with_fusion(false);
+    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
+    let plain = onnx.model_for_proto_model(proto)?.into_typed()?.into_optimized()?;
+    let theirs = |node: &&TypedNode| node.op_is::<Resize>() || node.op_is::<NearestUpsample>();
+    assert_eq!(plain.nodes().iter().filter(theirs).count(), 1, "{plain}");
+    let expected = run(plain, std::slice::from_ref(x))?.remove(0);
+    close(&expected, &found, 1e-6);
+    Ok(())
+}
+
+#[test]
+fn axes_are_resized_as_by_tract() -> TractResult<()> {
+    let scales = [[2.0, 2.0], [2.5, 1.0], [1.0, 3.0], [1.0, 2.0], [4.0, 1.0], [0.5, 0.7], [1.5, 3.3]];
+    for mode in ["linear", "nearest"] {
+        for coordinates in ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"] {
+            for scales in scales {
+                for shape in [[1, 3, 1, 1], [2, 3, 5, 7], [1, 3, 21, 40]] {
+                    let output = [2, 3].map(|ax| shape[ax] as f32 * scales[ax - 2]);
+                    if output.iter().any(|size| *size < 1.0) {
+                        continue;
+                    }
+                    let tail = resize(mode, coordinates, vec![1.0, 1.0, scales[0], scales[1]]);
+                    let proto = model(DatumType::F32, &shape.map(Dim::from), 3, tail);
+                    resizes_as_tract(&proto, &Random(9).tensor(DatumType::F32, &shape))
+                        .with_context(|| format!("{mode} {coordinates} {scales:?} of {shape:?}"))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One axis, three, and channels last, with few and with many channels.
+#[test]
+fn other_axes_are_resized_as_by_tract() -> TractResult<()> {
+    for mode in ["linear", "nearest"] {
+        let line =
+            model(DatumType::F32, &[2, 3, 50].map(Dim::from), 3, resize(mode, "half_pixel", vec![1.0, 1.0, 2.4]));
+        resizes_as_tract(&line, &Random(9).tensor(DatumType::F32, &[2, 3, 50]))?;
+        let scales = vec![1.0, 1.0, 2.0, 1.5, 3.0];
+        let volume = model(DatumType::F32, &[1, 2, 4, 6, 5].map(Dim::from), 2, resize(mode, "half_pixel", scales));
+        resizes_as_tract(&volume, &Random(9).tensor(DatumType::F32, &[1, 2, 4, 6, 5]))?;
+        for channels in [3, 24] {
+            let tail = |model: Model, from: &str| {
+                let turned = Node::new("Transpose").named("t").inputs(&[from]).output("t").ints("perm", &[0, 2, 3, 1]);
+                resize(mode, "half_pixel", vec![1.0, 2.0, 1.5, 1.0])(model.node(turned), "t")
+            };
+            let shape = [2, channels, 6, 8];
+            let proto = model(DatumType::F32, &shape.map(Dim::from), channels, tail);
+            resizes_as_tract(&proto, &Random(9).tensor(DatumType::F32, &shape))?;
+        }
+    }
+    Ok(())
+}
+
+/// Values of weight zero are not read.
+#[test]
+fn infinities_stay_where_they_are() -> TractResult<()> {
+    let shape = [1, 1, 3, 3];
+    let proto =
+        model(DatumType::F32, &shape.map(Dim::from), 1, resize("linear", "align_corners", vec![1.0, 1.0, 2.0, 2.0]));
+    let mut x = Random(9).tensor(DatumType::F32, &shape);
+    x.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?[4] = f32::INFINITY;
+    resizes_as_tract(&proto, &x)
+}
+
+#[test]
+fn sizes_open_until_the_run() -> TractResult<()> {
+    let dims = [Dim::from("N"), Dim::from(2), Dim::from("H"), Dim::from("W")];
+    let proto = model(DatumType::F32, &dims, 2, resize("linear", "half_pixel", vec![1.0, 1.0, 2.0, 3.0]));
+    for shape in [[1, 2, 1, 1], [2, 2, 30, 17]] {
+        resizes_as_tract(&proto, &Random(9).tensor(DatumType::F32, &shape))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn no_fusion_leaves_them_to_tract() -> TractResult<()> {
+    let options = tract_deconv::Options::default().with_fusion(false);
+    let dims = [Dim::from(1), Dim::from(3), Dim::from(8), Dim::from(8)];
+    let proto = model(DatumType::F32, &dims, 3, softmax("Softmax", 1));
+    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
+    let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
+    assert!(model.nodes().iter().any(|node| node.op_is::<Softmax>()), "{model}");
+    Ok(())
+}
