@@ -265,6 +265,8 @@ mod plan;
 #[forbid(unsafe_code)]
 pub mod pulse;
 #[forbid(unsafe_code)]
+mod ranges;
+#[forbid(unsafe_code)]
 pub mod rewrite;
 #[forbid(unsafe_code)]
 mod settings;

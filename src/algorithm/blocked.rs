@@ -9,7 +9,9 @@ use crate::kernel::Kernels;
 use crate::layout::input_strides;
 use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Block, Partition};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::output::task_output::STAGING_BYTES;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
 

@@ -11,13 +11,13 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
-use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::ranges::blocks_of;
 
 use crate::memory::refill;
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::group_parts;
-use crate::output::partition::{Partition, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Partition, group_parts};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::parallel::threads;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Direction, Problem};

@@ -15,14 +15,14 @@ use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, LaneGather, PixelSums, PixelTap, PixelTaps};
-use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::{
-    IndexedRun, Partition, STAGED_ELEMENTS, STAGING_BYTES, Task, bytes_of_tasks, run_tasks, unflatten,
-};
+use crate::output::partition::Partition;
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::output::task_output::{IndexedRun, STAGED_ELEMENTS, STAGING_BYTES};
 use crate::parallel::threads;
+use crate::ranges::{blocks_of, unflatten};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;

@@ -19,7 +19,7 @@ use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::Scratch;
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
-use crate::output::partition::Task;
+use crate::output::task::Task;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;

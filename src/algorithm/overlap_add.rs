@@ -15,7 +15,8 @@ use crate::kernel::{Dispatch, Kernels, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 
 use crate::memory::Scratch;
-use crate::output::partition::{Block, Partition, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Block, Partition};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::simd::isa::Isa;
 use crate::spec::{Axis, Direction, Problem, ceil_div};
 use std::ops::Range;

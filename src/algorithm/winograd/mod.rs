@@ -32,7 +32,7 @@ use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch, reserve};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
-use crate::output::partition::Task;
+use crate::output::task::Task;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
