@@ -3,6 +3,7 @@
 use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
+use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
@@ -17,8 +18,8 @@ use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
 use crate::kernel::pool::{PoolAxis, pool};
 use crate::kernel::transpose;
 use crate::kernel::winograd::{
-    CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, TileTransforms, WINOGRAD_RESULTS, transform_cyclic_data,
-    transform_cyclic_filter, transform_cyclic_products, transform_data, transform_filter, transform_products,
+    CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, TileTransforms, WINOGRAD_RESULTS, transform_data,
+    transform_filter, transform_products,
 };
 use crate::simd::vector::*;
 

@@ -2,6 +2,7 @@
 
 mod amx;
 mod col2im_row;
+mod cyclic;
 mod depthwise_pixels;
 mod depthwise_plane;
 mod depthwise_taps;
