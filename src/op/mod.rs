@@ -1,6 +1,7 @@
 //! The tract operators: those that importers create, and those that optimised models run.
 
 mod between;
+mod find_passes;
 mod late;
 mod packed;
 mod shared;
