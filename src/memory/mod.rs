@@ -6,6 +6,7 @@
 
 pub(crate) mod fill;
 mod pool;
+mod pooled;
 pub(crate) mod scratch;
 
 pub use pool::DEFAULT_POOL_BYTES;
@@ -13,7 +14,8 @@ pub(crate) use pool::PoolUser;
 pub(crate) use scratch::{Aligned, Scratch};
 
 use crate::compute::Compute;
-use pool::{BlockSource, POOL, Pooled, SMALLEST};
+use pool::{BlockSource, POOL, SMALLEST};
+use pooled::Pooled;
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tract_core::internal::*;
