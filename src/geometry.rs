@@ -214,8 +214,8 @@ impl AxisPhases {
     /// `0..grid`.
     pub fn inside(&self, shift: i64) -> std::ops::Range<usize> {
         let step = self.in_step as i64;
-        let begin = crate::spec::ceil_div(-shift, step).clamp(0, self.grid as i64);
-        let end = crate::spec::ceil_div(self.input as i64 - shift, step).clamp(begin, self.grid as i64);
+        let begin = crate::ranges::ceil_div(-shift, step).clamp(0, self.grid as i64);
+        let end = crate::ranges::ceil_div(self.input as i64 - shift, step).clamp(begin, self.grid as i64);
         begin as usize..end as usize
     }
 

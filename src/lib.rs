@@ -232,6 +232,8 @@ mod estimate;
 #[forbid(unsafe_code)]
 pub mod explain;
 #[forbid(unsafe_code)]
+mod formats;
+#[forbid(unsafe_code)]
 mod frontend;
 #[forbid(unsafe_code)]
 mod fuse;
@@ -261,6 +263,8 @@ mod output;
 mod parallel;
 #[deny(unsafe_code)]
 mod plan;
+#[forbid(unsafe_code)]
+mod problem;
 #[cfg(feature = "pulse")]
 #[forbid(unsafe_code)]
 pub mod pulse;

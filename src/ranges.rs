@@ -2,6 +2,11 @@
 
 use std::ops::Range;
 
+/// Returns `ceil(a / b)` for any sign of `a` and positive `b`.
+pub(crate) fn ceil_div(a: i64, b: i64) -> i64 {
+    a.div_euclid(b) + (a.rem_euclid(b) != 0) as i64
+}
+
 /// Splits `0..len` into blocks of `size`; the last block may be shorter.
 pub(crate) fn blocks_of(len: usize, size: usize) -> Vec<Range<usize>> {
     (0..len).step_by(size.max(1)).map(|begin| begin..(begin + size).min(len)).collect()

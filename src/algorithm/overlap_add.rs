@@ -17,8 +17,9 @@ use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory::Scratch;
 use crate::output::partition::{Block, Partition};
 use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::ranges::ceil_div;
 use crate::simd::isa::Isa;
-use crate::spec::{Axis, Direction, Problem, ceil_div};
+use crate::spec::{Axis, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::*;
 

@@ -78,8 +78,8 @@ impl AxisTiles {
     fn inside(&self, class: usize, begin: usize, count: usize) -> Inside {
         let (step, count) = (self.in_step as i64, count as i64);
         let first = begin as i64 * step + self.firsts[class];
-        let begin = crate::spec::ceil_div(-first, step).clamp(0, count);
-        let end = crate::spec::ceil_div(self.input as i64 - first, step).clamp(begin, count);
+        let begin = crate::ranges::ceil_div(-first, step).clamp(0, count);
+        let end = crate::ranges::ceil_div(self.input as i64 - first, step).clamp(begin, count);
         Inside {
             pixels: begin as usize..end as usize,
             from: if begin < end { (first + begin * step) as usize } else { 0 },
