@@ -89,11 +89,11 @@ impl Algorithm for Amx {
         let axes = query.axes()?;
         let in_limbs = match layout {
             None => None,
-            Some(FilterLayout::Limbs { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
+            Some(FilterLayout::Limbs { width: WIDTH, last_width: remainder }) if *remainder == last_width(problem) => {
                 Some(true)
             }
-            Some(FilterLayout::Chunks { width: WIDTH, tail_width: remainder, chunk })
-                if (*remainder, *chunk) == (tail_width(problem), problem.group_in) =>
+            Some(FilterLayout::Chunks { width: WIDTH, last_width: remainder, chunk })
+                if (*remainder, *chunk) == (last_width(problem), problem.group_in) =>
             {
                 Some(false)
             }
@@ -126,8 +126,8 @@ impl Algorithm for Amx {
 
     fn filter_layout(&self) -> FilterLayout {
         match self.in_limbs {
-            true => FilterLayout::Limbs { width: WIDTH, tail_width: self.blocked.tail_width },
-            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.blocked.tail_width, chunk: self.chunk },
+            true => FilterLayout::Limbs { width: WIDTH, last_width: self.blocked.last_width },
+            false => FilterLayout::Chunks { width: WIDTH, last_width: self.blocked.last_width, chunk: self.chunk },
         }
     }
 
@@ -220,7 +220,7 @@ impl Amx {
         Amx {
             blocked: Blocked {
                 width: WIDTH,
-                tail_width: tail_width(problem),
+                last_width: last_width(problem),
                 rows: blocks.rows,
                 columns: blocks.columns,
                 copy_per_shift,
@@ -243,7 +243,7 @@ impl Amx {
 }
 
 /// Output channels of the last panel.
-fn tail_width(problem: &Problem) -> usize {
+fn last_width(problem: &Problem) -> usize {
     // The last panel has one tile register or two.
     match problem.group_out % WIDTH {
         1..=SIDE => SIDE,
@@ -291,7 +291,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.blocked.axes;
         let kernels = E::Compute::kernels(isa);
-        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.blocked.tail_width)
+        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.blocked.last_width)
             .enumerate()
             .map(|(index, (first_channel, width))| Panel { index, first_channel, width })
             .collect();

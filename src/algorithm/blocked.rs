@@ -21,7 +21,7 @@ pub struct Blocked {
     /// Output channels per panel.
     pub width: usize,
     /// Output channels of the last panel.
-    pub tail_width: usize,
+    pub last_width: usize,
     /// Grid rows per block.
     pub rows: usize,
     /// Grid columns per block.

@@ -33,7 +33,7 @@ pub struct Col2im {
     /// Products (output channel × tap) per register tile.
     pub mr: usize,
     /// Products of the last panel's tile.
-    pub tail_mr: usize,
+    pub last_mr: usize,
     /// Vectors of positions per register tile.
     pub nv: usize,
     /// Input rows per matrix product.
@@ -57,7 +57,7 @@ impl Algorithm for Col2im {
         let axes = query.axes()?;
         let forced = match layout {
             None => None,
-            Some(FilterLayout::Columns { mr, tail_mr }) => Some((*mr, *tail_mr)),
+            Some(FilterLayout::Columns { mr, last_mr }) => Some((*mr, *last_mr)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
@@ -78,8 +78,8 @@ impl Algorithm for Col2im {
         let mut best: Option<Col2im> = None;
         for &(mr, nv) in tiles {
             let remainder = products % mr;
-            let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
-            if forced.is_some_and(|f| f != (mr, tail_mr)) {
+            let last_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
+            if forced.is_some_and(|f| f != (mr, last_mr)) {
                 continue;
             }
             // Enough rows to fill a tile, if the ring still fits in half of L2.
@@ -91,7 +91,7 @@ impl Algorithm for Col2im {
                 let last = if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { Cost::ZERO };
                 tile_cost(m, nv) * (vectors / nv) + last
             };
-            let last = if remainder > 0 { row_cost(tail_mr) } else { Cost::ZERO };
+            let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
             let panels = row_cost(mr) * (products / mr) + last;
             let accumulated = cost::ACCUMULATED.times(&[products, vectors]);
             let store = match problem.data_format {
@@ -109,7 +109,7 @@ impl Algorithm for Col2im {
             let group = chunk * y.input.div_ceil(chunk_rows) + rows;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(Col2im { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
+                best = Some(Col2im { mr, last_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
@@ -134,7 +134,7 @@ impl Algorithm for Col2im {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
+        FilterLayout::Columns { mr: self.mr, last_mr: self.last_mr }
     }
 
     fn explain(&self) -> String {
@@ -239,7 +239,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let mut at = 0;
-        let panels = panel_heights(problem.group_out * taps, plan.mr, plan.tail_mr)
+        let panels = panel_heights(problem.group_out * taps, plan.mr, plan.last_mr)
             .map(|(first, height)| {
                 let weights = at;
                 at += height * problem.group_in;
@@ -268,7 +268,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels,
             weights: filter.data::<E::Compute>()?,
             operands,
-            zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
+            zeros: vec![E::Compute::ZERO; plan.mr.max(plan.last_mr)],
             accumulated,
             strides: [input[0], input[c], input[x], input[x + 1]],
         })
@@ -354,14 +354,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                     )?;
                 }
                 if together > 1 {
-                    let (uniform, position_dependent) = self.operands.epilogue.split();
+                    let (uniform, varying) = self.operands.epilogue.split();
                     rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     task.output.write_whole_pixels(
                         self.kernels,
                         (0, output_row, 0),
                         &rows,
-                        position_dependent,
+                        varying,
                         &mut scratch.row,
                     )?;
                 }

@@ -473,13 +473,13 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
         let at = task.output.index(0, outer, rows.start, task.output.columns.start);
-        let (uniform, position_dependent) = self.operands.epilogue.split();
+        let (uniform, varying) = self.operands.epilogue.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
             uniform.apply(results);
-            if !position_dependent.is_empty() {
+            if !varying.is_empty() {
                 for (p, pixel) in results.chunks_mut(depth).enumerate() {
-                    position_dependent.apply_pixel(0, at + p * depth, pixel);
+                    varying.apply_pixel(0, at + p * depth, pixel);
                 }
             }
         };
@@ -505,7 +505,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         staging: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
-        let (uniform, position_dependent) = self.operands.epilogue.split();
+        let (uniform, varying) = self.operands.epilogue.split();
         let (count, depth) = (rows.len() * width, self.plan.depths.1);
         uniform.apply(&mut results[..count * depth]);
         let first = task.output.plane_index(rows.start, task.output.columns.start);
@@ -515,7 +515,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             for at in (0..count).step_by(PIXELS_AT_ONCE) {
                 let run = IndexedRun { elements: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
-                    (&results[at * depth + vector.start - channels.start..], (position_dependent, vector.start));
+                    (&results[at * depth + vector.start - channels.start..], (varying, vector.start));
                 task.output.write_transposed(
                     self.kernels,
                     task_channels.clone(),

@@ -118,7 +118,7 @@ impl Algorithm for DepthwiseRows {
             return Err("the rows of a channel are not contiguous in channels-last data".to_string());
         }
         let axes = query.axes()?;
-        if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, tail_mr: 1 }) {
+        if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, last_mr: 1 }) {
             return Err(format!("the filter is packed for {layout:?}"));
         }
         let (y, x) = (axes.rows(), axes.columns());
@@ -198,7 +198,7 @@ impl Algorithm for DepthwiseRows {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Phases { mr: 1, tail_mr: 1 }
+        FilterLayout::Phases { mr: 1, last_mr: 1 }
     }
 
     fn explain(&self) -> String {

@@ -73,7 +73,7 @@ impl Algorithm for DirectChannels {
         let axes = query.axes()?;
         let forced = match layout {
             None => None,
-            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
+            Some(FilterLayout::Chunks { width, last_width, chunk }) => Some((*width, *last_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
@@ -136,14 +136,14 @@ impl Algorithm for DirectChannels {
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
         {
             let width = nv * lanes;
-            let tail_width = (problem.group_out % width).next_multiple_of(lanes);
-            let tail_width = if tail_width == 0 { width } else { tail_width };
-            if forced.is_some_and(|f| f != (width, tail_width, chunk)) {
+            let last_width = (problem.group_out % width).next_multiple_of(lanes);
+            let last_width = if last_width == 0 { width } else { last_width };
+            if forced.is_some_and(|f| f != (width, last_width, chunk)) {
                 continue;
             }
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                let last = run_cost(len, positions, tail_width / lanes, tiles, lanes * element, machine);
+                let last = run_cost(len, positions, last_width / lanes, tiles, lanes * element, machine);
                 run_cost(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
             let rows = run_cost(blocks.columns) * blocks.rows * row_share;
@@ -156,7 +156,7 @@ impl Algorithm for DirectChannels {
                 best = Some(DirectChannels {
                     blocked: Blocked {
                         width,
-                        tail_width,
+                        last_width,
                         rows: blocks.rows,
                         columns: blocks.columns,
                         copy_per_shift: false,
@@ -199,8 +199,8 @@ impl Algorithm for DirectChannels {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        let Blocked { width, tail_width, .. } = self.blocked;
-        FilterLayout::Chunks { width, tail_width, chunk: self.chunk }
+        let Blocked { width, last_width, .. } = self.blocked;
+        FilterLayout::Chunks { width, last_width, chunk: self.chunk }
     }
 
     fn explain(&self) -> String {
@@ -320,7 +320,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.blocked.axes;
         let pixel_channels = plan.pixel_channels(problem, kernels.lanes);
         let panels = PanelShape {
-            widths: (plan.blocked.width, plan.blocked.tail_width),
+            widths: (plan.blocked.width, plan.blocked.last_width),
             positions: plan.positions,
             weights: tables.taps.weights,
         };

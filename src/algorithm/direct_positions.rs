@@ -76,7 +76,7 @@ pub struct DirectPositions {
     /// Output channels per register tile.
     pub mr: usize,
     /// Output channels of the last panel's tile.
-    pub tail_mr: usize,
+    pub last_mr: usize,
     /// Groups per group batch, whose input and results are transposed together. More than one if
     /// channels are last and groups are narrow.
     pub batched_groups: usize,
@@ -124,7 +124,7 @@ impl Algorithm for DirectPositions {
         let axes = query.axes()?;
         let forced = match layout {
             None => None,
-            Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
+            Some(FilterLayout::Phases { mr, last_mr }) => Some((*mr, *last_mr)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let shapes = &query.sizes;
@@ -196,8 +196,8 @@ impl Algorithm for DirectPositions {
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
                 let remainder = problem.group_out % mr;
-                let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
-                if forced.is_some_and(|f| f != (mr, tail_mr)) || (batched_groups > 1 && mr < problem.group_out) {
+                let last_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
+                if forced.is_some_and(|f| f != (mr, last_mr)) || (batched_groups > 1 && mr < problem.group_out) {
                     continue;
                 }
                 if query.leaves_out(variant(in_place, copy_per_shift, rows)) {
@@ -226,7 +226,7 @@ impl Algorithm for DirectPositions {
                     let last = if rest > 0 { tile_cost(m, rest) } else { Cost::ZERO };
                     (tile_cost(m, nv) * whole + last) * runs
                 };
-                let last = if remainder > 0 { row_cost(tail_mr) } else { Cost::ZERO };
+                let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
                 let multiplied = row_cost(mr) * (problem.group_out / mr) + last;
                 let unfinished = cost::SUMMED * parts.saturating_sub(1);
                 let row_store = Cost::new(machine.rates.row_store);
@@ -256,7 +256,7 @@ impl Algorithm for DirectPositions {
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(DirectPositions {
                         mr,
-                        tail_mr,
+                        last_mr,
                         batched_groups,
                         nv,
                         copy_per_shift,
@@ -297,7 +297,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Phases { mr: self.mr, tail_mr: self.tail_mr }
+        FilterLayout::Phases { mr: self.mr, last_mr: self.last_mr }
     }
 
     fn explain(&self) -> String {
@@ -422,7 +422,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let columns = axes.columns().out_step;
         let per_outer = axes.rows().out_step * columns;
         let mut at = 0;
-        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
+        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.last_mr)
             .map(|(first_channel, height)| {
                 let weights = at;
                 at += height * taps.weights;
@@ -752,9 +752,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 if problem.data_format == DataFormat::Nxc && transposes {
                     let offsets = (groups.start * problem.group_out + panel.first_channel, o, ry);
-                    let (uniform, position_dependent) = self.epilogue.split();
+                    let (uniform, varying) = self.epilogue.split();
                     uniform.apply(out);
-                    let epilogue = (position_dependent, &mut *buffers.row);
+                    let epilogue = (varying, &mut *buffers.row);
                     self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, phase_stride), epilogue)?;
                     continue;
                 }

@@ -114,7 +114,7 @@ rates! {
     /// Nanoseconds of work from which it is worthwhile to wake another thread.
     share_ns,
     /// Nanoseconds of work from which it is worthwhile to share it with a spinning worker.
-    share_awake_ns,
+    share_spinning_ns,
 }
 
 /// A machine that plans are made for: see [`PlanOptions::machine`](crate::PlanOptions::machine).
@@ -178,7 +178,7 @@ impl Machine {
             strided_row: 360.0,
             planes_at_once: 16.0,
             share_ns: 34_000.0,
-            share_awake_ns: 5_000.0,
+            share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
         cpus: &[
@@ -223,7 +223,7 @@ impl Machine {
             strided_row: 100.0,
             planes_at_once: 16.0,
             share_ns: 34_000.0,
-            share_awake_ns: 5_000.0,
+            share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
         cpus: &[
@@ -269,7 +269,7 @@ impl Machine {
             strided_row: 0.0,
             planes_at_once: 64.0,
             share_ns: 25_000.0,
-            share_awake_ns: 25_000.0,
+            share_spinning_ns: 25_000.0,
         },
         prefetch_pays: false,
         cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],

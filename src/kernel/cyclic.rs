@@ -105,7 +105,7 @@ pub(crate) unsafe fn transform_cyclic_data<V: Vector>(
 ) {
     for (tile, start) in data.starts.iter().enumerate() {
         for c in (0..data.channels).step_by(V::LANES) {
-            let from = data.cells.as_ptr().wrapping_add(start + c);
+            let from = data.pixels.as_ptr().wrapping_add(start + c);
             let to = to.as_mut_ptr().wrapping_add(tile * strides.tile + c);
             // SAFETY: this function's contract.
             unsafe {
@@ -170,7 +170,7 @@ pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
     strides: PointStrides,
     start: Start<V::Lane>,
     channels: usize,
-    places: &[usize],
+    offsets: &[usize],
     to: &mut [V::Lane],
 ) -> bool {
     let mut finite = true;
@@ -184,7 +184,7 @@ pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
             };
             // A finite result times zero is zero. Any other is NaN.
             let mut zeros = zero;
-            for (tile, places) in places.as_chunks::<{ CYCLIC_RESULTS * CYCLIC_RESULTS }>().0.iter().enumerate() {
+            for (tile, offsets) in offsets.as_chunks::<{ CYCLIC_RESULTS * CYCLIC_RESULTS }>().0.iter().enumerate() {
                 let from = products.as_ptr().wrapping_add(tile * strides.tile + c);
                 let point = |p: usize| V::load(from.wrapping_add(p * strides.point));
                 let three = |p: usize| [point(p), point(p + 1), point(p + 2)];
@@ -213,7 +213,7 @@ pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
                 for j in 0..CYCLIC_RESULTS {
                     let column = cyclic_results(std::array::from_fn(|i| rows[i][j]));
                     for i in 0..CYCLIC_RESULTS {
-                        let to = to.as_mut_ptr().wrapping_add(places[i * CYCLIC_RESULTS + j] + c);
+                        let to = to.as_mut_ptr().wrapping_add(offsets[i * CYCLIC_RESULTS + j] + c);
                         let result = match start {
                             Start::Bias(_) => bias.plus(column[i]),
                             Start::Add => V::load(to).plus(column[i]),

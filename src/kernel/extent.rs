@@ -194,7 +194,7 @@ mod tests {
         let channels = kernels.lanes;
         let transforms = kernels.tile_transforms((2, 2), 2);
         let strides = PointStrides { point: channels, tile: 9 * channels };
-        let data = TileData { cells: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
+        let data = TileData { pixels: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
         let far = PointStrides { tile: HUGE, ..strides };
         let apart = PointStrides { point: HUGE, ..strides };
         refused("data, steps", || transforms.data(&TileData { steps: (HUGE, 1), ..data }, &mut to, strides));
@@ -207,6 +207,6 @@ mod tests {
         };
         refused("products, tiles", || products(far, Start::Add, 0));
         refused("products, points", || products(apart, Start::Add, 0));
-        refused("products, places", || products(strides, Start::Add, usize::MAX));
+        refused("products, offsets", || products(strides, Start::Add, usize::MAX));
     }
 }

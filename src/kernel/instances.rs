@@ -90,11 +90,11 @@ macro_rules! kernels {
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
-                places: &[usize],
+                offsets: &[usize],
                 to: &mut [$lane],
             ) -> bool {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
-                unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, places, to) }
+                unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, offsets, to) }
             }
 
             $(#[$feature])*
@@ -115,11 +115,11 @@ macro_rules! kernels {
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
-                places: &[usize],
+                offsets: &[usize],
                 to: &mut [$lane],
             ) -> bool {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
-                unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, places, to) }
+                unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, offsets, to) }
             }
 
             $(#[$feature])*

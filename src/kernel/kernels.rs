@@ -274,10 +274,10 @@ impl<T: Compute> Kernels<T> {
             s => {
                 // Chunks that fit the stack, each a whole number of vectors.
                 let mut row = [bias; 256];
-                for (piece, to) in to.chunks_mut(s * row.len()).enumerate() {
+                for (chunk, to) in to.chunks_mut(s * row.len()).enumerate() {
                     let row = &mut row[..to.len() / s];
                     for (j, taps) in phases.iter().enumerate() {
-                        let source = source.get(piece * 256..).unwrap_or(&[]);
+                        let source = source.get(chunk * 256..).unwrap_or(&[]);
                         // SAFETY: as above, with one phase. The source still has all elements after the
                         // chunk.
                         unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };

@@ -11,8 +11,7 @@
 //! | taps | data | filter | results |
 //! |---|---|---|---|
 //! | 2 | `d0-d1, d1, d2-d1` | `g0, g0+g1, g1` | `m0+m1, m1+m2` |
-//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3`
-//! |
+//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3` |
 //!
 //! Each result depends only on the data that its own taps read. Its error scales with those data,
 //! and non-finite values do not spread to other results.
@@ -66,7 +65,7 @@ pub(crate) const fn points_of_tile(taps: (usize, usize), results: usize) -> usiz
 /// The data that tiles read: pixels of channels.
 #[derive(Clone, Copy)]
 pub(crate) struct TileData<'a, T> {
-    pub cells: &'a [T],
+    pub pixels: &'a [T],
     /// Per tile, the index of its first pixel's first channel.
     pub starts: &'a [usize],
     /// Elements from a pixel to the next along the rows and the columns of a tile.
@@ -91,7 +90,7 @@ pub(crate) type TransformProducts<T> = unsafe fn(
     strides: PointStrides,
     start: Start<T>,
     channels: usize,
-    places: &[usize],
+    offsets: &[usize],
     to: &mut [T],
 ) -> bool;
 
@@ -135,7 +134,7 @@ impl<T: Compute> TileTransforms<T> {
         let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
         let (down, along) = (self.further(self.rows), self.further(self.columns));
         let read = reach([(*furthest, 1), (down, data.steps.0), (along, data.steps.1), (data.channels, 1)]);
-        assert!(data.channels.is_multiple_of(self.lanes) && read <= data.cells.len());
+        assert!(data.channels.is_multiple_of(self.lanes) && read <= data.pixels.len());
         assert!(self.written(last, strides, data.channels) <= to.len());
         // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
@@ -161,8 +160,8 @@ impl<T: Compute> TileTransforms<T> {
 
     /// Computes results from products and returns whether all of them are finite.
     ///
-    /// The results of a tile are written to its offsets in `places`, row by row, `results` to a row
-    /// and rows to a tile. A tile with fewer results along an axis uses the first ones.
+    /// The results of a tile are written at its `offsets`, row by row, `results` to a row and rows to a
+    /// tile. A tile with fewer results along an axis uses the first ones.
     ///
     /// # Panics
     /// The channels are not whole vectors, or a slice is shorter than the range that is read or
@@ -173,12 +172,12 @@ impl<T: Compute> TileTransforms<T> {
         strides: PointStrides,
         start: Start<T>,
         channels: usize,
-        places: &[usize],
+        offsets: &[usize],
         to: &mut [T],
     ) -> bool {
         let of_tile = self.results * self.results;
-        assert!(places.len().is_multiple_of(of_tile));
-        let (Some(last), Some(furthest)) = ((places.len() / of_tile).checked_sub(1), places.iter().max()) else {
+        assert!(offsets.len().is_multiple_of(of_tile));
+        let (Some(last), Some(furthest)) = ((offsets.len() / of_tile).checked_sub(1), offsets.iter().max()) else {
             return true;
         };
         assert!(channels.is_multiple_of(self.lanes) && reach([(*furthest, 1), (channels, 1)]) <= to.len());
@@ -188,7 +187,7 @@ impl<T: Compute> TileTransforms<T> {
         }
         // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { (self.products)(products, strides, start, channels, places, to) }
+        unsafe { (self.products)(products, strides, start, channels, offsets, to) }
     }
 }
 
@@ -203,7 +202,7 @@ pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
     let (rows, columns) = (points_of(RY), points_of(RX));
     for (tile, start) in data.starts.iter().enumerate() {
         for c in (0..data.channels).step_by(V::LANES) {
-            let from = data.cells.as_ptr().wrapping_add(start + c);
+            let from = data.pixels.as_ptr().wrapping_add(start + c);
             let to = to.as_mut_ptr().wrapping_add(tile * strides.tile + c);
             // SAFETY: this function's contract.
             unsafe {
@@ -264,7 +263,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
     strides: PointStrides,
     start: Start<V::Lane>,
     channels: usize,
-    places: &[usize],
+    offsets: &[usize],
     to: &mut [V::Lane],
 ) -> bool {
     let (rows, columns) = (points_of(RY), points_of(RX));
@@ -279,7 +278,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
             };
             // A finite result times zero is zero. Any other is NaN.
             let mut zeros = zero;
-            for (tile, places) in places.as_chunks::<{ WINOGRAD_RESULTS * WINOGRAD_RESULTS }>().0.iter().enumerate() {
+            for (tile, offsets) in offsets.as_chunks::<{ WINOGRAD_RESULTS * WINOGRAD_RESULTS }>().0.iter().enumerate() {
                 let from = products.as_ptr().wrapping_add(tile * strides.tile + c);
                 let mut m = [[zero; MOST_POINTS]; MOST_POINTS];
                 for i in 0..rows {
@@ -291,7 +290,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
                 for j in 0..results_of(RX) {
                     let column = of_products::<V, RY>(std::array::from_fn(|i| m[i][j]));
                     for i in 0..results_of(RY) {
-                        let to = to.as_mut_ptr().wrapping_add(places[i * WINOGRAD_RESULTS + j] + c);
+                        let to = to.as_mut_ptr().wrapping_add(offsets[i * WINOGRAD_RESULTS + j] + c);
                         let result = match start {
                             Start::Bias(_) => bias.plus(column[i]),
                             Start::Add => V::load(to).plus(column[i]),

@@ -115,8 +115,8 @@ fn least_shared() -> u64 {
 }
 
 /// The lowest estimate that is shared with threads that spin.
-fn least_shared_awake() -> u64 {
-    least(Machine::current().rates.share_awake_ns)
+fn share_spinning_ns() -> u64 {
+    least(Machine::current().rates.share_spinning_ns)
 }
 
 /// The lowest estimate that takes as long.
@@ -147,18 +147,18 @@ fn little_work_is_not_shared() {
 #[test]
 fn a_worker_is_called_for_small_work_that_comes_again_and_again() {
     let _turn = spin_time_is_mine();
-    if least_shared_awake() == least_shared() || workers::most_spinning() == 0 {
+    if share_spinning_ns() == least_shared() || workers::most_spinning() == 0 {
         println!("parallel: skipped, small work is not shared here");
         return;
     }
     for executor in [Executor::multithread(2), Executor::RayonGlobal] {
         multithread_tract_scope(executor, || {
             let begin = Instant::now();
-            assert_eq!(threads(least_shared_awake()), 1);
-            while threads(least_shared_awake()) == 1 {
+            assert_eq!(threads(share_spinning_ns()), 1);
+            while threads(share_spinning_ns()) == 1 {
                 assert!(begin.elapsed() < LONG, "no worker came");
             }
-            assert_eq!(threads(least_shared_awake() - 1), 1);
+            assert_eq!(threads(share_spinning_ns() - 1), 1);
         });
     }
 }
@@ -260,7 +260,7 @@ fn helpers_are_found_spinning_or_asleep() -> TractResult<()> {
 /// Waits until no worker is spinning.
 fn wait_for_all(workers: &Workers) {
     let begin = Instant::now();
-    while workers.awake() > 0 {
+    while workers.spinning() > 0 {
         assert!(begin.elapsed() < LONG, "still there");
         sleep(Duration::from_micros(100));
     }
@@ -272,7 +272,7 @@ fn no_worker_spins_for_long() -> TractResult<()> {
     let pool = pool_of(2)?;
     let workers = Workers::of(&pool);
     together(workers.asker(&pool));
-    assert!(workers.awake() <= workers::most_spinning());
+    assert!(workers.spinning() <= workers::most_spinning());
     wait_for_all(&workers);
     let Pool::Own(pool) = pool else { bail!("a pool of its own") };
     // The workers must release the executor. Once it is dropped, its workers are forgotten.
@@ -301,9 +301,9 @@ fn no_worker_spins_where_the_host_says_so() -> TractResult<()> {
     let workers = Workers::of(&pool);
     for _ in 0..50 {
         together(workers.asker(&pool));
-        assert_eq!(workers.awake(), 0);
+        assert_eq!(workers.spinning(), 0);
         workers.call(&pool);
-        assert_eq!(workers.awake(), 0);
+        assert_eq!(workers.spinning(), 0);
     }
     Ok(())
 }
@@ -325,10 +325,10 @@ fn a_worker_spins_as_long_as_the_host_says() -> TractResult<()> {
     let came = loop {
         let before = Instant::now();
         workers.call(&pool);
-        while workers.awake() == 0 && before.elapsed() < time {
+        while workers.spinning() == 0 && before.elapsed() < time {
             sleep(Duration::from_micros(100));
         }
-        if workers.awake() > 0 {
+        if workers.spinning() > 0 {
             break before;
         }
         ensure!(begin.elapsed() < LONG, "no worker came");
@@ -350,7 +350,7 @@ fn executors_have_workers_of_their_own() -> TractResult<()> {
     let _turn = spin_time_is_mine();
     let _longer = SpinTime::of(Duration::from_millis(5));
     Workers::of(&a).call(&a);
-    assert_eq!(Workers::of(&b).awake(), 0);
+    assert_eq!(Workers::of(&b).spinning(), 0);
     Ok(())
 }
 

@@ -29,7 +29,7 @@ mod estimate {
         pub struct Rates {
             pub fma_per_ns: f64,
             pub share_ns: f64,
-            pub share_awake_ns: f64,
+            pub share_spinning_ns: f64,
         }
 
         pub struct Machine {
@@ -37,7 +37,7 @@ mod estimate {
         }
 
         static MACHINE: Machine =
-            Machine { rates: Rates { fma_per_ns: 4.0, share_ns: 34_000.0, share_awake_ns: 5_000.0 } };
+            Machine { rates: Rates { fma_per_ns: 4.0, share_ns: 34_000.0, share_spinning_ns: 5_000.0 } };
 
         impl Machine {
             pub fn current() -> &'static Machine {

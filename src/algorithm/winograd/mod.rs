@@ -162,7 +162,7 @@ impl Algorithm for Winograd {
         let axes = query.axes()?;
         let forced = match layout {
             None => None,
-            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
+            Some(FilterLayout::Chunks { width, last_width, chunk }) => Some((*width, *last_width, *chunk)),
             Some(other) => return Err(format!("the filter is packed for {other:?}")),
         };
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
@@ -208,16 +208,16 @@ impl Algorithm for Winograd {
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
-                let tail_width = (problem.group_out % width).next_multiple_of(lanes);
-                let tail_width = if tail_width == 0 { width } else { tail_width };
-                if forced.is_some_and(|f| (f.0, f.1) != (width, tail_width)) {
+                let last_width = (problem.group_out % width).next_multiple_of(lanes);
+                let last_width = if last_width == 0 { width } else { last_width };
+                if forced.is_some_and(|f| (f.0, f.1) != (width, last_width)) {
                     continue;
                 }
                 let panels = problem.group_out.div_ceil(width);
-                let vectors_out = (panels - 1) * nv + tail_width / lanes;
+                let vectors_out = (panels - 1) * nv + last_width / lanes;
                 let of_run = |tiles_of_run: usize| {
                     let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element, machine);
-                    of(nv) * (panels - 1) + of(tail_width / lanes)
+                    of(nv) * (panels - 1) + of(last_width / lanes)
                 };
                 let of_acc_block = |(tiles, of): &(usize, &Work)| {
                     let multiplied = of_run(*tiles) * problem.group_in;
@@ -237,7 +237,7 @@ impl Algorithm for Winograd {
                     best = Some(Winograd {
                         blocked: Blocked {
                             width,
-                            tail_width,
+                            last_width,
                             rows: block.0,
                             columns: block.1,
                             copy_per_shift: false,
@@ -288,8 +288,8 @@ impl Algorithm for Winograd {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        let Blocked { width, tail_width, .. } = self.blocked;
-        FilterLayout::Chunks { width, tail_width, chunk: self.chunk }
+        let Blocked { width, last_width, .. } = self.blocked;
+        FilterLayout::Chunks { width, last_width, chunk: self.chunk }
     }
 
     fn explain(&self) -> String {
@@ -412,7 +412,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.blocked.axes;
         let shape = plan.shape();
         let panels = PanelShape {
-            widths: (plan.blocked.width, plan.blocked.tail_width),
+            widths: (plan.blocked.width, plan.blocked.last_width),
             positions: plan.tiles,
             weights: tables.accumulators.taps.weights,
         };
@@ -562,7 +562,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let strides = PointStrides { point: tile, tile: term.points() * tile };
             for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
                 let data = TileData {
-                    cells: &pixels.data[block.offset * pixels.size..],
+                    pixels: &pixels.data[block.offset * pixels.size..],
                     starts: &tiles.starts,
                     steps,
                     channels: self.problem.group_in.next_multiple_of(lanes),

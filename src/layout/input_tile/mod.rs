@@ -711,9 +711,9 @@ fn widen_strided<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], step: us
     if step > 8 {
         return to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = from.widen());
     }
-    let piece = wide.len() / step;
-    for (to, from) in to.chunks_mut(piece).zip(from.chunks(piece * step)) {
-        let wide = &mut wide[..from.len().min(piece * step)];
+    let chunk = wide.len() / step;
+    for (to, from) in to.chunks_mut(chunk).zip(from.chunks(chunk * step)) {
+        let wide = &mut wide[..from.len().min(chunk * step)];
         E::widen_slice(from, wide);
         kernels.strided(wide, step, to);
     }
