@@ -23,7 +23,7 @@ use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Paddin
 use tract_deconv::{Isa, Machine, PlanOptions, Strategy};
 
 /// Strategies whose estimate exceeds the choice's by this factor are not run.
-const HOPELESS: u64 = 10;
+const MOST_COST_RATIO: u64 = 10;
 
 /// The kind of layer to draw.
 #[derive(Clone, Copy)]
@@ -255,8 +255,9 @@ fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
 fn timed(layer: Layer, options: &PlanOptions) -> TractResult<Option<Timed>> {
     let choice = layer.plan(options)?.plan;
     let forced = |strategy: Strategy| layer.plan(&options.clone().with_strategy(strategy)).ok();
-    let competes =
-        |ready: &Ready| ready.plan.cost().zip(choice.cost()).is_some_and(|(a, b)| a < b.saturating_mul(HOPELESS));
+    let competes = |ready: &Ready| {
+        ready.plan.cost().zip(choice.cost()).is_some_and(|(a, b)| a < b.saturating_mul(MOST_COST_RATIO))
+    };
     let plans: Vec<Ready> = Strategy::ALL.iter().copied().filter_map(forced).filter(competes).collect();
     let [first, others @ ..] = &plans[..] else { return Ok(None) };
     let chosen = plans.iter().position(|ready| ready.plan.strategy() == choice.strategy());
@@ -334,7 +335,7 @@ fn print_worth(layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
 
 /// How badly rates describe the measured times: how much longer the choices would take than the best strategies, and, with
 /// less weight, how far the estimates are from the times. Returns both.
-fn misfit(layers: &[Timed], options: &PlanOptions, machine: &Machine) -> TractResult<(f64, f64)> {
+fn fit_error(layers: &[Timed], options: &PlanOptions, machine: &Machine) -> TractResult<(f64, f64)> {
     let (mut losses, mut errors) = (vec![], vec![]);
     let options = options.clone().with_machine(*machine);
     let rate = machine.rates().get("fma_per_ns").unwrap_or(1.0);
@@ -361,7 +362,7 @@ fn fit(layers: &[Timed], options: &PlanOptions, start: Machine) -> TractResult<M
     const OF_ERRORS: f64 = 0.05;
     const STEPS: [f64; 8] = [0.0, 0.25, 0.5, 0.8, 0.9, 1.1, 1.25, 2.0];
     let value = |machine: &Machine| -> TractResult<f64> {
-        let (loss, error) = misfit(layers, options, machine)?;
+        let (loss, error) = fit_error(layers, options, machine)?;
         Ok(loss + OF_ERRORS * error)
     };
     let mut best = (value(&start)?, start);
@@ -388,7 +389,7 @@ fn fit(layers: &[Timed], options: &PlanOptions, start: Machine) -> TractResult<M
 }
 
 fn print_row(machine: &Machine, layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
-    let (loss, error) = misfit(layers, options, machine)?;
+    let (loss, error) = fit_error(layers, options, machine)?;
     println!("fitted: choices take {:.3} of the best, estimates are {:.2} times off", loss.exp(), error.exp());
     println!("rates: Rates {{");
     for name in Rates::NAMES {

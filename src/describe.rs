@@ -68,7 +68,7 @@ impl fmt::Display for DeconvSpec {
 
 fn side(extra: &Side) -> &'static str {
     match extra {
-        Side::Begin => "odd cell first",
-        Side::End => "odd cell last",
+        Side::Begin => "odd element first",
+        Side::End => "odd element last",
     }
 }

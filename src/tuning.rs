@@ -25,7 +25,7 @@ use tract_core::internal::*;
 const CANDIDATES: usize = 3;
 
 /// Candidates with an estimate of more than this many times the lowest are not timed.
-const HOPELESS: u64 = 4;
+const MOST_COST_RATIO: u64 = 4;
 
 /// The fewest and the most runs of each candidate, and the time after which no run is begun.
 const RUNS: std::ops::Range<usize> = 2..20;
@@ -79,7 +79,7 @@ pub(crate) fn plan(
     if let Some(plan) = known {
         return Ok(plan);
     }
-    let most = estimated.cost().unwrap_or(0).saturating_mul(HOPELESS);
+    let most = estimated.cost().unwrap_or(0).saturating_mul(MOST_COST_RATIO);
     let mut candidates: Vec<Plan> = Strategy::ALL.iter().filter_map(|strategy| forced(*strategy)).collect();
     candidates.retain(|plan| plan.cost().is_some_and(|cost| cost <= most));
     candidates.sort_by_key(|plan| plan.cost());

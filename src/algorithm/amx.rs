@@ -547,8 +547,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
                     while position + tile.positions() <= run.positions.end {
                         let base = position * pixel + from;
-                        let source =
-                            Source { data, base, channel_stride: 1, channels, taps: offset.as_slice(), ahead: false };
+                        let source = Source {
+                            data,
+                            base,
+                            channel_stride: 1,
+                            channels,
+                            taps: offset.as_slice(),
+                            prefetch: false,
+                        };
                         let sums = &mut sums[(position - run.positions.start) * WIDTH..];
                         tile.run(weights, &source, pixel, start, sums, WIDTH);
                         position += tile.positions();

@@ -25,7 +25,7 @@ use std::ops::Range;
 use tract_core::internal::*;
 
 /// The most rows that are interleaved when they are stored.
-const MOST_TOGETHER: usize = 16;
+const MOST_INTERLEAVED: usize = 16;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Algorithm for Col2im {
         let rows = slots(y, self.chunk_rows).saturating_mul(slot);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
-        let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
+        let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_INTERLEAVED));
         let block = slot.saturating_mul(problem.group_in);
         let working = ring.saturating_add(accumulated).saturating_add(block).saturating_mul(element);
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
@@ -293,7 +293,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // adjacent within a phase.
         let channels = self.problem.group_out;
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
-        let together = if last && (2..=MOST_TOGETHER).contains(&(channels * x.out_step)) { channels } else { 1 };
+        let together = if last && (2..=MOST_INTERLEAVED).contains(&(channels * x.out_step)) { channels } else { 1 };
         let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
         rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
         for u in task.rows.clone() {
@@ -389,7 +389,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let in_place = self.problem.data_format == DataFormat::Ncx && reach <= self.operands.input.len();
         let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
             Some(data) => {
-                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], ahead: false }
+                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], prefetch: false }
             }
             None => {
                 let data = block.of(channels * padded)?;
@@ -409,7 +409,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     crate::layout::transposed(self.kernels, pixels, channels, (channels, count), data, padded);
                 }
-                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], ahead: false }
+                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], prefetch: false }
             }
         };
         let origin = source.base;

@@ -362,7 +362,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             let channel_stride = if self.pixel_channels == 1 { stride } else { 1 };
             let source =
-                Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
+                Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], prefetch: false };
             (source, self.taps.input_tiles.pitch, self.pixel_channels)
         } else {
             let data = E::as_compute(self.input.data).context("element: computed in another type")?;
@@ -374,7 +374,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 channel_stride: self.input.channel,
                 channels: problem.group_in,
                 taps: &[][..],
-                ahead: false,
+                prefetch: false,
             };
             (source, x.grid, step)
         };

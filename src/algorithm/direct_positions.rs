@@ -22,7 +22,7 @@ use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::output::task_output::MOST_ROWS;
 use crate::ranges::flat_runs;
 use crate::simd::isa::Isa;
-use crate::simd::vector::FETCHES;
+use crate::simd::vector::PREFETCHES;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -37,8 +37,8 @@ pub(crate) const LONGEST_CHAIN: usize = 256;
 ///
 /// The rounding error grows with the length of the partial sums and with their number. Deep sums
 /// have long chains, which are faster and as exact there. Other runtimes sum tap by tap, so sums
-/// over several taps have shorter chains. Short sums are split into two halves. The shortest sums
-/// are not split, as halves would take longer.
+/// over several taps have shorter chains. Short sums are split into two chains. The shortest sums
+/// are not split, as two chains would take longer.
 pub(crate) fn longest_chain(depth: usize, taps: usize) -> usize {
     match (depth, taps) {
         (..96, _) => 96,
@@ -50,7 +50,7 @@ pub(crate) fn longest_chain(depth: usize, taps: usize) -> usize {
 
 /// The number of pairs from which a sum has two chains, whose taps alternate. This applies to tiles
 /// that write rows themselves and support it.
-const FEWEST_IN_HALVES: usize = 32;
+const FEWEST_IN_TWO_CHAINS: usize = 32;
 
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
@@ -86,9 +86,9 @@ pub struct DirectPositions {
     pub copy_per_shift: bool,
     /// Whether the input is read in place.
     pub direct: bool,
-    /// Whether input that is read in place is prefetched ahead of the tiles, as the caches do not
+    /// Whether input that is read in place is prefetched before the tiles, as the caches do not
     /// hold it.
-    pub ahead: bool,
+    pub prefetch: bool,
     /// Whether tiles write output rows themselves, with phases interleaved in registers.
     pub rows: bool,
     /// Tiles whose results are stored together, so that the output is written in long runs.
@@ -148,11 +148,11 @@ impl Algorithm for DirectPositions {
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
 
-        let fetches = in_place && FETCHES && machine.prefetch_pays;
+        let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
         let waits = match problem.group_in {
             1 => cost::beyond_cache(problem, datum_type, machine),
             _ => {
-                let costs = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                let costs = if prefetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
                 cost::beyond_caches(problem, datum_type, costs, lanes, machine)
             }
         };
@@ -261,7 +261,7 @@ impl Algorithm for DirectPositions {
                         nv,
                         copy_per_shift,
                         direct: in_place,
-                        ahead: fetches && bytes > machine.l2,
+                        prefetch: prefetches && bytes > machine.l2,
                         rows,
                         chunk_tiles,
                         tile_major,
@@ -302,7 +302,7 @@ impl Algorithm for DirectPositions {
 
     fn explain(&self) -> String {
         let source = match (self.direct, self.copy_per_shift) {
-            (true, _) if self.ahead => "in place, fetched ahead",
+            (true, _) if self.prefetch => "in place, prefetched",
             (true, _) => "in place",
             (_, true) => "in a copy per column shift",
             _ => "in padded rows",
@@ -503,7 +503,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     )?;
                 }
             }
-            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], ahead: false }
+            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], prefetch: false }
         } else {
             let flat = E::as_compute(self.input).context("element: computed in another type")?;
             pitch = plan.axes.columns().grid;
@@ -514,7 +514,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 channel_stride: self.strides.1,
                 channels: problem.group_in,
                 taps: &[],
-                ahead: false,
+                prefetch: false,
             }
         };
         let origin = source.base;
@@ -530,7 +530,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
         let mut visit = |panel: usize, tile: usize| {
             // The first panel's pass brings the input into the caches for the other panels.
-            source.ahead = plan.ahead && panels.first() == Some(&panel);
+            source.prefetch = plan.prefetch && panels.first() == Some(&panel);
             let panel = &self.panels[panel];
             if plan.rows {
                 let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
@@ -607,7 +607,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if count == 0 {
                     break;
                 }
-                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, in_halves: false }; 4];
+                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, two_chains: false }; 4];
                 for (operand, phase) in operands.iter_mut().zip(phases) {
                     *operand = operand_of(panel, weights, phase, source.channels);
                 }
@@ -845,10 +845,10 @@ fn operand_of<'a, T: Compute>(
 ) -> PhaseOperand<'a, T> {
     let taps = &phase.taps[..];
     let chain = channels_per_chain(channels, taps.len());
-    let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves())
+    let two_chains = panel.row_tiles.last().is_some_and(|widest| widest.two_chains())
         && chain >= channels
-        && channels * taps.len() >= FEWEST_IN_HALVES;
-    PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, in_halves }
+        && channels * taps.len() >= FEWEST_IN_TWO_CHAINS;
+    PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, two_chains }
 }
 
 /// Input channels per chain of a sum over this many channels and taps.

@@ -127,7 +127,7 @@ impl Algorithm for Gemv {
                         channel_stride: 1,
                         channels: CHAIN.min(channels - from),
                         taps: &[0],
-                        ahead: false,
+                        prefetch: false,
                     };
                     tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
                 }

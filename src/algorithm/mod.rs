@@ -73,7 +73,8 @@ impl<'a> Query<'a> {
 
     /// The phases of all spatial axes, at least two, outermost first.
     ///
-    /// # Errors The phases are too many to enumerate. The message gives the reason.
+    /// # Errors
+    /// The phases are too many to enumerate. The message gives the reason.
     pub fn axes(&self) -> Result<&Axes, String> {
         let axes = self.axes.get_or_init(|| match too_many_phases(self.problem) {
             Some(reason) => Err(reason),

@@ -259,7 +259,7 @@ impl<E: Element> Prepared<'_, E> {
                 for tile in &tiles {
                     while at + tile.positions() <= positions.len() {
                         let base = at * step + from * channel_stride;
-                        let source = Source { data, base, channel_stride, channels: part, taps: &[0], ahead: false };
+                        let source = Source { data, base, channel_stride, channels: part, taps: &[0], prefetch: false };
                         let to = &mut sums[at * pitch + panel * width..];
                         tile.run(&weights[from * width..], &source, step, start, to, pitch);
                         at += tile.positions();

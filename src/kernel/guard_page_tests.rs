@@ -154,7 +154,7 @@ struct Shape<T> {
     channels: usize,
     taps: &'static [usize],
     /// Whether tiles prefetch, which must not fault past the end. They do where there are gaps.
-    ahead: bool,
+    prefetch: bool,
 }
 
 impl<T: Number> Shape<T> {
@@ -162,12 +162,12 @@ impl<T: Number> Shape<T> {
         let span = taps.iter().max().map_or(0, |tap| tap + width);
         let channel_stride = span + gap;
         let len = if span == 0 { 0 } else { (channels - 1) * channel_stride + span };
-        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps, ahead: gap > 0 }
+        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps, prefetch: gap > 0 }
     }
 
     fn source(&self) -> Source<'_, T> {
-        let &Shape { channel_stride, channels, taps, ahead, .. } = self;
-        Source { data: &self.data, base: 0, channel_stride, channels, taps, ahead }
+        let &Shape { channel_stride, channels, taps, prefetch, .. } = self;
+        Source { data: &self.data, base: 0, channel_stride, channels, taps, prefetch }
     }
 
     /// `Σ weight(c, t) · source[c, t + at]`.
@@ -270,7 +270,7 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 panel: &panels[s],
                 taps: taps_of(s),
                 chain: 2 + s % 2 + less,
-                in_halves: s == 0,
+                two_chains: s == 0,
             };
             let phases: Vec<_> = (0..tile.phases()).map(phase).collect();
             let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));

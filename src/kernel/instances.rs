@@ -10,7 +10,7 @@ use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
 use crate::kernel::depthwise_window::{Results, Window, window};
 use crate::kernel::elementwise;
 use crate::kernel::gemm_tile::{
-    ChannelTile, PhaseOperand, PositionTile, RowTile, StridedRuns, channel_tile, position_tile, room_for_halves,
+    ChannelTile, PhaseOperand, PositionTile, RowTile, StridedRuns, channel_tile, position_tile, room_for_two_chains,
     row_tile,
 };
 use crate::kernel::kernels::Kernels;
@@ -270,9 +270,9 @@ macro_rules! kernels {
 
             #[allow(dead_code, reason = "some types have no row tiles")]
             const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
-                let halves = room_for_halves::<$vector>(MR, NV);
+                let two_chains = room_for_two_chains::<$vector>(MR, NV);
                 // SAFETY: as in `position_of`.
-                unsafe { RowTile::new(S, (MR, NV), NV * LANES, halves, row::<S, MR, NV>) }
+                unsafe { RowTile::new(S, (MR, NV), NV * LANES, two_chains, row::<S, MR, NV>) }
             }
 
             const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {

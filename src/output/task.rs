@@ -212,18 +212,18 @@ fn tasks<'a, E: Element>(
     }
 
     if !even {
-        hand_out(problem, outer_axes, partition, (&row_blocks, &column_blocks), &mut rest, &mut tasks)?;
+        distribute(problem, outer_axes, partition, (&row_blocks, &column_blocks), &mut rest, &mut tasks)?;
     }
     rest.finish()?;
     Ok(tasks)
 }
 
-/// Walks the output in memory order and hands each run of elements to its task.
+/// Walks the output in memory order and gives each run of elements to its task.
 ///
 /// A task's slices are ordered by channel (NCX), then by outer output position, then by pixel if
 /// other tasks have other channels of it (NXC). The outer output positions of one grid position
 /// come in the order of their phases.
-fn hand_out<'a, E>(
+fn distribute<'a, E>(
     problem: &Problem,
     outer_axes: &[AxisPhases],
     partition: &Partition,
@@ -231,7 +231,7 @@ fn hand_out<'a, E>(
     rest: &mut Rest<'a, E>,
     tasks: &mut [Task<'a, E>],
 ) -> TractResult<()> {
-    let mut give = |task: &mut Task<'a, E>, len: usize| {
+    let mut assign = |task: &mut Task<'a, E>, len: usize| {
         let slice = rest.take(len)?;
         if let Slices::Listed(list) = &mut task.output.slices {
             list.push(slice);
@@ -253,7 +253,7 @@ fn hand_out<'a, E>(
             for outer in &grid_indices {
                 for (block, pixels) in (outer * blocks.len()..).zip(&blocks) {
                     for (_, (part, len)) in (0..*pixels).cartesian_product(parts.clone().enumerate()) {
-                        give(&mut tasks[part * tasks_per_part + block], len)?;
+                        assign(&mut tasks[part * tasks_per_part + block], len)?;
                     }
                 }
             }
@@ -268,7 +268,7 @@ fn hand_out<'a, E>(
         };
         for (_, outer) in (0..planes).cartesian_product(&grid_indices) {
             for (pixels, task) in blocks.iter().zip(&mut tasks[outer * blocks.len()..]) {
-                give(task, pixels * step)?;
+                assign(task, pixels * step)?;
             }
         }
     }

@@ -132,7 +132,7 @@ fn share<T: Send>(
     let workers = Workers::of(&pool);
     let mut kept = KEPT.take();
     let work = |thread| queue.work(thread, &run);
-    share_work(&mut kept, helpers, workers::owner_spin(), workers.asker(&pool), &work);
+    share_work(&mut kept, helpers, workers::owner_spin(), workers.sender(&pool), &work);
     KEPT.set(kept);
     queue.outcome()
 }

@@ -163,9 +163,9 @@ fn a_worker_is_called_for_small_work_that_comes_again_and_again() {
     }
 }
 
-/// Runs `work` on this thread and on two helpers that `ask` requests.
-fn with_two(ask: impl FnMut(Job), work: &(impl Fn(usize) + Sync)) {
-    share_work(&mut None, 2, OWNER_SPIN, ask, work);
+/// Runs `work` on this thread and on two helpers, whose jobs `send` takes.
+fn with_two(send: impl FnMut(Job), work: &(impl Fn(usize) + Sync)) {
+    share_work(&mut None, 2, OWNER_SPIN, send, work);
 }
 
 /// Runs a job on a new thread.
@@ -174,13 +174,13 @@ fn start(job: Job) {
 }
 
 /// Runs work that needs three threads at once. It never ends with fewer.
-fn together(ask: impl FnMut(Job)) {
+fn together(send: impl FnMut(Job)) {
     let (all, done) = (Barrier::new(3), AtomicUsize::new(0));
     let work = |thread: usize| {
         all.wait();
         done.fetch_add(1 << (8 * thread), Ordering::Relaxed);
     };
-    with_two(ask, &work);
+    with_two(send, &work);
     assert_eq!(done.into_inner(), 0x01_01_01);
 }
 
@@ -246,7 +246,7 @@ fn helpers_are_found_spinning_or_asleep() -> TractResult<()> {
     let workers = Workers::of(&pool);
     for pause in [0, 1, 50, 150, 190, 200, 210, 250, 1000] {
         for _ in 0..if cfg!(miri) { 2 } else { 200 } {
-            together(workers.asker(&pool));
+            together(workers.sender(&pool));
             // The pauses are shorter than the spin time, about as long, and longer.
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_micros(pause) {
@@ -271,7 +271,7 @@ fn no_worker_spins_for_long() -> TractResult<()> {
     let _turn = spin_time_is_mine();
     let pool = pool_of(2)?;
     let workers = Workers::of(&pool);
-    together(workers.asker(&pool));
+    together(workers.sender(&pool));
     assert!(workers.spinning() <= workers::most_spinning());
     wait_for_all(&workers);
     let Pool::Own(pool) = pool else { bail!("a pool of its own") };
@@ -300,7 +300,7 @@ fn no_worker_spins_where_the_host_says_so() -> TractResult<()> {
     let pool = pool_of(2)?;
     let workers = Workers::of(&pool);
     for _ in 0..50 {
-        together(workers.asker(&pool));
+        together(workers.sender(&pool));
         assert_eq!(workers.spinning(), 0);
         workers.call(&pool);
         assert_eq!(workers.spinning(), 0);
@@ -365,7 +365,7 @@ fn several_models_share_an_executor() -> TractResult<()> {
                         let work = |_: usize| {
                             done.fetch_add(1, Ordering::Relaxed);
                         };
-                        with_two(Workers::of(&pool).asker(&pool), &work);
+                        with_two(Workers::of(&pool).sender(&pool), &work);
                         assert!((1..=3).contains(&done.into_inner()));
                     }
                 });
@@ -381,7 +381,7 @@ fn a_worker_that_waits_does_what_else_there_is() -> TractResult<()> {
     let pool = multithread_tract_scope(executor.clone(), Pool::current).context("an executor with threads")?;
     let Executor::MultiThread(rayon) = &executor else { bail!("a pool") };
     for _ in 0..if cfg!(miri) { 3 } else { 100 } {
-        together(Workers::of(&pool).asker(&pool));
+        together(Workers::of(&pool).sender(&pool));
         let (a, b) = (AtomicUsize::new(0), AtomicUsize::new(0));
         rayon.install(|| {
             rayon.join(|| a.fetch_add(1, Ordering::Relaxed), || b.fetch_add(1, Ordering::Relaxed));

@@ -179,7 +179,7 @@ impl Workers {
     /// pool wakes.
     ///
     /// As long as they spin, the same workers get the same jobs of each layer.
-    pub(super) fn asker(self: &Arc<Self>, pool: &Pool) -> impl FnMut(Job) {
+    pub(super) fn sender(self: &Arc<Self>, pool: &Pool) -> impl FnMut(Job) {
         let mut next = if self.spinning() > 0 { 0 } else { self.mailboxes.len() };
         move |mut job| {
             while let Some(mailbox) = self.mailboxes.get(next) {

@@ -104,7 +104,7 @@ pub(crate) unsafe trait Vector: Copy {
 }
 
 /// Whether there is an instruction for [`prefetch`].
-pub(crate) const FETCHES: bool = cfg!(target_arch = "x86_64");
+pub(crate) const PREFETCHES: bool = cfg!(target_arch = "x86_64");
 
 /// Prefetches the cache line of any address, if there is an instruction for it.
 #[inline(always)]

@@ -146,8 +146,8 @@ fn helpers_join_or_are_late() {
         for _ in 0..ROUNDS {
             let mut started = vec![];
             parts_are_done_once(&mut [0; 4], 3, |work| {
-                let ask = |job: Job| started.push(spawn(|| job.run()));
-                share_work(&mut kept, 3, spin, ask, &work);
+                let send = |job: Job| started.push(spawn(|| job.run()));
+                share_work(&mut kept, 3, spin, send, &work);
             });
             started.into_iter().for_each(|thread| thread.join().expect("it ends"));
         }
@@ -159,12 +159,12 @@ fn panics_are_the_owners() {
     for panicking in 0..2 {
         let all = Barrier::new(2);
         let mut started = vec![];
-        let ask = |job: Job| started.push(spawn(|| job.run()));
+        let send = |job: Job| started.push(spawn(|| job.run()));
         let work = |thread: usize| {
             all.wait();
             assert_ne!(thread, panicking, "wanted");
         };
-        assert!(catch_unwind(AssertUnwindSafe(|| share_work(&mut None, 1, SPINS[1], ask, &work))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| share_work(&mut None, 1, SPINS[1], send, &work))).is_err());
         started.into_iter().for_each(|thread| thread.join().expect("it ends"));
     }
 }
@@ -233,12 +233,12 @@ fn workers_get_jobs_of_scopes_from_their_mailboxes() {
         let mut kept = None;
         for round in 0..ROUNDS {
             parts_are_done_once(&mut [0; 3], 2, |work| {
-                let ask = |job| {
+                let send = |job| {
                     if let Some(job) = mailboxes.iter().try_fold(job, |job, mailbox| mailbox.hand_over(job)) {
                         late.send(job).expect("the latecomer is there");
                     }
                 };
-                share_work(&mut kept, 2, SPINS[round % 2], ask, &work);
+                share_work(&mut kept, 2, SPINS[round % 2], send, &work);
             });
         }
         drop(late);

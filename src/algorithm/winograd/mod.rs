@@ -545,7 +545,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 for row in &in_rows {
                     let of_row = in_columns[..results].iter().map(|column| Some((*row)? + (*column)?));
-                    tiles.results.extend(of_row.map(|place| place.unwrap_or(outside)));
+                    tiles.results.extend(of_row.map(|offset| offset.unwrap_or(outside)));
                 }
             }
         }
@@ -625,8 +625,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                             for (weight, chain) in &chains {
                                 let base = begin + (at * points + point) * tile_stride + chain.start;
                                 let channels = chain.len();
-                                let source =
-                                    Source { data, base, channel_stride: 1, channels, taps: &tap_blocks, ahead: false };
+                                let source = Source {
+                                    data,
+                                    base,
+                                    channel_stride: 1,
+                                    channels,
+                                    taps: &tap_blocks,
+                                    prefetch: false,
+                                };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                                 tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
                             }
@@ -706,7 +712,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         channel_stride: 1,
                         channels: chunk.len(),
                         taps: &[0],
-                        ahead: false,
+                        prefetch: false,
                     };
                     tile.run(weights, &source, pixels.size, Start::Add, sums, width);
                 }
