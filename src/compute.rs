@@ -99,8 +99,8 @@ macro_rules! float_compute {
 
             #[inline(always)]
             fn leak(self, slope: Self) -> Self {
-                // A choice between factors: for a choice between results, compilers emit masked stores,
-                // which are slower.
+                // A choice between factors: for a choice between results, compilers emit masked
+                // stores, which are slower.
                 self * if self < 0.0 { slope } else { 1.0 }
             }
         }

@@ -16,7 +16,8 @@ use tract_core::ops::submodel::SubmodelOp;
 /// One convolution of a model that this crate computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The node's name, after the names of the enclosing loops and conditions, separated by slashes.
+    /// The node's name, after the names of the enclosing loops and conditions, separated by
+    /// slashes.
     pub name: String,
     /// The dialect that the node came from.
     pub dialect: Dialect,

@@ -469,8 +469,8 @@ pub(crate) fn preceding(
 ///
 /// A constant added to the input is then the same as a constant added to the output. Padding breaks
 /// this, as some taps see padding there. A transposed convolution of several taps breaks it at the
-/// edges of its output. With a stride it breaks it everywhere, as each output position sees only one
-/// phase of the taps.
+/// edges of its output. With a stride it breaks it everywhere, as each output position sees only
+/// one phase of the taps.
 fn reaches_all_alike(spec: &DeconvSpec) -> bool {
     let point = |values: &[usize]| values.iter().all(|value| *value == 1);
     match (spec.direction, &spec.padding) {

@@ -162,8 +162,9 @@
 //! Integers of other types than `i64` are copied to working memory and back.
 //!
 //! The allocator of the process is used as it is. What loading a model left free in it stays there;
-//! with glibc, [`memory::trim_heap`] returns these pages, if a program calls it. On Linux, blocks of 32 MiB and
-//! more are advised to have huge pages. tract allocates the tensors of its own operators.
+//! with glibc, [`memory::trim_heap`] returns these pages, if a program calls it. On Linux, blocks
+//! of 32 MiB and more are advised to have huge pages. tract allocates the tensors of its own
+//! operators.
 //!
 //! # What the process notices
 //!

@@ -302,7 +302,8 @@ struct PulseSpec {
 }
 
 impl PulseSpec {
-    /// Derives it from that of the whole stream. `ax` is the streaming spatial axis, `input` the shape of the whole stream.
+    /// Derives it from that of the whole stream. `ax` is the streaming spatial axis, `input` the
+    /// shape of the whole stream.
     fn new(spec: &DeconvSpec, ax: usize, input: &[TDim]) -> TractResult<PulseSpec> {
         let x0 = spec.data_format.x_axis();
         let output_dim = spec.output_shape(input)?[x0 + ax].clone();

@@ -402,8 +402,8 @@ impl InPlace {
 
 /// The cost of one (channel, tap) pair of an `m` × `n` tile.
 ///
-/// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of a
-/// multiply-add. If L1 does not hold the input (not `resident`), it is also limited by L2.
+/// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of
+/// a multiply-add. If L1 does not hold the input (not `resident`), it is also limited by L2.
 pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool, machine: &Machine) -> Cost {
     let rates = &machine.rates;
     let streamed = if resident { 0.0 } else { (n * vector_bytes) as f64 / rates.l2_bytes_per_fma };

@@ -11,10 +11,10 @@
 //! | filter | `g0, (g0+g2+g1)/4, (g0+g2-g1)/4, g2, (g0-g2)/2, -g1/2` |
 //! | results of products `m0, m1, m2, m3, re, im` | `m1+m2+re+m0, m1-m2+im, m1+m2-re, m1-m2-im+m3` |
 //!
-//! Only additions and powers of two are involved, which keeps the errors near those of a direct sum.
-//! In two dimensions, 16 values are real. 8 are complex along one axis. Those that are complex along
-//! both axes are two complex numbers each for data and filter: `rr-ii + i(ri+ir)` and
-//! `rr+ii + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
+//! Only additions and powers of two are involved, which keeps the errors near those of a direct
+//! sum. In two dimensions, 16 values are real. 8 are complex along one axis. Those that are complex
+//! along both axes are two complex numbers each for data and filter: `rr-ii + i(ri+ir)` and `rr+ii
+//! + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
 //! `b(c+d)`. That makes 16 + 8·3 + 2·3 = 46 products for 16 results of 9 taps.
 //!
 //! Every result depends on all data of its tile. Its error scales with the largest of them, and

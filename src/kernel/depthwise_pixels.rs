@@ -104,8 +104,8 @@ impl LaneGather {
             let group = |lane: usize| (begin + lane).min(channels - 1) / outputs;
             let (from, to) = (group(0), group(lanes - 1));
             for input in 0..inputs {
-                // Begin at a multiple of the lanes, if the vector then still reaches: such loads seldom
-                // cross cache lines.
+                // Begin at a multiple of the lanes, if the vector then still reaches: such loads
+                // seldom cross cache lines.
                 let (nearest, furthest) = (from * inputs + input, to * inputs + input);
                 let even = nearest / lanes * lanes;
                 let first = if furthest - even < lanes { even } else { nearest }.min(last);
@@ -215,9 +215,9 @@ unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
 ) {
     let source = sums.source.as_ptr().wrapping_add(first * sums.step);
     for c in (0..sums.channels).step_by(V::LANES) {
-        // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if they
-        // are as far apart as positions are. Of the last vector, only lanes that are channels are
-        // stored.
+        // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if
+        // they are as far apart as positions are. Of the last vector, only lanes that are channels
+        // are stored.
         unsafe {
             let mut acc = [V::load(sums.bias.as_ptr().add(c)); P];
             let PixelTaps { taps, run_lengths, step, .. } = sums.taps;

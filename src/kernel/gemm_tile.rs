@@ -111,8 +111,8 @@ impl<T: Compute> PositionTile<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.mr);
         }
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
-        // the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
         unsafe { (self.entry)(panel, source, start, out, out_stride) }
     }
 }
@@ -164,10 +164,9 @@ pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
 /// returns them.
 ///
 /// Accumulators are passed by value: behind a reference, the compiler keeps them in memory from
-/// channel to channel.
-/// If `two_chains` and the registers suffice, every second tap uses other accumulators, which halves
-/// the length of the dependency chains.
-/// The vectors of positions are adjacent, except that the last one begins at position `last`.
+/// channel to channel. If `two_chains` and the registers suffice, every second tap uses other
+/// accumulators, which halves the length of the dependency chains. The vectors of positions are
+/// adjacent, except that the last one begins at position `last`.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set. `a` has `channels·taps·MR` readable elements. The source
@@ -187,8 +186,8 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
             channel = channel.wrapping_add(*tap);
             if MR >= FEWEST_TO_PREFETCH && source.prefetch {
                 for _ in 0..source.channels {
-                    // A vector may straddle two cache lines. Its first line has been fetched already,
-                    // so fetch that of its last lane.
+                    // A vector may straddle two cache lines. Its first line has been fetched
+                    // already, so fetch that of its last lane.
                     for v in NV..2 * NV {
                         prefetch(channel.wrapping_add((v + 1) * V::LANES - 1));
                     }
@@ -392,8 +391,8 @@ impl<T: Compute> RowTile<T> {
         }
         let end = reach([(runs.count - 1, runs.step), (runs.elements.end, 1)]);
         assert!(channels.iter().all(|channel| end <= channel.len()));
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
-        // the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
         unsafe { (self.entry)(phases, source, bias, channels, runs) }
     }
 }
@@ -452,12 +451,12 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
         let mut source = Source { base: source.base + i * runs.pitch, ..*source };
         let mut at = elements.start;
         while at < elements.end {
-            // The last vector ends where the run does. If the remainder is not whole vectors, the last
-            // vector overlaps the one before.
+            // The last vector ends where the run does. If the remainder is not whole vectors, the
+            // last vector overlaps the one before.
             let left = elements.end - at;
             let last = left.div_ceil(S).saturating_sub(V::LANES).min((NV - 1) * V::LANES);
-            // SAFETY: panels, source and bias by this function's contract. All stores end at or before
-            // the end of the run.
+            // SAFETY: panels, source and bias by this function's contract. All stores end at or
+            // before the end of the run.
             unsafe {
                 let mut acc = [[[V::splat(V::Lane::ZERO); NV]; MR]; S];
                 for s in 0..S {
@@ -571,8 +570,8 @@ impl<T: Compute> ChannelTile<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.channels);
         }
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
-        // the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
         unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
     }
 }

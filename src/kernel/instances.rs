@@ -263,8 +263,8 @@ macro_rules! kernels {
             const _: () = assert!(LANES.is_power_of_two() && LANES <= MOST_LANES);
 
             const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
-                // SAFETY: the entry has this size. The tile is reachable only through `KERNELS`, which
-                // are only handed out if the CPU has the instruction set.
+                // SAFETY: the entry has this size. The tile is reachable only through `KERNELS`,
+                // which are only handed out if the CPU has the instruction set.
                 unsafe { PositionTile::new(MR, NV, NV * LANES, position::<MR, NV>) }
             }
 
@@ -355,8 +355,8 @@ macro_rules! tiles_of_32_registers {
     };
 }
 
-/// With 16 registers: at most 12 accumulators. Not 4×3, as its three vectors and one scalar leave no register free, and the
-/// compiler then keeps an accumulator in memory.
+/// With 16 registers: at most 12 accumulators. Not 4×3, as its three vectors and one scalar leave
+/// no register free, and the compiler then keeps an accumulator in memory.
 macro_rules! tiles_of_16_registers {
     ($of:ident) => {
         table!(
@@ -408,7 +408,8 @@ macro_rules! row_tiles_of_16_registers {
     };
 }
 
-/// Of f64, which few models have: enough for each number of output channels, to keep the program small.
+/// Of f64, which few models have: enough for each number of output channels, to keep the program
+/// small.
 macro_rules! few_row_tiles {
     ($of:ident, 1) => {
         table!($of, 1, (1, 1)(1, 2)(2, 1)(2, 2)(4, 1)(4, 2)(8, 1))

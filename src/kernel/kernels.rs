@@ -1,4 +1,5 @@
-//! The kernels of one instruction set and compute type, behind functions that check their contracts.
+//! The kernels of one instruction set and compute type, behind functions that check their
+//! contracts.
 
 use crate::activation::Activation;
 use crate::compute::Compute;
@@ -85,8 +86,9 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// The transforms of tiles of `rows` × `columns` taps, one to three each, and of `results` along an axis
-    /// of several taps: [`WINOGRAD_RESULTS`], or [`CYCLIC_RESULTS`] for three taps along both axes.
+    /// The transforms of tiles of `rows` × `columns` taps, one to three each, and of `results`
+    /// along an axis of several taps: [`WINOGRAD_RESULTS`], or [`CYCLIC_RESULTS`] for three taps
+    /// along both axes.
     pub fn tile_transforms(&self, (rows, columns): (usize, usize), results: usize) -> &TileTransforms<T> {
         match results {
             CYCLIC_RESULTS => &self.cyclic_transforms,
@@ -106,8 +108,8 @@ impl<T: Compute> Kernels<T> {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.pixels_to_rows)(from, starts, to, first, streamed) }
     }
 
@@ -130,8 +132,8 @@ impl<T: Compute> Kernels<T> {
         }
         assert!(reach([(columns - 1, from_step), (rows.max(self.lanes), 1)]) <= from.len());
         assert!(reach([(rows - 1, to_step), (rounded_up(columns, self.lanes), 1)]) <= to.len());
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.rows_to_pixels)(from, from_step, (rows, columns), to, to_step) }
     }
 
@@ -156,8 +158,8 @@ impl<T: Compute> Kernels<T> {
         assert!(size <= from_step && size <= to_step);
         let fits = |step: usize, len: usize| reach([(last, step), (size, 1)]) <= len;
         assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.copy_pixels)(from, from_step, (count, size), to, to_step, streamed) }
     }
 
@@ -174,8 +176,8 @@ impl<T: Compute> Kernels<T> {
         assert!(starts.len() <= self.lanes);
         assert!(reach([(*furthest, 1), (rounded_up(count, self.lanes), 1)]) <= from.len());
         assert!(reach([(last, step), (starts.len(), 1)]) <= to.len());
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.indexed_rows_to_pixels)(from, starts, count, to, step) }
     }
 
@@ -188,8 +190,8 @@ impl<T: Compute> Kernels<T> {
         assert!(to.len().is_multiple_of(step) && from.iter().all(|row| to.len() / step <= row.len()));
         match step {
             1 => to.copy_from_slice(&from[0][..to.len()]),
-            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
-            // is the rest of the contract.
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion
+            // above is the rest of the contract.
             2..=16 => unsafe { self.interleave[step.next_power_of_two().ilog2() as usize - 1](from, to) },
             _ => {
                 for (r, row) in from.iter().enumerate() {
@@ -208,8 +210,8 @@ impl<T: Compute> Kernels<T> {
     pub fn strided(&self, from: &[T], step: usize, to: &mut [T]) {
         match step {
             1 => to.copy_from_slice(&from[..to.len()]),
-            // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
-            // safe.
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside
+            // is safe.
             2 => unsafe { (self.strided2)(from, to) },
             _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
         }
@@ -225,8 +227,8 @@ impl<T: Compute> Kernels<T> {
         let Some(last) = rows.count.checked_sub(1) else { return };
         assert!(reach([(last, rows.step), (rows.width, 1)]) <= from.len() && product([rows.count, pitch]) == to.len());
         assert!(reach([(rows.before, 1), (rows.width, 1)]) <= pitch);
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.padded_rows)(from, rows, to, pitch) }
     }
 
@@ -249,8 +251,8 @@ impl<T: Compute> Kernels<T> {
         for (s, width) in rows.widths.into_iter().enumerate() {
             assert!(width == 0 || reach([(last, rows.step), (width - 1, 2), (s, 1)]) < from.len());
         }
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.split_rows)(from, rows, to, pitch) }
     }
 
@@ -268,8 +270,8 @@ impl<T: Compute> Kernels<T> {
             furthest.is_none_or(|offset| { reach([(offset, 1), (rounded_up(count, self.lanes), 1)]) <= source.len() })
         );
         match phases.len() {
-            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
-            // are the rest of the contract.
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions
+            // above are the rest of the contract.
             s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
             s => {
                 // Chunks that fit the stack, each a whole number of vectors.
@@ -278,8 +280,8 @@ impl<T: Compute> Kernels<T> {
                     let row = &mut row[..to.len() / s];
                     for (j, taps) in phases.iter().enumerate() {
                         let source = source.get(chunk * 256..).unwrap_or(&[]);
-                        // SAFETY: as above, with one phase. The source still has all elements after the
-                        // chunk.
+                        // SAFETY: as above, with one phase. The source still has all elements after
+                        // the chunk.
                         unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };
                         to.iter_mut().skip(j).step_by(s).zip(&*row).for_each(|(to, from)| *to = *from);
                     }
@@ -324,8 +326,8 @@ impl<T: Compute> Kernels<T> {
         }
         let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
         let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { self.sum_of_window[kernel](window, results, to) }
     }
 
@@ -337,8 +339,8 @@ impl<T: Compute> Kernels<T> {
     /// they were made for.
     pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
         assert!(taps.fit(self.lanes, source, weights, to));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
+        // is the rest of the contract.
         unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
     }
 
@@ -361,26 +363,29 @@ impl<T: Compute> Kernels<T> {
         assert!(sums.bias.len() >= rounded_up(sums.channels, self.lanes));
         assert!(reach([(count - 1, to_step), (sums.channels, 1)]) <= to.len());
         assert!(sums.gather.is_none_or(|gather| gather.fit(self.lanes, sums.channels)));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { self.sum_of_pixels[usize::from(sums.gather.is_some())](sums, to, to_step, count) }
     }
 
     /// `to[i] += from[i]`.
     pub fn add(&self, from: &[T], to: &mut [T]) {
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
         unsafe { (self.add)(from, to) }
     }
 
     /// `run[i] = factor·run[i] + term`.
     pub fn affine(&self, factor: T, term: T, run: &mut [T]) {
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
         unsafe { (self.affine)(factor, term, run) }
     }
 
     /// `run[i]` if it is not negative, else `slope·run[i]`.
     pub fn leak(&self, slope: T, run: &mut [T]) {
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
         unsafe { (self.leak)(slope, run) }
     }
 
@@ -390,7 +395,8 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// A slice is too short.
     pub fn pool(&self, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
         unsafe { (self.pool)(axes, from, to, rows) }
     }
 
@@ -405,14 +411,15 @@ impl<T: Compute> Kernels<T> {
             reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
         };
         assert!(runs.iter().all(fits));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
+        // is the rest of the contract.
         unsafe { (self.accumulate_row)(from, bases, runs, bias, to) }
     }
 
     /// Applies an element-wise function to a run.
     pub fn activate(&self, activation: Activation, run: &mut [T]) {
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
         unsafe { (self.activate)(activation, run) }
     }
 }

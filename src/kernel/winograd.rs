@@ -57,7 +57,8 @@ pub(crate) const fn points_of(taps: usize) -> usize {
     taps + results_of(taps) - 1
 }
 
-/// Products of a tile of so many taps along rows and columns, and of `results` along an axis with several taps.
+/// Products of a tile of so many taps along rows and columns, and of `results` along an axis with
+/// several taps.
 pub(crate) const fn points_of_tile(taps: (usize, usize), results: usize) -> usize {
     if results == CYCLIC_RESULTS { CYCLIC_POINTS } else { points_of(taps.0) * points_of(taps.1) }
 }
@@ -136,8 +137,8 @@ impl<T: Compute> TileTransforms<T> {
         let read = reach([(*furthest, 1), (down, data.steps.0), (along, data.steps.1), (data.channels, 1)]);
         assert!(data.channels.is_multiple_of(self.lanes) && read <= data.pixels.len());
         assert!(self.written(last, strides, data.channels) <= to.len());
-        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
         unsafe { (self.data)(data, to, strides) }
     }
 
@@ -153,15 +154,15 @@ impl<T: Compute> TileTransforms<T> {
         let len = taps.first().map_or(0, |tap| tap.len());
         assert!(taps.len() == self.rows * self.columns && taps.iter().all(|tap| tap.len() == len));
         assert!(len.is_multiple_of(self.lanes) && reach([(self.points() - 1, point), (len, 1)]) <= to.len());
-        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
         unsafe { (self.filter)(taps, to, point) }
     }
 
     /// Computes results from products and returns whether all of them are finite.
     ///
-    /// The results of a tile are written at its `offsets`, row by row, `results` to a row and rows to a
-    /// tile. A tile with fewer results along an axis uses the first ones.
+    /// The results of a tile are written at its `offsets`, row by row, `results` to a row and rows
+    /// to a tile. A tile with fewer results along an axis uses the first ones.
     ///
     /// # Panics
     /// The channels are not whole vectors, or a slice is shorter than the range that is read or
@@ -185,8 +186,8 @@ impl<T: Compute> TileTransforms<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= channels);
         }
-        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
         unsafe { (self.products)(products, strides, start, channels, offsets, to) }
     }
 }

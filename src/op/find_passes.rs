@@ -30,8 +30,9 @@ struct Found {
 impl BetweenLayers {
     /// Replaces nodes before `data`, the input of a layer with spec `spec`, by this op.
     ///
-    /// The replaced nodes compute `data` itself. If there are none, and `data` is an upsampling or a
-    /// concatenation, their inputs are searched in the same way. Returns none if nothing is found.
+    /// The replaced nodes compute `data` itself. If there are none, and `data` is an upsampling or
+    /// a concatenation, their inputs are searched in the same way. Returns none if nothing is
+    /// found.
     pub(crate) fn before(
         model: &TypedModel,
         data: OutletId,

@@ -205,8 +205,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
             for j in 0..inner {
                 let (panel, acc_block) =
                     if self.shape.panels_first { (panels[j], &accumulators[i]) } else { (panels[i], &accumulators[j]) };
-                // Runs do not depend on the panel. With a single accumulator block they are therefore
-                // computed only once.
+                // Runs do not depend on the panel. With a single accumulator block they are
+                // therefore computed only once.
                 if (i, j) == (0, 0) || (accumulators.len() > 1 && (j == 0 || !self.shape.panels_first)) {
                     listed = self.runs_of(task, acc_block, pitch);
                 }

@@ -80,8 +80,8 @@ impl Partition {
             let shares_channels =
                 groups.iter().all(|g| g.len() == 1) && (problem.data_format == DataFormat::Ncx || prefer_channels);
             if !(shares_channels && prefer_channels && problem.group_out / block.panel >= threads) {
-                // If a thread would have no block, allow smaller blocks than are otherwise worthwhile.
-                // Allow the smallest if channels can't be split.
+                // If a thread would have no block, allow smaller blocks than are otherwise
+                // worthwhile. Allow the smallest if channels can't be split.
                 let least = match (shares_channels, y.grid) {
                     (true, 1) => block.least,
                     (true, _) => block.least / 2,

@@ -151,8 +151,8 @@ pub(crate) fn share_work<F: Fn(usize) + Sync>(
         None => scope = Arc::new(Scope::new(erased)),
     }
     {
-        // The closure is borrowed from the first job until `closing` is dropped, by return or panic.
-        // Helpers dereference the pointer to it only inside the scope.
+        // The closure is borrowed from the first job until `closing` is dropped, by return or
+        // panic. Helpers dereference the pointer to it only inside the scope.
         let closing = Closing { scope: &scope, spin };
         (1..=helpers).map(|helper| Job { scope: Arc::clone(&scope), helper }).for_each(send);
         work(0);

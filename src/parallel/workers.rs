@@ -196,8 +196,8 @@ impl Workers {
 
     /// Runs a job, if there is one already, and the jobs that follow soon after.
     fn work(&self, job: Option<Job>) {
-        // True while this thread waits. The other tasks that it runs meanwhile may include a job, after
-        // which it must continue the outer wait.
+        // True while this thread waits. The other tasks that it runs meanwhile may include a job,
+        // after which it must continue the outer wait.
         thread_local!(static WAITS: Cell<bool> = const { Cell::new(false) });
         if let Some(job) = job {
             job.run();

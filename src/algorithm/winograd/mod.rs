@@ -133,8 +133,9 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
-/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on all that it reads, so
-/// those have to be the same however the grid is cut. A result of the other tiles depends on its own taps only.
+/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on
+/// all that it reads, so those have to be the same however the grid is cut. A result of the other
+/// tiles depends on its own taps only.
 fn overhang(lattices: [Lattice; 2]) -> (usize, usize) {
     let of = |lattice: Lattice| match lattice.results {
         CYCLIC_RESULTS => (CYCLIC_RESULTS - 1) * lattice.gap.unwrap_or(0),

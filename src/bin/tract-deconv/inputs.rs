@@ -1,4 +1,5 @@
-//! Finds a model's inputs: in named files, in an io.npz beside the model, or from a seeded generator.
+//! Finds a model's inputs: in named files, in an io.npz beside the model, or from a seeded
+//! generator.
 
 use crate::args::{InputShape, ModelArgs};
 use crate::arrays::{Arrays, read_npy, read_npz};

@@ -136,8 +136,8 @@ impl InputTiles {
         let input_tile = (rows + y.extra).saturating_mul(pitch);
         let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
         let pixels = counts.fold(input_tile, usize::saturating_mul);
-        // Whole cache lines, but never a multiple of a page: then neighbouring channels do not compete
-        // for the same cache sets.
+        // Whole cache lines, but never a multiple of a page: then neighbouring channels do not
+        // compete for the same cache sets.
         let mut channel_stride = pixels.checked_next_multiple_of(16).unwrap_or(usize::MAX);
         if channel_stride.is_multiple_of(512) {
             channel_stride = channel_stride.saturating_add(16);
