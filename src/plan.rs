@@ -127,7 +127,8 @@ impl Tuning {
 
     /// Returns the way to choose with this name.
     ///
-    /// # Errors The name is unknown. The message lists the known names.
+    /// # Errors
+    /// The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Tuning> {
         Tuning::ALL.into_iter().find(|tuning| tuning.name() == name).with_context(|| {
             let known = Tuning::ALL.map(Tuning::name).join(", ");

@@ -54,7 +54,8 @@ struct Choices {
 /// A candidate that can't be timed is left out, for example if memory is short. If none is left,
 /// the estimates decide.
 ///
-/// # Errors As [`Plan::new`].
+/// # Errors
+/// As [`Plan::new`].
 pub(crate) fn plan(
     spec: &DeconvSpec,
     input: &[usize],

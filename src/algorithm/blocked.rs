@@ -108,7 +108,8 @@ impl<'a, E: Element> GroupedInput<'a, E> {
     /// Copies the part of a group that a task reads into input tiles of pixels with `size`
     /// elements.
     ///
-    /// # Errors Failure to allocate working memory.
+    /// # Errors
+    /// Failure to allocate working memory.
     pub fn fill_pixels(
         &self,
         (kernels, tiles): (&'static Kernels<E::Compute>, &InputTiles),

@@ -103,7 +103,8 @@ pub(crate) trait Algorithm: Sized {
 
     /// Decides on the parameters for a problem.
     ///
-    /// # Errors The reason why the algorithm declines, in words that `explain` prints.
+    /// # Errors
+    /// The reason why the algorithm declines, in words that `explain` prints.
     fn propose(query: &Query) -> Result<Self, String>;
 
     /// The estimated cost in vector multiply-adds. None for an algorithm that is chosen only if all
@@ -127,12 +128,14 @@ pub(crate) trait Algorithm: Sized {
 
     /// Builds the tables for runs. Vectors of accumulators have `lanes` elements.
     ///
-    /// # Errors Failure to allocate memory.
+    /// # Errors
+    /// Failure to allocate memory.
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<Self::Tables>;
 
     /// Writes the whole output, in the problem's output shape.
     ///
-    /// # Errors Failure to allocate working memory.
+    /// # Errors
+    /// Failure to allocate working memory.
     fn run<E: Element>(
         &self,
         tables: &Self::Tables,
@@ -298,7 +301,8 @@ algorithms! {
 impl Strategy {
     /// Returns the algorithm with this name.
     ///
-    /// # Errors The name is unknown. The message lists the known names.
+    /// # Errors
+    /// The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Strategy> {
         Strategy::ALL.iter().copied().find(|s| s.name() == name).with_context(|| {
             let known: Vec<&str> = Strategy::ALL.iter().map(|s| s.name()).collect();

@@ -314,7 +314,8 @@ impl Machine {
 
     /// Returns the row with this name.
     ///
-    /// # Errors The name is unknown. The message lists the known names.
+    /// # Errors
+    /// The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Machine> {
         Machine::ALL.iter().copied().find(|machine| machine.name == name).with_context(|| {
             let known: Vec<&str> = Machine::ALL.iter().map(|machine| machine.name).collect();
