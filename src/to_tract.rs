@@ -18,7 +18,7 @@
 //! can't express is not replaced. [`kept_from_tract`] and the log list such convolutions with the
 //! reason.
 
-use crate::explain::bodies;
+use crate::explain::for_each_node;
 use crate::op::{BetweenLayers, GroupedDeconv, OptGroupedDeconv};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
@@ -80,16 +80,9 @@ pub struct KeptFromTract {
 /// Fails if the model's nodes have no evaluation order.
 pub fn kept_from_tract(model: &TypedModel) -> TractResult<Vec<KeptFromTract>> {
     let mut kept = vec![];
-    kept_into("", model, &mut kept)?;
-    Ok(kept)
-}
-
-fn kept_into(prefix: &str, model: &TypedModel, kept: &mut Vec<KeptFromTract>) -> TractResult<()> {
-    for id in model.eval_order()? {
-        let node = model.node(id);
-        let name = format!("{prefix}{}", node.name);
+    for_each_node("", model, &mut |name, model, node| {
         let reason = if let Some(op) = node.op_as::<GroupedDeconv>() {
-            Converted::of(&op.spec, model.node_input_facts(id)?[0]).err().map(|reason| format!("{reason:#}"))
+            Converted::of(&op.spec, model.node_input_facts(node.id)?[0]).err().map(|reason| format!("{reason:#}"))
         } else if node.op_is::<OptGroupedDeconv>() || node.op_is::<BetweenLayers>() {
             Some("the model is optimised already".to_string())
         } else if node.op.name() == crate::op::LATE_DECONV {
@@ -97,12 +90,10 @@ fn kept_into(prefix: &str, model: &TypedModel, kept: &mut Vec<KeptFromTract>) ->
         } else {
             None
         };
-        kept.extend(reason.map(|reason| KeptFromTract { name: name.clone(), reason }));
-        for (label, body) in bodies(node) {
-            kept_into(&format!("{name}/{label}"), body, kept)?;
-        }
-    }
-    Ok(())
+        kept.extend(reason.map(|reason| KeptFromTract { name: name.to_string(), reason }));
+        Ok(())
+    })?;
+    Ok(kept)
 }
 
 /// A convolution expressed as one of tract's operators.

@@ -79,7 +79,7 @@ impl Algorithm for Amx {
     }
 
     fn propose(query: &Query) -> Result<Amx, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, isa, machine, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
         }
@@ -87,18 +87,14 @@ impl Algorithm for Amx {
             return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
         }
         let axes = query.axes()?;
-        let in_limbs = match layout {
-            None => None,
-            Some(FilterLayout::Limbs { width: WIDTH, last_width: remainder }) if *remainder == last_width(problem) => {
-                Some(true)
+        let last = last_width(problem);
+        let in_limbs = query.forced(|layout| match *layout {
+            FilterLayout::Limbs { width: WIDTH, last_width } if last_width == last => Some(true),
+            FilterLayout::Chunks { width: WIDTH, last_width, chunk } => {
+                ((last_width, chunk) == (last, problem.group_in)).then_some(false)
             }
-            Some(FilterLayout::Chunks { width: WIDTH, last_width: remainder, chunk })
-                if (*remainder, *chunk) == (last_width(problem), problem.group_in) =>
-            {
-                Some(false)
-            }
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+            _ => None,
+        })?;
         let plans = [false, true]
             .map(|copy_per_shift| Amx::with_input_tiles(problem, axes.clone(), machine, in_limbs, copy_per_shift));
         let [together, copy_per_shift] = plans;
@@ -190,8 +186,8 @@ impl Amx {
         let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
-        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let taps = axes.taps();
+        let phases = axes.phases();
         let steps = taps.saturating_mul(blocks_of_channels);
         let passes = phases + steps / STEPS;
         let run_cost = |len: usize| {
@@ -237,8 +233,7 @@ impl Amx {
 
     /// The (channel, tap) pairs of the phase with the most taps.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
-        let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
-        self.blocked.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
+        self.blocked.axes.iter().map(AxisPhases::most_taps).fold(problem.group_in, usize::saturating_mul)
     }
 }
 

@@ -79,6 +79,14 @@ impl Blocked {
     }
 }
 
+/// The width of the last panel of some channels, in whole vectors.
+pub(crate) fn last_width(channels: usize, width: usize, lanes: usize) -> usize {
+    match channels % width {
+        0 => width,
+        remainder => remainder.next_multiple_of(lanes),
+    }
+}
+
 /// The input of a layer, with the strides that tasks use to read a group.
 pub(crate) struct GroupedInput<'a, E: Element> {
     /// The whole input.

@@ -47,7 +47,7 @@ impl Algorithm for Col2im {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<Col2im, String> {
-        let &Query { problem, layout, machine, .. } = query;
+        let &Query { problem, machine, .. } = query;
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has no overlapping products".to_string());
         }
@@ -55,11 +55,10 @@ impl Algorithm for Col2im {
             return Err(format!("{} spatial axes, not two", problem.axes.len()));
         }
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Columns { mr, last_mr }) => Some((*mr, *last_mr)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Columns { mr, last_mr } => Some((*mr, *last_mr)),
+            _ => None,
+        })?;
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let phases: usize = problem.axes.iter().map(|a| a.stride).product();
         if taps <= phases {

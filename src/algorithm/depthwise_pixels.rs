@@ -89,7 +89,7 @@ impl Algorithm for DepthwisePixels {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         let KernelSizes { lanes, permutes_lanes: by_permutation, .. } = query.sizes;
         let gathered = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
@@ -117,11 +117,8 @@ impl Algorithm for DepthwisePixels {
             return Err(format!("{channels} channels leave most lanes of a vector empty"));
         }
         let width = lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Pixels { width }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
-        let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
-        let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
+        query.forced(|layout| (*layout == FilterLayout::Pixels { width }).then_some(()))?;
+        let chain = problem.group_in.saturating_mul(axes.most_taps());
         if gathered && chain > LONGEST_SUM {
             return Err(format!("{chain} products are too many to sum in one chain"));
         }

@@ -110,7 +110,7 @@ impl Algorithm for DepthwiseRows {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         if problem.group_in != 1 {
             return Err(format!("{} input channels per group, not one", problem.group_in));
         }
@@ -118,9 +118,7 @@ impl Algorithm for DepthwiseRows {
             return Err("the rows of a channel are not contiguous in channels-last data".to_string());
         }
         let axes = query.axes()?;
-        if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, last_mr: 1 }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
+        query.forced(|layout| (*layout == FilterLayout::Phases { mr: 1, last_mr: 1 }).then_some(()))?;
         let (y, x) = (axes.rows(), axes.columns());
         let windows = x.out_step == 1;
         let KernelSizes { lanes, masks, .. } = query.sizes;

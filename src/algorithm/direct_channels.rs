@@ -5,7 +5,7 @@
 //! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
 //! accumulator block after the other.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput};
+use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
 use crate::algorithm::direct_positions::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -69,25 +69,23 @@ impl Algorithm for DirectChannels {
     type Tables = AccumulatorTable;
 
     fn propose(query: &Query) -> Result<DirectChannels, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Chunks { width, last_width, chunk }) => Some((*width, *last_width, *chunk)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Chunks { width, last_width, chunk } => Some((*width, *last_width, *chunk)),
+            _ => None,
+        })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_out < lanes {
             return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();
-        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
-        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let taps = axes.taps();
+        let widest = axes.most_taps();
+        let phases = axes.phases();
         let depth = problem.group_in * taps;
         let element = query.element;
-        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64)
-            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64) && axes.are_unshifted();
         let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
         let transposed = problem.data_format == DataFormat::Ncx
             && problem.group_in >= fewest
@@ -136,8 +134,7 @@ impl Algorithm for DirectChannels {
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
         {
             let width = nv * lanes;
-            let last_width = (problem.group_out % width).next_multiple_of(lanes);
-            let last_width = if last_width == 0 { width } else { last_width };
+            let last_width = last_width(problem.group_out, width, lanes);
             if forced.is_some_and(|f| f != (width, last_width, chunk)) {
                 continue;
             }

@@ -120,27 +120,24 @@ impl Algorithm for DirectPositions {
     type Tables = TapTable;
 
     fn propose(query: &Query) -> Result<DirectPositions, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Phases { mr, last_mr }) => Some((*mr, *last_mr)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Phases { mr, last_mr } => Some((*mr, *last_mr)),
+            _ => None,
+        })?;
         let shapes = &query.sizes;
         let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
         let (y, x) = (axes.rows(), axes.columns());
-        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let taps = axes.taps();
         let depth = problem.group_in * taps;
-        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
+        let widest = axes.most_taps();
 
-        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let phases = axes.phases();
         let row_tiles = shapes.row_tiles(x.out_step);
         let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
-        let in_place = problem.data_format == DataFormat::Ncx
-            && same_element
-            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let in_place = problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted();
         let element = query.element;
         // Groups per batch. With more than one, a panel must hold all output channels of a group.
         let batched_groups = match problem.data_format {

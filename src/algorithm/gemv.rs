@@ -40,7 +40,7 @@ impl Algorithm for Gemv {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<Gemv, String> {
-        let &Query { problem, layout, machine, .. } = query;
+        let &Query { problem, machine, .. } = query;
         let pointwise = problem.axes.iter().all(|a| (a.kernel, a.output) == (1, 1));
         if problem.direction == Direction::Forward && !pointwise {
             return Err("a forward convolution of more than one position or tap".to_string());
@@ -49,9 +49,7 @@ impl Algorithm for Gemv {
             return Err("more than one input position".to_string());
         }
         let width = VECTORS * query.sizes.lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
+        query.forced(|layout| (*layout == FilterLayout::Vectors { width }).then_some(()))?;
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
         let bytes = weights.saturating_mul(problem.group * width / VECTORS * query.element);

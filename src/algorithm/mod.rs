@@ -71,6 +71,15 @@ impl<'a> Query<'a> {
         self.left_out == Some(variant)
     }
 
+    /// The parameters of the layout that the filter is packed in. None if the algorithm may choose.
+    ///
+    /// # Errors
+    /// `parameters` returns none, as the algorithm does not read this layout. The message names it.
+    pub fn forced<T>(&self, parameters: impl FnOnce(&FilterLayout) -> Option<T>) -> Result<Option<T>, String> {
+        let packed = |layout| parameters(layout).ok_or_else(|| format!("the filter is packed for {layout:?}"));
+        self.layout.map(packed).transpose()
+    }
+
     /// The phases of all spatial axes, at least two, outermost first.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ impl Algorithm for OverlapAdd {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<OverlapAdd, String> {
-        let &Query { problem, layout, machine, .. } = query;
+        let &Query { problem, machine, .. } = query;
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has no overlapping products".to_string());
         }
@@ -65,9 +65,7 @@ impl Algorithm for OverlapAdd {
         let columns = problem.group_out.saturating_mul(axis.kernel);
         let vectors = columns.div_ceil(lanes).min(VECTORS);
         let width = vectors * lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
+        query.forced(|layout| (*layout == FilterLayout::Vectors { width }).then_some(()))?;
         let columns = columns.next_multiple_of(width);
         let grid = axes[1].grid;
         let halo = axis.kernel.div_ceil(axis.stride);

@@ -22,10 +22,7 @@ impl Algorithm for Reference {
     const FOLDS: bool = false;
 
     fn propose(query: &Query) -> Result<Reference, String> {
-        match query.layout {
-            None | Some(FilterLayout::Plain) => Ok(Reference),
-            Some(other) => Err(format!("the filter is packed for {other:?}")),
-        }
+        query.forced(|layout| (*layout == FilterLayout::Plain).then_some(())).map(|_| Reference)
     }
 
     fn cost(&self) -> Option<u64> {

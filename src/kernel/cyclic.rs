@@ -25,8 +25,10 @@
 
 use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::winograd::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, MOST_TAPS, PointStrides, TileData};
-use crate::simd::vector::{MOST_LANES, Vector};
+use crate::kernel::winograd::{
+    CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, MOST_TAPS, PointStrides, TileData, is_zero,
+};
+use crate::simd::vector::Vector;
 
 /// The three real numbers whose products with those of [`complex_filter`] make a complex product.
 ///
@@ -223,10 +225,7 @@ pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
                     }
                 }
             }
-            const { assert!(V::LANES <= MOST_LANES) }
-            let mut lanes = [V::Lane::ZERO; MOST_LANES];
-            zeros.store(lanes.as_mut_ptr());
-            finite &= lanes == [V::Lane::ZERO; MOST_LANES];
+            finite &= is_zero(zeros);
         }
     }
     finite

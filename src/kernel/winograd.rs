@@ -301,13 +301,23 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
                     }
                 }
             }
-            const { assert!(V::LANES <= MOST_LANES) }
-            let mut lanes = [V::Lane::ZERO; MOST_LANES];
-            zeros.store(lanes.as_mut_ptr());
-            finite &= lanes == [V::Lane::ZERO; MOST_LANES];
+            finite &= is_zero(zeros);
         }
     }
     finite
+}
+
+/// Whether all lanes are zero.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+pub(super) unsafe fn is_zero<V: Vector>(vector: V) -> bool {
+    const { assert!(V::LANES <= MOST_LANES) }
+    let mut lanes = [V::Lane::ZERO; MOST_LANES];
+    // SAFETY: this function's contract, and the array has room for all lanes.
+    unsafe { vector.store(lanes.as_mut_ptr()) };
+    lanes == [V::Lane::ZERO; MOST_LANES]
 }
 
 /// # Safety

@@ -15,7 +15,7 @@
 
 mod tiles;
 
-use crate::algorithm::blocked::{Blocked, GroupedInput};
+use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
 use crate::algorithm::direct_channels::{even_part, run_cost};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -153,7 +153,7 @@ impl Algorithm for Winograd {
     type Tables = Table;
 
     fn propose(query: &Query) -> Result<Winograd, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, isa, machine, .. } = query;
         if !datum_type.is_float() {
             return Err("its transforms halve weights, which integers do not allow".to_string());
         }
@@ -161,11 +161,10 @@ impl Algorithm for Winograd {
             return Err(format!("the tile registers of {isa} are as fast, and more exact"));
         }
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Chunks { width, last_width, chunk }) => Some((*width, *last_width, *chunk)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Chunks { width, last_width, chunk } => Some((*width, *last_width, *chunk)),
+            _ => None,
+        })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
@@ -200,7 +199,7 @@ impl Algorithm for Winograd {
 
             let outer: usize = outer.iter().map(|axis| axis.grid).product();
             let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
-            let phases: usize = axes.iter().map(|axis| axis.out_step).product();
+            let phases = axes.phases();
             let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
@@ -209,8 +208,7 @@ impl Algorithm for Winograd {
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
-                let last_width = (problem.group_out % width).next_multiple_of(lanes);
-                let last_width = if last_width == 0 { width } else { last_width };
+                let last_width = last_width(problem.group_out, width, lanes);
                 if forced.is_some_and(|f| (f.0, f.1) != (width, last_width)) {
                     continue;
                 }
