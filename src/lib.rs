@@ -74,10 +74,11 @@
 //!
 //! A plan gives the same bits at every run, on any number of threads, and whatever other threads
 //! run on the same model. The plan fixes the order in which each output element is summed. The plan
-//! depends on the spec, the input's shape, the element type, the filter's layout, the CPU's
-//! instruction set and second-level cache, the knobs, and this crate's version, and on nothing
-//! else. Where one of these differs, results may be rounded differently. [`explain`](explain())
-//! prints the plan, and the knobs narrow the choice.
+//! depends on the spec, the input's shape, the element type, the filter's layout, the CPU's model,
+//! instruction set and cache sizes, the options and knobs, and this crate's version, and on nothing
+//! else. The exception is measured tuning, an option that is off by default: it depends on times,
+//! unless a file has the choices. Where one of these differs, results may be rounded differently.
+//! [`explain`](explain()) prints the plan, and options and knobs narrow the choice.
 //!
 //! # Numbers
 //!
@@ -120,13 +121,13 @@
 //!
 //! Work is divided into as many shares as the executor has threads. The calling thread takes one of
 //! them and begins at once. Threads of the executor join it while there is work left. A thread that
-//! wakes up later finds nothing to do, and nobody waits for it. Layers below about 35 us stay on
-//! the calling thread.
+//! wakes up later finds nothing to do, and nobody waits for it. Layers below 34 us by estimate, or
+//! 25 us on a Sapphire Rapids with AMX, stay on the calling thread.
 //!
 //! Waking a thread takes as long as a small layer does. A thread that has helped therefore spins
-//! for the next layer, 200 us at most. While it spins, machines with AVX2 or AVX-512 and without
-//! AMX share layers from about 5 us on. A thread is also woken to spin once such small layers
-//! follow each other closely. The process spins at most one thread less than it may use cores, and
+//! for the next layer, 200 us at most. While it spins, other machines than a Sapphire Rapids with
+//! AMX share layers from 5 us on. A thread is also woken to spin once such small layers follow each
+//! other closely. The process spins at most one thread less than it may use cores, and
 //! none on one core. Each executor has its own list of spinning threads, and a spinning thread
 //! takes no lock. [`set_spin_time`] or `TRACT_DECONV_SPIN_US` sets the spin time of the whole
 //! process. With zero no thread spins.

@@ -474,3 +474,18 @@ impl fmt::Display for Plan {
         self.measured.iter().try_for_each(|measured| write!(f, ", {measured}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_documented;
+
+    #[test]
+    fn the_memory_limit_is_documented() {
+        let most = format!("{} GiB", DEFAULT_MEMORY_LIMIT >> 30);
+        for file in ["SECURITY.md", "docs/limits.md"] {
+            assert_documented(file, &format!("An output may have {most}, and so may the working memory"));
+        }
+        assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_MEMORY_LIMIT` | {most} |"));
+    }
+}

@@ -234,7 +234,7 @@ fn remember(key: String, measured: &Measured, file: Option<&Path>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::spec_2d;
+    use crate::testing::{assert_documented, spec_2d};
 
     fn options(file: &Path) -> PlanOptions {
         PlanOptions::default().with_tuning(Tuning::Measured).with_tuning_file(file.to_path_buf())
@@ -304,5 +304,13 @@ mod tests {
         let plan = plan(&spec, &shape, None, f32::datum_type(), &options(folder.path()))?;
         assert!(plan.measured().is_some());
         Ok(())
+    }
+
+    #[test]
+    fn the_effort_is_documented() {
+        assert_eq!(CANDIDATES, 3);
+        assert_documented("docs/knobs.md", "it times the three cheapest strategies of a layer");
+        let most = CANDIDATES as u128 * TIME.as_millis();
+        assert_documented("docs/knobs.md", &format!("That takes up to {most} ms per layer."));
     }
 }

@@ -391,6 +391,7 @@ fn this_cpu() -> Option<(String, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::assert_documented;
 
     #[test]
     fn rows_have_names_of_their_own() -> TractResult<()> {
@@ -432,5 +433,28 @@ mod tests {
         assert!(machine.l2 >= 64 << 10, "l2={}", machine.l2);
         assert!(machine.cached_bytes() >= machine.l2);
         assert_eq!(machine.isa(), Isa::best());
+    }
+
+    #[test]
+    fn the_least_shared_times_are_documented() {
+        let micros = |ns: f64| ns / 1000.0;
+        let amx = Machine::SAPPHIRE_RAPIDS;
+        let (own, spinning) = (micros(amx.rates.share_ns), micros(amx.rates.share_spinning_ns));
+        assert_eq!(own, spinning);
+        for other in Machine::ALL.iter().filter(|machine| machine.name != amx.name) {
+            let (least, spinning) = (micros(other.rates.share_ns), micros(other.rates.share_spinning_ns));
+            assert_documented(
+                "src/lib.rs",
+                &format!("Layers below {least} us by estimate, or {own} us on a Sapphire Rapids with AMX, stay on"),
+            );
+            assert_documented("src/lib.rs", &format!("AMX share layers from {spinning} us on."));
+            assert_documented(
+                "docs/knobs.md",
+                &format!(
+                    "share layers from {least} µs on, by estimate, or from {own} µs on a Sapphire Rapids with AMX."
+                ),
+            );
+            assert_documented("docs/knobs.md", &format!("than that share layers from {spinning} µs on."));
+        }
     }
 }

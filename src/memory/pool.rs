@@ -246,6 +246,7 @@ impl Eq for PoolUser {}
 mod tests {
     use super::*;
     use crate::memory::pooled::Pooled;
+    use crate::testing::assert_documented;
     use std::hash::Hasher;
 
     /// A pool for one test, with a limit.
@@ -459,5 +460,17 @@ mod tests {
         assert_eq!(state.bytes, state.idle.iter().map(|idle| idle.block.len()).sum::<usize>());
         assert!(!state.is_full());
         Ok(())
+    }
+
+    #[test]
+    fn the_limits_are_documented() {
+        let (most, least) = (format!("{} MiB", DEFAULT_POOL_BYTES >> 20), format!("{} KiB or more", SMALLEST >> 10));
+        assert_documented("src/lib.rs", &format!("It keeps at most {most} of unused blocks."));
+        assert_documented("src/lib.rs", &format!("An output of {least} is made in a block of a pool."));
+        assert_documented("SECURITY.md", &format!("bounded for the whole process: {most}, or"));
+        assert_documented("SECURITY.md", &format!("A failed allocation of {least} below the limit is an error."));
+        assert_documented("README.md", &format!("a pool of at most {most}"));
+        assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_POOL_BYTES` | {most} |"));
+        assert_documented("docs/limits.md", &format!("stay in a pool for the next run, {most} at most."));
     }
 }

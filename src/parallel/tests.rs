@@ -2,8 +2,9 @@
 //! of their steps.
 
 use super::scope::Job;
-use super::workers::OWNER_SPIN;
+use super::workers::{OWNER_SPIN, SPIN};
 use super::*;
+use crate::testing::assert_documented;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -389,4 +390,12 @@ fn a_worker_that_waits_does_what_else_there_is() -> TractResult<()> {
         assert_eq!((a.into_inner(), b.into_inner()), (1, 1));
     }
     Ok(())
+}
+
+#[test]
+fn spin_times_are_documented() {
+    let (helper, owner) = (SPIN.as_micros(), OWNER_SPIN.as_micros());
+    assert_documented("src/lib.rs", &format!("spins for the next layer, {helper} us at most."));
+    assert_documented("src/lib.rs", &format!("It yields its core, then spins for {owner} us at most"));
+    assert_documented("docs/knobs.md", &format!("| `spin_us` | `TRACT_DECONV_SPIN_US` | {helper} |"));
 }

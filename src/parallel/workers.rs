@@ -18,7 +18,7 @@ use tract_core::prelude::multithread::{Executor, current_tract_executor};
 
 /// The default spin time of a worker. A much shorter one misses the next layer of models with small
 /// layers. A longer one gains nothing.
-const SPIN: Duration = Duration::from_micros(200);
+pub(super) const SPIN: Duration = Duration::from_micros(200);
 
 /// The longest time for which the calling thread spins for helpers that have not finished. Being
 /// woken takes most of that time.

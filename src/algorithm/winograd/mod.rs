@@ -719,3 +719,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_documented;
+
+    #[test]
+    fn the_fewest_channels_are_documented() {
+        for file in ["src/lib.rs", "docs/limits.md"] {
+            assert_documented(
+                file,
+                &format!("dense layers of {FEWEST_CHANNELS} and more input channels per group run in"),
+            );
+        }
+    }
+}
