@@ -20,6 +20,13 @@ pub(crate) fn even_blocks(len: usize, count: usize) -> Vec<Range<usize>> {
     (0..count).map(|i| at(i)..at(i + 1)).collect()
 }
 
+/// Splits `all` into as few parts as possible, of at most `most` and nearly equal size. Returns the
+/// size of a part.
+pub(crate) fn even_part(all: usize, most: usize) -> usize {
+    let all = all.max(1);
+    all.div_ceil(all.div_ceil(most.clamp(1, all)))
+}
+
 /// A run of grid positions of one row, within a flat range.
 pub(crate) struct FlatRun {
     /// Row of the block.

@@ -11,7 +11,7 @@
 //! if the filter has such numbers.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};

@@ -4,7 +4,7 @@
 //! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
 //! size. The input is not shifted before the product, so it is read in place.
 
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;

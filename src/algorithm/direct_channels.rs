@@ -6,13 +6,12 @@
 //! accumulator block after the other.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks};
 use crate::layout::panels::{PanelShape, Panels};
@@ -20,6 +19,7 @@ use crate::layout::taps::TapTable;
 use crate::memory::Scratch;
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
 use crate::output::task::Task;
+use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
@@ -35,9 +35,6 @@ const TRANSPOSING_PAYS: usize = 2048;
 /// The number of input channels from which it is worthwhile to transpose an input that could be
 /// read in place.
 const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
-
-/// The most positions per register tile, so that their pointers fit in registers.
-pub(crate) const MOST_POSITIONS: usize = 8;
 
 /// The same for a transposed copy, in which the channels of a position are adjacent. Longer tiles
 /// are faster there, but slower if channels are a plane apart.
@@ -140,8 +137,8 @@ impl Algorithm for DirectChannels {
             }
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                let last = run_cost(len, positions, last_width / lanes, tiles, lanes * element, machine);
-                run_cost(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
+                let last = cost::run(len, positions, last_width / lanes, tiles, lanes * element, machine);
+                cost::run(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
             let rows = run_cost(blocks.columns) * blocks.rows * row_share;
             let whole = run_cost(flat);
@@ -262,34 +259,6 @@ impl DirectChannels {
             DataFormat::Nxc => problem.group_in,
         }
     }
-}
-
-/// Splits `all` into as few parts as possible, of at most `most` and nearly equal size. Returns the
-/// size of a part.
-pub(crate) fn even_part(all: usize, most: usize) -> usize {
-    let all = all.max(1);
-    all.div_ceil(all.div_ceil(most.clamp(1, all)))
-}
-
-/// The estimated cost of one (channel, tap) pair over a run of positions.
-///
-/// Tiles have `nv` vectors and at most `most` positions, the largest tiles first and smaller ones
-/// for the remainder. `tiles` is sorted by positions. Weights come from L2, at 20 bytes per
-/// multiply-add.
-pub(crate) fn run_cost(
-    mut len: usize,
-    most: usize,
-    nv: usize,
-    tiles: &[(usize, usize)],
-    vector_bytes: usize,
-    machine: &Machine,
-) -> Cost {
-    let mut cost = Cost::ZERO;
-    for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
-        cost += cost::tile(positions, nv, vector_bytes, false, machine) * (len / positions);
-        len %= positions;
-    }
-    cost
 }
 
 /// The data that all tasks share.

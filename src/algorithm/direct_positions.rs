@@ -6,6 +6,7 @@
 //! `out[channel][position] = Σ weight · input_tile[position + tap]`.
 //! The phases of an output row are interleaved when they are stored.
 
+use crate::algorithm::chains::{channels_per_chain, longest_chain};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
@@ -28,25 +29,6 @@ use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
-
-/// The longest accumulation chain, in (channel, tap) pairs. Longer sums are split into partial
-/// sums, which keeps the rounding error close to that of other runtimes.
-pub(crate) const LONGEST_CHAIN: usize = 256;
-
-/// Returns the longest chain for a sum of `depth` pairs over `taps` taps.
-///
-/// The rounding error grows with the length of the partial sums and with their number. Deep sums
-/// have long chains, which are faster and as exact there. Other runtimes sum tap by tap, so sums
-/// over several taps have shorter chains. Short sums are split into two chains. The shortest sums
-/// are not split, as two chains would take longer.
-pub(crate) fn longest_chain(depth: usize, taps: usize) -> usize {
-    match (depth, taps) {
-        (..96, _) => 96,
-        (..=256, _) => depth.div_ceil(2),
-        (..1024, 2..) => 96,
-        _ => (depth / 8).clamp(128, LONGEST_CHAIN),
-    }
-}
 
 /// The number of pairs from which a sum has two chains, whose taps alternate. This applies to tiles
 /// that write rows themselves and support it.
@@ -846,11 +828,6 @@ fn operand_of<'a, T: Compute>(
         && chain >= channels
         && channels * taps.len() >= FEWEST_IN_TWO_CHAINS;
     PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, two_chains }
-}
-
-/// Input channels per chain of a sum over this many channels and taps.
-fn channels_per_chain(channels: usize, taps: usize) -> usize {
-    (longest_chain(channels * taps, taps) / taps.max(1)).max(1)
 }
 
 /// Computes one phase of a tile, in chains of bounded length.

@@ -2,6 +2,7 @@
 
 pub mod amx;
 pub(crate) mod blocked;
+pub(crate) mod chains;
 pub mod col2im;
 pub mod depthwise_pixels;
 pub mod depthwise_rows;

@@ -4,14 +4,13 @@
 //! pairs, so short signals fill them as well as long ones. Each output element sums its products in
 //! the order of the input positions, independently of the output partition.
 
-use crate::algorithm::direct_channels::MOST_POSITIONS;
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::Axes;
-use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 
 use crate::memory::Scratch;

@@ -410,3 +410,24 @@ pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool, mach
     let loaded = (m + n) as f64 * rates.tile_load;
     Cost(((m * n) as f64).max(loaded).max(rates.tile_latency).max(streamed) + 1.0)
 }
+
+/// The estimated cost of one (channel, tap) pair over a run of positions.
+///
+/// Tiles have `nv` vectors and at most `most` positions, the largest tiles first and smaller ones
+/// for the remainder. `tiles` is sorted by positions. Weights come from L2, at 20 bytes per
+/// multiply-add.
+pub(crate) fn run(
+    mut len: usize,
+    most: usize,
+    nv: usize,
+    tiles: &[(usize, usize)],
+    vector_bytes: usize,
+    machine: &Machine,
+) -> Cost {
+    let mut cost = Cost::ZERO;
+    for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
+        cost += tile(positions, nv, vector_bytes, false, machine) * (len / positions);
+        len %= positions;
+    }
+    cost
+}

@@ -36,5 +36,5 @@ pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Sou
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pool::PoolAxis;
-pub(crate) use sizes::KernelSizes;
+pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use winograd::{CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, WINOGRAD_RESULTS, points_of_tile};

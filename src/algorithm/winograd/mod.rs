@@ -16,7 +16,6 @@
 mod tiles;
 
 use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
-use crate::algorithm::direct_channels::{even_part, run_cost};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
@@ -33,6 +32,7 @@ use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch, reserve};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::task::Task;
+use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -215,7 +215,7 @@ impl Algorithm for Winograd {
                 let panels = problem.group_out.div_ceil(width);
                 let vectors_out = (panels - 1) * nv + last_width / lanes;
                 let of_run = |tiles_of_run: usize| {
-                    let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element, machine);
+                    let of = |nv: usize| cost::run(tiles_of_run, positions, nv, tiles, lanes * element, machine);
                     of(nv) * (panels - 1) + of(last_width / lanes)
                 };
                 let of_acc_block = |(tiles, of): &(usize, &Work)| {
