@@ -50,7 +50,7 @@ impl PlanCache {
     pub const CAPACITY: usize = 16;
 
     /// Returns the plan for a shape, and makes it if it is missing. The arguments are those of
-    /// [`Plan::new`].
+    /// [`Plan::new`](crate::Plan::new).
     pub fn get(
         &self,
         spec: &DeconvSpec,

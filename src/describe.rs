@@ -1,4 +1,4 @@
-//! Prints a spec in one line, for dumps and [`crate::explain`].
+//! Prints a spec in one line, for dumps and [`crate::explain()`].
 
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, list};
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! The unit of a [`Cost`] is one vector multiply-add. The cost of any other step is the number of
 //! multiply-adds that take as long. A quantity that differs between machines is a rate of the
-//! machine ([`Rates`](crate::estimate::machine::Rates)). The constants here hold for all measured
+//! machine ([`Rates`]). The constants here hold for all measured
 //! machines. They were fitted to the times of random layers under every algorithm that accepts the
 //! layer. `benches/record/constants.md` has the measurements behind single constants.
 //! `cargo bench --bench planner` measures how far the choices are from the best ones.

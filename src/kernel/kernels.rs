@@ -87,8 +87,8 @@ impl<T: Compute> Kernels<T> {
     }
 
     /// The transforms of tiles of `rows` × `columns` taps, one to three each, and of `results`
-    /// along an axis of several taps: [`WINOGRAD_RESULTS`], or [`CYCLIC_RESULTS`] for three taps
-    /// along both axes.
+    /// along an axis of several taps: [`WINOGRAD_RESULTS`](crate::kernel::WINOGRAD_RESULTS), or
+    /// [`CYCLIC_RESULTS`] for three taps along both axes.
     pub fn tile_transforms(&self, (rows, columns): (usize, usize), results: usize) -> &TileTransforms<T> {
         match results {
             CYCLIC_RESULTS => &self.cyclic_transforms,

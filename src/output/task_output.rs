@@ -114,9 +114,9 @@ impl<E: Element> TaskOutput<'_, E> {
     /// Writes a run of one output row: the interleaved `phases`, which have equal lengths.
     ///
     /// The run begins at column `column` of row `row`. Elements outside the task's output are
-    /// dropped.
-    /// `channel` counts the task's own channels (NCX) or all output channels (NXC): see
-    /// [`Task::channel`]. `outer` indexes [`TaskOutput::outer_phases`].
+    /// dropped. `channel` counts the task's own channels (NCX) or all output channels (NXC): see
+    /// [`Task::channel`](crate::output::task::Task::channel). `outer` indexes
+    /// [`TaskOutput::outer_phases`].
     #[expect(clippy::too_many_arguments)]
     pub fn write(
         &mut self,
