@@ -1,13 +1,13 @@
 //! The tract operators: those that importers create, and those that optimised models run.
 
 mod between;
+mod dynamic_filter;
 mod find_passes;
-mod late;
 mod packed;
 mod shared;
 
 pub use between::{BetweenLayers, Pass};
-pub(crate) use late::{LATE_DECONV, LateDeconv, SpecOfFilter};
+pub(crate) use dynamic_filter::{DYNAMIC_FILTER_DECONV, DynamicFilterDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
 pub(crate) use shared::integers;
 
