@@ -1,8 +1,9 @@
 //! The quality of the planner's choices, measured on layers drawn at random, on one thread.
 //!
-//! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7 and runs each under every strategy that takes it. It
-//! compares the results of the strategies, prints each one's time next to its estimate, and at the end how much slower the
-//! choice is than the best strategy, in the mean and at worst. Further words:
+//! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7 and runs each under every
+//! strategy that takes it. It compares the results of the strategies, prints each one's time next
+//! to its estimate, and at the end how much slower the choice is than the best strategy, in the
+//! mean and at worst. Further words:
 //!
 //! - `transposed`, `forward`, `nxc` (channels last), `depthwise` (one input channel per group), `pointwise` (one tap):
 //!   the kinds of layers that are drawn in turns. All of them if none is given.
@@ -23,7 +24,7 @@ use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Paddin
 use tract_deconv::{Isa, Machine, PlanOptions, Strategy};
 
 /// Strategies whose estimate exceeds the choice's by this factor are not run.
-const HOPELESS: u64 = 10;
+const MOST_COST_RATIO: u64 = 10;
 
 /// The kind of layer to draw.
 #[derive(Clone, Copy)]
@@ -233,7 +234,8 @@ impl Timed {
 
 /// Returns the best time of a few runs of each plan, in seconds. The plans take turns.
 ///
-/// The run before each timed run is not counted, so every strategy finds the caches in its own state.
+/// The run before each timed run is not counted, so every strategy finds the caches in its own
+/// state.
 fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
     let mut best = vec![f64::MAX; plans.len()];
     let begin = Instant::now();
@@ -255,8 +257,9 @@ fn times(layer: &Layer, plans: &[Ready]) -> TractResult<Vec<f64>> {
 fn timed(layer: Layer, options: &PlanOptions) -> TractResult<Option<Timed>> {
     let choice = layer.plan(options)?.plan;
     let forced = |strategy: Strategy| layer.plan(&options.clone().with_strategy(strategy)).ok();
-    let competes =
-        |ready: &Ready| ready.plan.cost().zip(choice.cost()).is_some_and(|(a, b)| a < b.saturating_mul(HOPELESS));
+    let competes = |ready: &Ready| {
+        ready.plan.cost().zip(choice.cost()).is_some_and(|(a, b)| a < b.saturating_mul(MOST_COST_RATIO))
+    };
     let plans: Vec<Ready> = Strategy::ALL.iter().copied().filter_map(forced).filter(competes).collect();
     let [first, others @ ..] = &plans[..] else { return Ok(None) };
     let chosen = plans.iter().position(|ready| ready.plan.strategy() == choice.strategy());
@@ -299,7 +302,8 @@ fn geometric_mean(values: &[f64]) -> f64 {
 
 /// Prints how much slower layers are without each strategy, and without each variant.
 fn print_worth(layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
-    // for each name, how much longer each layer takes that has it; infinite where nothing else takes the layer
+    // for each name, how much longer each layer takes that has it; infinite where nothing else
+    // takes the layer
     let mut losses: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for timed in layers {
         let choice = &timed.candidates[timed.chosen];
@@ -332,9 +336,9 @@ fn print_worth(layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
     Ok(())
 }
 
-/// How badly rates describe the measured times: how much longer the choices would take than the best strategies, and, with
-/// less weight, how far the estimates are from the times. Returns both.
-fn misfit(layers: &[Timed], options: &PlanOptions, machine: &Machine) -> TractResult<(f64, f64)> {
+/// How badly rates describe the measured times: how much longer the choices would take than the
+/// best strategies, and, with less weight, how far the estimates are from the times. Returns both.
+fn fit_error(layers: &[Timed], options: &PlanOptions, machine: &Machine) -> TractResult<(f64, f64)> {
     let (mut losses, mut errors) = (vec![], vec![]);
     let options = options.clone().with_machine(*machine);
     let rate = machine.rates().get("fma_per_ns").unwrap_or(1.0);
@@ -353,15 +357,16 @@ fn misfit(layers: &[Timed], options: &PlanOptions, machine: &Machine) -> TractRe
     Ok((mean(&losses), mean(&errors)))
 }
 
-/// Fits the rates that estimates are made of: one rate after the other is changed as long as that describes the times
-/// better. Another rate can change the parameters of a strategy, too, whose times were measured with the old ones: a second
-/// fit, from the row that the first one gave, is a little better.
+/// Fits the rates that estimates are made of: one rate after the other is changed as long as that
+/// describes the times better. Another rate can change the parameters of a strategy, too, whose
+/// times were measured with the old ones: a second fit, from the row that the first one gave, is a
+/// little better.
 fn fit(layers: &[Timed], options: &PlanOptions, start: Machine) -> TractResult<Machine> {
     /// How much the distance of estimates from times counts beside the loss by choices.
     const OF_ERRORS: f64 = 0.05;
     const STEPS: [f64; 8] = [0.0, 0.25, 0.5, 0.8, 0.9, 1.1, 1.25, 2.0];
     let value = |machine: &Machine| -> TractResult<f64> {
-        let (loss, error) = misfit(layers, options, machine)?;
+        let (loss, error) = fit_error(layers, options, machine)?;
         Ok(loss + OF_ERRORS * error)
     };
     let mut best = (value(&start)?, start);
@@ -388,7 +393,7 @@ fn fit(layers: &[Timed], options: &PlanOptions, start: Machine) -> TractResult<M
 }
 
 fn print_row(machine: &Machine, layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
-    let (loss, error) = misfit(layers, options, machine)?;
+    let (loss, error) = fit_error(layers, options, machine)?;
     println!("fitted: choices take {:.3} of the best, estimates are {:.2} times off", loss.exp(), error.exp());
     println!("rates: Rates {{");
     for name in Rates::NAMES {

@@ -129,8 +129,8 @@ fn at_most<T: PartialOrd>(x: T, high: T) -> T {
 pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: &mut [T]) {
     match activation {
         Activation::Max(bound) | Activation::Min(bound) => {
-            // Two comparisons, which compilers turn into a maximum and a minimum. A single one becomes
-            // a masked store, which is slower.
+            // Two comparisons, which compilers turn into a maximum and a minimum. A single one
+            // becomes a masked store, which is slower.
             let least = matches!(activation, Activation::Max(_));
             let [low, high] = if least { [bound, f32::INFINITY] } else { [f32::NEG_INFINITY, bound] }.map(T::of);
             run.iter_mut().for_each(|x| *x = at_most(at_least(*x, low), high));
@@ -274,9 +274,9 @@ impl Real for f32 {
 
     #[inline(always)]
     fn gelu<const FUSED: bool>(self) -> f32 {
-        // log2 Φ(-a) for 0 <= a <= 13.0, fitted like the coefficients of `exp_parts`. The fit minimises
-        // the error of a·Φ(-a), which is at most 3e-8, and the relative error near zero. Beyond 13.0
-        // the power is zero.
+        // log2 Φ(-a) for 0 <= a <= 13.0, fitted like the coefficients of `exp_parts`. The fit
+        // minimises the error of a·Φ(-a), which is at most 3e-8, and the relative error near zero.
+        // Beyond 13.0 the power is zero.
         const LOGARITHM: [f32; 10] = [
             -1.0,
             -1.151_118_2,

@@ -50,7 +50,7 @@ impl PlanCache {
     pub const CAPACITY: usize = 16;
 
     /// Returns the plan for a shape, and makes it if it is missing. The arguments are those of
-    /// [`Plan::new`].
+    /// [`Plan::new`](crate::Plan::new).
     pub fn get(
         &self,
         spec: &DeconvSpec,
@@ -162,6 +162,7 @@ inert!(FilterCache);
 mod tests {
     use super::*;
     use crate::spec::{DataFormat, Direction, FilterFormat, Padding};
+    use crate::testing::assert_documented;
 
     fn spec() -> DeconvSpec {
         DeconvSpec {
@@ -219,5 +220,12 @@ mod tests {
         assert_eq!(get(&other)?.data::<f32>()?, [3., 4.]);
         assert!(!Arc::ptr_eq(&second, &get(&one)?));
         Ok(())
+    }
+
+    #[test]
+    fn the_capacity_is_documented() {
+        let shapes = PlanCache::CAPACITY;
+        assert_documented("src/lib.rs", &format!("keeps the plans of the {shapes} most recent shapes"));
+        assert_documented("SECURITY.md", &format!("Each node keeps the plans of at most {shapes} shapes."));
     }
 }

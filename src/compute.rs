@@ -11,24 +11,24 @@ pub(crate) const NOISE: u8 = 0xa5;
 /// The element types of working memory.
 pub(crate) trait Working: Copy + Default + 'static {
     /// A value that stands out in results: NaN for floats, noise for integers.
-    const NOTHING: Self;
+    const POISON: Self;
 }
 
 impl Working for f32 {
-    const NOTHING: f32 = f32::from_bits(u32::from_ne_bytes([NAN; 4]));
+    const POISON: f32 = f32::from_bits(u32::from_ne_bytes([NAN; 4]));
 }
 
 impl Working for f64 {
-    const NOTHING: f64 = f64::from_bits(u64::from_ne_bytes([NAN; 8]));
+    const POISON: f64 = f64::from_bits(u64::from_ne_bytes([NAN; 8]));
 }
 
 impl Working for i64 {
-    const NOTHING: i64 = i64::from_ne_bytes([NOISE; 8]);
+    const POISON: i64 = i64::from_ne_bytes([NOISE; 8]);
 }
 
 /// bf16: the upper halves of floats.
 impl Working for u16 {
-    const NOTHING: u16 = u16::from_ne_bytes([NAN; 2]);
+    const POISON: u16 = u16::from_ne_bytes([NAN; 2]);
 }
 
 /// A type in which sums and products are computed.
@@ -108,8 +108,8 @@ macro_rules! float_compute {
 
             #[inline(always)]
             fn leak(self, slope: Self) -> Self {
-                // A choice between factors: for a choice between results, compilers emit masked stores,
-                // which are slower.
+                // A choice between factors: for a choice between results, compilers emit masked
+                // stores, which are slower.
                 self * if self < 0.0 { slope } else { 1.0 }
             }
 

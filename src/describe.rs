@@ -1,4 +1,4 @@
-//! Prints a spec in one line, for dumps and [`crate::explain`].
+//! Prints a spec in one line, for dumps and [`crate::explain()`].
 
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, list};
 use std::fmt;
@@ -68,7 +68,7 @@ impl fmt::Display for DeconvSpec {
 
 fn side(extra: &Side) -> &'static str {
     match extra {
-        Side::Begin => "odd cell first",
-        Side::End => "odd cell last",
+        Side::Begin => "odd element first",
+        Side::End => "odd element last",
     }
 }

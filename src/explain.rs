@@ -16,7 +16,8 @@ use tract_core::ops::submodel::SubmodelOp;
 /// One convolution of a model that this crate computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The node's name, after the names of the enclosing loops and conditions, separated by slashes.
+    /// The node's name, after the names of the enclosing loops and conditions, separated by
+    /// slashes.
     pub name: String,
     /// The dialect that the node came from.
     pub dialect: Dialect,
@@ -58,39 +59,44 @@ pub struct Concrete {
 /// available.
 pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Explanation>> {
     let mut explanations = vec![];
-    explain_into("", model, symbols, &mut explanations)?;
+    for_each_node("", model, &mut |name, model, node| {
+        if let Some(op) = node.op_as::<GroupedDeconv>() {
+            let options = settings::complete(&op.options)?;
+            let plain = explain_node(name, model, node, symbols, op.dialect, &op.spec, &options);
+            explanations.push(plain.with_context(|| name.to_string())?);
+        } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
+            let plain = explain_node(name, model, node, symbols, op.dialect, &op.spec, &op.options)
+                .with_context(|| name.to_string())?;
+            explanations.push(Explanation { epilogue: op.epilogue.clone(), ..plain });
+        }
+        Ok(())
+    })?;
     Ok(explanations)
 }
 
-fn explain_into(
+/// Visits the nodes of a model and of the models inside them, each with its name in reports:
+/// [`Explanation::name`].
+///
+/// # Errors
+/// The nodes have no evaluation order, and the errors of `visit`.
+pub(crate) fn for_each_node(
     prefix: &str,
     model: &TypedModel,
-    symbols: &SymbolValues,
-    explanations: &mut Vec<Explanation>,
+    visit: &mut impl FnMut(&str, &TypedModel, &TypedNode) -> TractResult<()>,
 ) -> TractResult<()> {
     for id in model.eval_order()? {
         let node = model.node(id);
         let name = format!("{prefix}{}", node.name);
-        if let Some(op) = node.op_as::<GroupedDeconv>() {
-            let options = settings::complete(&op.options)?;
-            explanations.push(
-                explain_node(&name, model, node, symbols, op.dialect, &op.spec, &options)
-                    .with_context(|| name.clone())?,
-            );
-        } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
-            let plain = explain_node(&name, model, node, symbols, op.dialect, &op.spec, &op.options)
-                .with_context(|| name.clone())?;
-            explanations.push(Explanation { epilogue: op.epilogue.clone(), ..plain });
-        }
+        visit(&name, model, node)?;
         for (label, body) in bodies(node) {
-            explain_into(&format!("{name}/{label}"), body, symbols, explanations)?;
+            for_each_node(&format!("{name}/{label}"), body, visit)?;
         }
     }
     Ok(())
 }
 
 /// Returns the models inside a node, each with its part of the name.
-pub(crate) fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
+fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
     if let Some(op) = node.op_as::<Scan>() {
         tvec!(("", &op.body))
     } else if let Some(op) = node.op_as::<OptScan>() {

@@ -58,7 +58,7 @@ struct Clamp {
 }
 
 impl Clamp {
-    const NOTHING: Clamp = Clamp { scale: 1.0, shift: 0.0, low: f64::NEG_INFINITY, high: f64::INFINITY };
+    const IDENTITY: Clamp = Clamp { scale: 1.0, shift: 0.0, low: f64::NEG_INFINITY, high: f64::INFINITY };
 
     fn multiplied(self, by: f64) -> Clamp {
         let (low, high) = if by < 0.0 { (self.high, self.low) } else { (self.low, self.high) };
@@ -298,7 +298,7 @@ fn gate(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractRe
     let is_product = |node: &TypedNode| node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<Mul>());
     for (first, product) in [(readers[0], readers[1]), (readers[1], readers[0])] {
         let product = model.node(product.node);
-        let (mut clamp, mut outlet, mut next) = (Clamp::NOTHING, from, first);
+        let (mut clamp, mut outlet, mut next) = (Clamp::IDENTITY, from, first);
         while is_product(product) && next.node != product.id {
             let node = model.node(next.node);
             let Some(further) = clamped(model, node, outlet, channels, clamp)? else { break };
@@ -469,8 +469,8 @@ pub(crate) fn preceding(
 ///
 /// A constant added to the input is then the same as a constant added to the output. Padding breaks
 /// this, as some taps see padding there. A transposed convolution of several taps breaks it at the
-/// edges of its output. With a stride it breaks it everywhere, as each output position sees only one
-/// phase of the taps.
+/// edges of its output. With a stride it breaks it everywhere, as each output position sees only
+/// one phase of the taps.
 fn reaches_all_alike(spec: &DeconvSpec) -> bool {
     let point = |values: &[usize]| values.iter().all(|value| *value == 1);
     match (spec.direction, &spec.padding) {

@@ -75,6 +75,26 @@ impl Axes {
         &self.0[self.0.len() - 1]
     }
 
+    /// The number of phases over all axes.
+    pub fn phases(&self) -> usize {
+        self.iter().map(|axis| axis.out_step).product()
+    }
+
+    /// The number of taps of all phases.
+    pub fn taps(&self) -> usize {
+        self.iter().map(AxisPhases::taps).product()
+    }
+
+    /// The number of taps of the phase that has the most.
+    pub fn most_taps(&self) -> usize {
+        self.iter().map(AxisPhases::most_taps).product()
+    }
+
+    /// Whether every tap reads the input position with the index of the grid position.
+    pub fn are_unshifted(&self) -> bool {
+        self.iter().all(|axis| axis.in_step == 1 && axis.shifts() == [0] && axis.grid == axis.input)
+    }
+
     /// Outer axes, rows and columns.
     pub fn parts(&self) -> (&[AxisPhases], &AxisPhases, &AxisPhases) {
         (self.outer(), self.rows(), self.columns())
@@ -196,6 +216,16 @@ impl AxisPhases {
         begin..taps.iter().rposition(reads).map_or(begin, |last| last + 1)
     }
 
+    /// The number of taps of all phases.
+    pub fn taps(&self) -> usize {
+        self.phases.iter().map(|phase| phase.taps.len()).sum()
+    }
+
+    /// The number of taps of the phase that has the most.
+    pub fn most_taps(&self) -> usize {
+        self.phases.iter().map(|phase| phase.taps.len()).max().unwrap_or(0)
+    }
+
     /// Splits the grid into runs of positions with the same taps inside the input. Each run is
     /// returned with those taps of phase `phase`, as a range.
     pub fn runs(&self, phase: usize) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
@@ -214,8 +244,8 @@ impl AxisPhases {
     /// `0..grid`.
     pub fn inside(&self, shift: i64) -> std::ops::Range<usize> {
         let step = self.in_step as i64;
-        let begin = crate::spec::ceil_div(-shift, step).clamp(0, self.grid as i64);
-        let end = crate::spec::ceil_div(self.input as i64 - shift, step).clamp(begin, self.grid as i64);
+        let begin = crate::ranges::ceil_div(-shift, step).clamp(0, self.grid as i64);
+        let end = crate::ranges::ceil_div(self.input as i64 - shift, step).clamp(begin, self.grid as i64);
         begin as usize..end as usize
     }
 

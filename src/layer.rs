@@ -96,11 +96,11 @@ impl Layer {
             let shape = plan.problem().output_shape();
             let steps = epilogue::bind::<E>(epilogue, residuals, plan.problem().group * plan.problem().group_out, &shape)?;
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
-            // SAFETY: the type is a number type, as there is an `Element`.
-            // Each strategy writes each element or fails, and on failure the tensor is dropped.
-            // Strategies that partition the output into tasks check that the tasks cover it
-            // (`run_tasks`), and each task writes all of its part. The other strategies iterate over
-            // all elements of the output's shape.
+            // SAFETY: the type is a number type, as there is an `Element`. Each strategy writes
+            // each element or fails, and on failure the tensor is dropped. Strategies that
+            // partition the output into tasks check that the tasks cover it (`run_tasks`), and each
+            // task writes all of its part. The other strategies iterate over all elements of the
+            // output's shape.
             let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
             let operands = Operands::<E> {
                 input: input.try_as_plain_ram()?.as_slice::<E>()?,

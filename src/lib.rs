@@ -74,10 +74,11 @@
 //!
 //! A plan gives the same bits at every run, on any number of threads, and whatever other threads
 //! run on the same model. The plan fixes the order in which each output element is summed. The plan
-//! depends on the spec, the input's shape, the element type, the filter's layout, the CPU's
-//! instruction set and second-level cache, the knobs, and this crate's version, and on nothing
-//! else. Where one of these differs, results may be rounded differently. [`explain`](explain())
-//! prints the plan, and the knobs narrow the choice.
+//! depends on the spec, the input's shape, the element type, the filter's layout, the CPU's model,
+//! instruction set and cache sizes, the options and knobs, and this crate's version, and on nothing
+//! else. The exception is measured tuning, an option that is off by default: it depends on times,
+//! unless a file has the choices. Where one of these differs, results may be rounded differently.
+//! [`explain`](explain()) prints the plan, and options and knobs narrow the choice.
 //!
 //! # Numbers
 //!
@@ -120,13 +121,13 @@
 //!
 //! Work is divided into as many shares as the executor has threads. The calling thread takes one of
 //! them and begins at once. Threads of the executor join it while there is work left. A thread that
-//! wakes up later finds nothing to do, and nobody waits for it. Layers below about 35 us stay on
-//! the calling thread.
+//! wakes up later finds nothing to do, and nobody waits for it. Layers below 34 us by estimate, or
+//! 25 us on a Sapphire Rapids with AMX, stay on the calling thread.
 //!
 //! Waking a thread takes as long as a small layer does. A thread that has helped therefore spins
-//! for the next layer, 200 us at most. While it spins, machines with AVX2 or AVX-512 and without
-//! AMX share layers from about 5 us on. A thread is also woken to spin once such small layers
-//! follow each other closely. The process spins at most one thread less than it may use cores, and
+//! for the next layer, 200 us at most. While it spins, other machines than a Sapphire Rapids with
+//! AMX share layers from 5 us on. A thread is also woken to spin once such small layers follow each
+//! other closely. The process spins at most one thread less than it may use cores, and
 //! none on one core. Each executor has its own list of spinning threads, and a spinning thread
 //! takes no lock. [`set_spin_time`] or `TRACT_DECONV_SPIN_US` sets the spin time of the whole
 //! process. With zero no thread spins.
@@ -162,8 +163,9 @@
 //! Integers of other types than `i64` are copied to working memory and back.
 //!
 //! The allocator of the process is used as it is. What loading a model left free in it stays there;
-//! with glibc, [`memory::trim_heap`] returns these pages, if a program calls it. On Linux, blocks of 32 MiB and
-//! more are advised to have huge pages. tract allocates the tensors of its own operators.
+//! with glibc, [`memory::trim_heap`] returns these pages, if a program calls it. On Linux, blocks
+//! of 32 MiB and more are advised to have huge pages. tract allocates the tensors of its own
+//! operators.
 //!
 //! # What the process notices
 //!
@@ -232,6 +234,8 @@ mod estimate;
 #[forbid(unsafe_code)]
 pub mod explain;
 #[forbid(unsafe_code)]
+mod formats;
+#[forbid(unsafe_code)]
 mod frontend;
 #[forbid(unsafe_code)]
 mod fuse;
@@ -262,9 +266,13 @@ mod padding;
 mod parallel;
 #[deny(unsafe_code)]
 mod plan;
+#[forbid(unsafe_code)]
+mod problem;
 #[cfg(feature = "pulse")]
 #[forbid(unsafe_code)]
 pub mod pulse;
+#[forbid(unsafe_code)]
+mod ranges;
 #[forbid(unsafe_code)]
 pub mod rewrite;
 #[forbid(unsafe_code)]

@@ -111,7 +111,7 @@ pub fn load_with<'a>(onnx: &Onnx, source: impl Into<Source<'a>>) -> TractResult<
 /// Initialisers, inputs, outputs, inner values, attributes and casts to bf16 are converted, in
 /// nested graphs and functions too. External data is read from `folder`.
 ///
-/// Returns the number of places that it changed.
+/// Returns the number of tensors and attributes that it changed.
 ///
 /// # Errors
 /// Tensor data that is missing or of the wrong length.

@@ -54,7 +54,8 @@ pub struct Options {
     ///
     /// It holds for the whole process: see [`set_share_from`].
     pub share_from: Option<u64>,
-    /// How many microseconds a thread spins after it has helped with a layer. With 0 no thread spins.
+    /// How many microseconds a thread spins after it has helped with a layer. With 0 no thread
+    /// spins.
     ///
     /// It holds for the whole process: see [`set_spin_time`].
     pub spin_us: Option<u64>,

@@ -127,7 +127,8 @@ impl Tuning {
 
     /// Returns the way to choose with this name.
     ///
-    /// # Errors The name is unknown. The message lists the known names.
+    /// # Errors
+    /// The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Tuning> {
         Tuning::ALL.into_iter().find(|tuning| tuning.name() == name).with_context(|| {
             let known = Tuning::ALL.map(Tuning::name).join(", ");
@@ -471,5 +472,20 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{} on {} {:?}, {}", self.strategy(), self.isa, self.datum_type, self.decision.explain())?;
         self.measured.iter().try_for_each(|measured| write!(f, ", {measured}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_documented;
+
+    #[test]
+    fn the_memory_limit_is_documented() {
+        let most = format!("{} GiB", DEFAULT_MEMORY_LIMIT >> 30);
+        for file in ["SECURITY.md", "docs/limits.md"] {
+            assert_documented(file, &format!("An output may have {most}, and so may the working memory"));
+        }
+        assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_MEMORY_LIMIT` | {most} |"));
     }
 }

@@ -85,23 +85,23 @@ fn pulsify(
     if spec.direction == Direction::Forward {
         return forward(op, node, target, mapping, data, fact, stream, &source).map(Some);
     }
-    let piece = Piece::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
+    let pulse_spec = PulseSpec::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
 
     // The input must be late enough for two reasons. The output may begin before the first input's
     // contribution, and positions past the output's end must not come before the stream's end is
     // known.
-    let early = piece.pad_begin + (stream.delay * piece.stride) as i64;
+    let early = pulse_spec.pad_begin + (stream.delay * pulse_spec.stride) as i64;
     let mut frames = match early {
-        ..0 => early.unsigned_abs().div_ceil(piece.stride as u64) as usize,
+        ..0 => early.unsigned_abs().div_ceil(pulse_spec.stride as u64) as usize,
         0.. => 0,
     };
     frames = frames.max(source.missing_delay(&stream, &pulse)?);
     let output = StreamInfo {
         axis: stream.axis,
-        dim: piece.output_dim.clone(),
-        delay: usize::try_from(piece.pad_begin + ((stream.delay + frames) * piece.stride) as i64)?,
+        dim: pulse_spec.output_dim.clone(),
+        delay: usize::try_from(pulse_spec.pad_begin + ((stream.delay + frames) * pulse_spec.stride) as i64)?,
     };
-    frames += source.missing_delay(&output, &(pulse.clone() * piece.stride))?.div_ceil(piece.stride);
+    frames += source.missing_delay(&output, &(pulse.clone() * pulse_spec.stride))?.div_ceil(pulse_spec.stride);
     if frames > 0 {
         let delay = Delay::new_typed(&TypedFact::from(&fact), stream.axis, frames, 0);
         data = target.wire_node(format!("{}.delay", node.name), delay, &[data])?[0];
@@ -117,10 +117,13 @@ fn pulsify(
     };
     data = target.wire_node(format!("{}.mask", node.name), mask, &[data])?[0];
 
-    let output =
-        StreamInfo { delay: usize::try_from(piece.pad_begin + (stream.delay * piece.stride) as i64)?, ..output };
-    let overlaps = piece.overlap > 0;
-    let mut pulsed = GroupedDeconv::new(piece.spec.clone(), op.dialect, op.has_bias && !overlaps, op.options.clone())?;
+    let output = StreamInfo {
+        delay: usize::try_from(pulse_spec.pad_begin + (stream.delay * pulse_spec.stride) as i64)?,
+        ..output
+    };
+    let overlaps = pulse_spec.overlap > 0;
+    let mut pulsed =
+        GroupedDeconv::new(pulse_spec.spec.clone(), op.dialect, op.has_bias && !overlaps, op.options.clone())?;
     pulsed.fusion = op.fusion;
     let mut wires = tvec!(data, mapping[&node.inputs[1]]);
     if pulsed.has_bias {
@@ -129,17 +132,21 @@ fn pulsify(
     if !overlaps {
         return target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires).map(Some);
     }
-    let whole = StreamInfo { axis: stream.axis, dim: piece.whole_dim(&stream.dim), delay: stream.delay * piece.stride };
+    let whole = StreamInfo {
+        axis: stream.axis,
+        dim: pulse_spec.whole_dim(&stream.dim),
+        delay: stream.delay * pulse_spec.stride,
+    };
     let wire = target.wire_node(format!("{}.deconv", node.name), Pulsed::new(pulsed, Some(whole)), &wires)?;
     let sum = DeconvDelay {
         axis: stream.axis,
-        overlap: piece.overlap,
+        overlap: pulse_spec.overlap,
         delay: output.delay,
-        stride: piece.stride,
+        stride: pulse_spec.stride,
         pulse,
         // The position where it begins to write zeros, counted from the first position kept.
-        deconv_input_dim: piece.whole_dim(&stream.dim) - piece.overlap - piece.pad_begin,
-        deconv_output_dim: piece.output_dim.clone(),
+        deconv_input_dim: pulse_spec.whole_dim(&stream.dim) - pulse_spec.overlap - pulse_spec.pad_begin,
+        deconv_output_dim: pulse_spec.output_dim.clone(),
     };
     if !op.has_bias {
         return target.wire_node(&node.name, sum, &wire).map(Some);
@@ -246,16 +253,16 @@ fn forward(
         };
         data = target.wire_node(format!("{}.pad", node.name), pad, &[data])?[0];
     }
-    let piece = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
-    let mut pulsed = GroupedDeconv::new(piece, op.dialect, op.has_bias, op.options.clone())?;
+    let pulse_spec = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
+    let mut pulsed = GroupedDeconv::new(pulse_spec, op.dialect, op.has_bias, op.options.clone())?;
     pulsed.fusion = op.fusion;
     let mut wires: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
     wires[0] = data;
     target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires)
 }
 
-/// The part of a transposed convolution that computes one pulse.
-struct Piece {
+/// The transposed convolution of one pulse.
+struct PulseSpec {
     spec: DeconvSpec,
     stride: usize,
     /// The kernel's extent on the streaming axis.
@@ -268,9 +275,10 @@ struct Piece {
     output_dim: TDim,
 }
 
-impl Piece {
-    /// Creates the part. `ax` is the streaming spatial axis, `input` the shape of the whole stream.
-    fn new(spec: &DeconvSpec, ax: usize, input: &[TDim]) -> TractResult<Piece> {
+impl PulseSpec {
+    /// Derives it from that of the whole stream. `ax` is the streaming spatial axis, `input` the
+    /// shape of the whole stream.
+    fn new(spec: &DeconvSpec, ax: usize, input: &[TDim]) -> TractResult<PulseSpec> {
         let x0 = spec.data_format.x_axis();
         let output_dim = spec.output_shape(input)?[x0 + ax].clone();
         let (mut begin, mut end) = match &spec.padding {
@@ -300,10 +308,17 @@ impl Piece {
         let pad_begin = std::mem::take(&mut begin[ax]);
         end[ax] = 0;
         let (stride, extent) = (spec.strides[ax], (spec.kernel[ax] - 1) * spec.dilations[ax] + 1);
-        let mut piece = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
+        let mut pulse_spec = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
         // At least P·stride positions, so that there is no gap between pulses.
-        piece.output_padding[ax] = stride.saturating_sub(extent);
-        Ok(Piece { spec: piece, stride, extent, overlap: extent.saturating_sub(stride), pad_begin, output_dim })
+        pulse_spec.output_padding[ax] = stride.saturating_sub(extent);
+        Ok(PulseSpec {
+            spec: pulse_spec,
+            stride,
+            extent,
+            overlap: extent.saturating_sub(stride),
+            pad_begin,
+            output_dim,
+        })
     }
 
     /// Returns the uncropped size of the output's streaming axis, for the whole input.

@@ -19,6 +19,7 @@
 //!
 //! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
+use crate::explain::for_each_node;
 use crate::op::{Dialect, GroupedDeconv};
 pub use crate::options::Options;
 use crate::options::Settings;
@@ -114,23 +115,14 @@ pub struct LeftToTract {
 /// Fails if the model's nodes have no evaluation order.
 pub fn left_to_tract(model: &TypedModel) -> TractResult<Vec<LeftToTract>> {
     let mut left = vec![];
-    left_into("", model, &mut left)?;
-    Ok(left)
-}
-
-fn left_into(prefix: &str, model: &TypedModel, left: &mut Vec<LeftToTract>) -> TractResult<()> {
-    for id in model.eval_order()? {
-        let node = model.node(id);
-        let name = format!("{prefix}{}", node.name);
+    for_each_node("", model, &mut |name, model, node| {
         if let Some(op) = TractOp::of(node) {
-            let reason = op.spec(&model.node_input_facts(id)?).err().map(|reason| format!("{reason:#}"));
-            left.push(LeftToTract { name: name.clone(), operator: node.op.name().to_string(), reason });
+            let reason = op.spec(&model.node_input_facts(node.id)?).err().map(|reason| format!("{reason:#}"));
+            left.push(LeftToTract { name: name.to_string(), operator: node.op.name().to_string(), reason });
         }
-        for (label, body) in crate::explain::bodies(node) {
-            left_into(&format!("{name}/{label}"), body, left)?;
-        }
-    }
-    Ok(())
+        Ok(())
+    })?;
+    Ok(left)
 }
 
 /// One of tract's convolutions.

@@ -1,4 +1,4 @@
-//! Small models for unit tests.
+//! Small models for unit tests, and a check of numbers in texts.
 
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use crate::{WithConv, WithDeconv};
@@ -143,4 +143,13 @@ pub(crate) fn one(attributes: &[AttributeProto]) -> ModelProto {
 
 pub(crate) fn x3() -> Tensor {
     tensor3(&[[[0f32, 1., 2.]]])
+}
+
+/// Checks that a text of the repository has some words, however its lines are broken.
+///
+/// The published crate lacks some texts, whose words are then not checked.
+pub(crate) fn assert_documented(file: &str, words: &str) {
+    let Ok(text) = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file)) else { return };
+    let text: Vec<&str> = text.lines().flat_map(|line| line.trim_start_matches("//!").split_whitespace()).collect();
+    assert!(text.join(" ").contains(words), "{file} does not say: {words}");
 }

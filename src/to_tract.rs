@@ -18,7 +18,7 @@
 //! can't express is not replaced. [`kept_from_tract`] and the log list such convolutions with the
 //! reason.
 
-use crate::explain::bodies;
+use crate::explain::for_each_node;
 use crate::op::{BetweenLayers, GroupedDeconv, OptGroupedDeconv};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
@@ -80,40 +80,31 @@ pub struct KeptFromTract {
 /// Fails if the model's nodes have no evaluation order.
 pub fn kept_from_tract(model: &TypedModel) -> TractResult<Vec<KeptFromTract>> {
     let mut kept = vec![];
-    kept_into("", model, &mut kept)?;
-    Ok(kept)
-}
-
-fn kept_into(prefix: &str, model: &TypedModel, kept: &mut Vec<KeptFromTract>) -> TractResult<()> {
-    for id in model.eval_order()? {
-        let node = model.node(id);
-        let name = format!("{prefix}{}", node.name);
+    for_each_node("", model, &mut |name, model, node| {
         let reason = if let Some(op) = node.op_as::<GroupedDeconv>() {
-            Said::of(&op.spec, model.node_input_facts(id)?[0]).err().map(|reason| format!("{reason:#}"))
+            Converted::of(&op.spec, model.node_input_facts(node.id)?[0]).err().map(|reason| format!("{reason:#}"))
         } else if node.op_is::<OptGroupedDeconv>() || node.op_is::<BetweenLayers>() {
             Some("the model is optimised already".to_string())
-        } else if node.op.name() == crate::op::LATE_DECONV {
+        } else if node.op.name() == crate::op::DYNAMIC_FILTER_DECONV {
             Some("filter: its sizes are known at run time only".to_string())
         } else {
             None
         };
-        kept.extend(reason.map(|reason| KeptFromTract { name: name.clone(), reason }));
-        for (label, body) in bodies(node) {
-            kept_into(&format!("{name}/{label}"), body, kept)?;
-        }
-    }
-    Ok(())
+        kept.extend(reason.map(|reason| KeptFromTract { name: name.to_string(), reason }));
+        Ok(())
+    })?;
+    Ok(kept)
 }
 
 /// A convolution expressed as one of tract's operators.
-enum Said {
+enum Converted {
     Conv(Conv),
     Deconv(Deconv),
 }
 
-impl Said {
+impl Converted {
     /// Converts a spec, or returns the reason why tract can't express it.
-    fn of(spec: &DeconvSpec, input: &TypedFact) -> TractResult<Said> {
+    fn of(spec: &DeconvSpec, input: &TypedFact) -> TractResult<Converted> {
         let datum_type = input.datum_type;
         let spec = &uncropped(spec);
         ensure!(
@@ -149,9 +140,9 @@ impl Said {
         };
         Ok(match spec.direction {
             Direction::Forward => {
-                Said::Conv(Conv { pool_spec, kernel_fmt: KernelFormat::OIHW, group: spec.group, q_params: None })
+                Converted::Conv(Conv { pool_spec, kernel_fmt: KernelFormat::OIHW, group: spec.group, q_params: None })
             }
-            Direction::Transposed => Said::Deconv(Deconv {
+            Direction::Transposed => Converted::Deconv(Deconv {
                 pool_spec,
                 kernel_format: KernelFormat::OIHW,
                 adjustments: spec.output_padding.clone(),
@@ -231,7 +222,7 @@ fn replace(
 ) -> TractResult<Option<TypedModelPatch>> {
     let input = model.node_input_facts(node.id)?[0];
     let datum_type = input.datum_type;
-    let Ok(said) = Said::of(&op.spec, input) else { return Ok(None) };
+    let Ok(converted) = Converted::of(&op.spec, input) else { return Ok(None) };
     let mut patch = TypedModelPatch::default();
     let mut wires = patch.taps(model, &node.inputs)?;
     for (ix, change) in to_oihw(&op.spec).into_iter().enumerate() {
@@ -240,9 +231,9 @@ fn replace(
     if !op.has_bias {
         wires.push(patch.add_const(format!("{name}.bias"), Tensor::zero_scalar_dt(datum_type)?)?);
     }
-    let output = match said {
-        Said::Conv(op) => patch.wire_node(name, op, &wires)?,
-        Said::Deconv(op) => patch.wire_node(name, op, &wires)?,
+    let output = match converted {
+        Converted::Conv(op) => patch.wire_node(name, op, &wires)?,
+        Converted::Deconv(op) => patch.wire_node(name, op, &wires)?,
     };
     patch.shunt_outside(model, node.id.into(), output[0])?;
     Ok(Some(patch))

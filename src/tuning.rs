@@ -25,7 +25,7 @@ use tract_core::internal::*;
 const CANDIDATES: usize = 3;
 
 /// Candidates with an estimate of more than this many times the lowest are not timed.
-const HOPELESS: u64 = 4;
+const MOST_COST_RATIO: u64 = 4;
 
 /// The fewest and the most runs of each candidate, and the time after which no run is begun.
 const RUNS: std::ops::Range<usize> = 2..20;
@@ -54,7 +54,8 @@ struct Choices {
 /// A candidate that can't be timed is left out, for example if memory is short. If none is left,
 /// the estimates decide.
 ///
-/// # Errors As [`Plan::new`].
+/// # Errors
+/// As [`Plan::new`].
 pub(crate) fn plan(
     spec: &DeconvSpec,
     input: &[usize],
@@ -79,7 +80,7 @@ pub(crate) fn plan(
     if let Some(plan) = known {
         return Ok(plan);
     }
-    let most = estimated.cost().unwrap_or(0).saturating_mul(HOPELESS);
+    let most = estimated.cost().unwrap_or(0).saturating_mul(MOST_COST_RATIO);
     let mut candidates: Vec<Plan> = Strategy::ALL.iter().filter_map(|strategy| forced(*strategy)).collect();
     candidates.retain(|plan| plan.cost().is_some_and(|cost| cost <= most));
     candidates.sort_by_key(|plan| plan.cost());
@@ -233,7 +234,7 @@ fn remember(key: String, measured: &Measured, file: Option<&Path>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::spec_2d;
+    use crate::testing::{assert_documented, spec_2d};
 
     fn options(file: &Path) -> PlanOptions {
         PlanOptions::default().with_tuning(Tuning::Measured).with_tuning_file(file.to_path_buf())
@@ -303,5 +304,13 @@ mod tests {
         let plan = plan(&spec, &shape, None, f32::datum_type(), &options(folder.path()))?;
         assert!(plan.measured().is_some());
         Ok(())
+    }
+
+    #[test]
+    fn the_effort_is_documented() {
+        assert_eq!(CANDIDATES, 3);
+        assert_documented("docs/knobs.md", "it times the three cheapest strategies of a layer");
+        let most = CANDIDATES as u128 * TIME.as_millis();
+        assert_documented("docs/knobs.md", &format!("That takes up to {most} ms per layer."));
     }
 }

@@ -126,7 +126,8 @@ fn a_spike_reaches_its_tile_and_no_further() -> TractResult<()> {
         // the option for local accuracy leaves the other tiles
         let local = run::<f32>(&spec, &input, &filter, &options.clone().with_local_accuracy(true));
         assert_eq!(local.is_ok(), tiles == TILES[0]);
-        // a tile reads two pixels more than it has results, at most four rows and columns around the spike
+        // a tile reads two pixels more than it has results, at most four rows and columns around
+        // the spike
         for (i, value) in got.iter().enumerate() {
             let (row, column) = (i / 24 % 24, i % 24);
             let near = |at: usize, reach: usize| at.abs_diff(10) <= reach;

@@ -192,7 +192,7 @@ fn list(case: &Case, name: &str, default: usize) -> Vec<usize> {
 
 /// Returns whether an odd number of positions is cropped on some axis, or padded for a forward
 /// operator. The two sides then differ.
-fn has_an_odd_cell(case: &Case) -> bool {
+fn has_an_odd_element(case: &Case) -> bool {
     let Expect::Values(y) = &case.expect else { return false };
     let rank = case.x.rank() - 2;
     let first = |format: &str| if format == "NXC" { 1 } else { 2 };
@@ -220,7 +220,7 @@ fn has_an_odd_cell(case: &Case) -> bool {
 /// side. Each dialect must have all other variations that make a difference.
 fn the_readme_s_table_is_covered(cases: &[Case]) -> Result<(), Failed> {
     let readme = include_str!("../README.md");
-    let (_, table) = readme.split_once("| operator | padding | output size | odd cell |").ok_or("no table")?;
+    let (_, table) = readme.split_once("| operator | padding | output size | odd element |").ok_or("no table")?;
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let (mut operator, mut missing, mut seen) = (String::new(), vec![], 0);
     for line in rows {
@@ -240,12 +240,12 @@ fn the_readme_s_table_is_covered(cases: &[Case]) -> Result<(), Failed> {
             .map(str::to_uppercase)
             .collect();
         for word in words.iter().filter(|_| odd.contains(',')) {
-            if !of_row.iter().any(|case| auto_pad(case) == *word && has_an_odd_cell(case)) {
-                missing.push(format!("{operator}, {padding}: no odd cell with {word}"));
+            if !of_row.iter().any(|case| auto_pad(case) == *word && has_an_odd_element(case)) {
+                missing.push(format!("{operator}, {padding}: no odd element with {word}"));
             }
         }
-        if !odd.is_empty() && !of_row.iter().any(|case| has_an_odd_cell(case)) {
-            missing.push(format!("{operator}, {padding}: no odd cell"));
+        if !odd.is_empty() && !of_row.iter().any(|case| has_an_odd_element(case)) {
+            missing.push(format!("{operator}, {padding}: no odd element"));
         }
     }
     if seen != cases.len() {

@@ -159,3 +159,23 @@ fn the_map_names_files_that_exist() {
         }
     }
 }
+
+#[test]
+fn no_algorithm_uses_another() {
+    let list = std::fs::read_to_string(Path::new(ROOT).join("src/algorithm/mod.rs")).expect("the list of algorithms");
+    let (_, list) = list.split_once("\nalgorithms! {").expect("the list of algorithms");
+    let names = list.lines().filter_map(|line| Some(line.split_once("\": ")?.1.trim_end_matches(';')));
+    let paths: Vec<String> = names.map(|name| format!("src/algorithm/{name}")).collect();
+    assert!(paths.len() >= 10, "{paths:?}");
+    let algorithm = |file: &str| {
+        paths.iter().find(|path| {
+            file.strip_prefix(path.as_str()).is_some_and(|rest| [".rs", "/"].iter().any(|end| rest.starts_with(end)))
+        })
+    };
+    for (file, used) in uses() {
+        let Some(own) = algorithm(&file) else { continue };
+        for other in used.iter().filter_map(|used| algorithm(used)) {
+            assert_eq!(own, other, "{file}");
+        }
+    }
+}

@@ -157,8 +157,8 @@ impl Parts {
 fn share_with(helpers: usize, spin: Duration) {
     let mut threads: Vec<JoinHandle<()>> = vec![];
     let parts = Parts::new(1 + helpers);
-    let ask = |job: Job| threads.push(spawn(|| job.run()));
-    share_work(&mut None, helpers, spin, ask, &|thread| parts.do_part(thread));
+    let send = |job: Job| threads.push(spawn(|| job.run()));
+    share_work(&mut None, helpers, spin, send, &|thread| parts.do_part(thread));
     // Loom fails here if a helper still uses the pointer, or did its part without being ordered
     // before the owner.
     let done = parts.done();
@@ -189,8 +189,8 @@ fn a_job_of_a_scope_that_is_over_is_nothing_to_the_next_one() {
         let mut kept = None;
         for _ in 0..2 {
             let parts = Parts::new(2);
-            let ask = |job: Job| threads.push(spawn(|| job.run()));
-            share_work(&mut kept, 1, Duration::ZERO, ask, &|thread| parts.do_part(thread));
+            let send = |job: Job| threads.push(spawn(|| job.run()));
+            share_work(&mut kept, 1, Duration::ZERO, send, &|thread| parts.do_part(thread));
             let done = parts.done();
             assert!(done[0] == 1 && done[1] <= 1, "{done:?}");
         }
@@ -277,8 +277,8 @@ fn a_worker_gets_a_scopes_job_from_its_mailbox() {
         };
         let parts = Parts::new(2);
         // A job that does not find the worker is dropped, as nobody needs to help.
-        let ask = |job: Job| drop(mailbox.hand_over(job));
-        share_work(&mut None, 1, Duration::ZERO, ask, &|thread| parts.do_part(thread));
+        let send = |job: Job| drop(mailbox.hand_over(job));
+        share_work(&mut None, 1, Duration::ZERO, send, &|thread| parts.do_part(thread));
         let done = parts.done();
         assert!(done[0] == 1 && done[1] <= 1, "{done:?}");
         worker.join().expect("it ends");

@@ -145,14 +145,14 @@ fn layouts_that_no_kernel_reads_are_refused() {
     let spec = spec(Direction::Transposed);
     let weights = Random(3).tensor(F32, &spec.filter_shape()).into_arc_tensor();
     let layouts = [
-        FilterLayout::Phases { mr: 0, tail_mr: 1 },
-        FilterLayout::Phases { mr: 4, tail_mr: usize::MAX },
-        FilterLayout::Chunks { width: 16, tail_width: 16, chunk: 0 },
-        FilterLayout::Chunks { width: 16, tail_width: 16, chunk: usize::MAX },
-        FilterLayout::Columns { mr: usize::MAX, tail_mr: 4 },
+        FilterLayout::Phases { mr: 0, last_mr: 1 },
+        FilterLayout::Phases { mr: 4, last_mr: usize::MAX },
+        FilterLayout::Chunks { width: 16, last_width: 16, chunk: 0 },
+        FilterLayout::Chunks { width: 16, last_width: 16, chunk: usize::MAX },
+        FilterLayout::Columns { mr: usize::MAX, last_mr: 4 },
         FilterLayout::Pixels { width: 0 },
         FilterLayout::Vectors { width: 0 },
-        FilterLayout::Limbs { width: 1, tail_width: 16 },
+        FilterLayout::Limbs { width: 1, last_width: 16 },
     ];
     for layout in layouts {
         let packed = guarded(|| PackedFilter::pack(&spec, &layout, &weights));

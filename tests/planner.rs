@@ -366,3 +366,10 @@ fn other_architectures_are_refused() {
     let error = plan(&spec([16, 16], 1, [3, 2, 1]), [9, 9], &on(Isa::Neon)).unwrap_err().to_string();
     assert!(error.contains("isa=neon, a build for this architecture has no kernels for it"), "{error}");
 }
+
+#[test]
+fn the_strategies_are_documented_in_their_order() {
+    let (_, section) = include_str!("../docs/knobs.md").split_once("## Strategies").expect("the section");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert!(rows.eq(Strategy::ALL.iter().map(|strategy| strategy.name())), "docs/knobs.md, Strategies");
+}

@@ -67,8 +67,10 @@ fn every_static_is_in_the_table() {
 
 #[test]
 fn statics_are_found_in_every_form() {
-    let text = "static ONE: u8 = 0;\n    pub(crate) static TWO: Mutex<u8> = x;\n thread_local!(static THREE: u8 = 0);\n\
-        // static FOUR: u8\nfn f(x: &'static STR) {}\n static K: Kernels<f32> = k;\n#[cfg(test)]\nfn f() {}\n\
+    let text =
+        "static ONE: u8 = 0;\n    pub(crate) static TWO: Mutex<u8> = x;\n thread_local!(static THREE: u8 = 0);\n\
+        // static FOUR: u8\nfn f(x: &'static STR) {}\n static K: Kernels<f32> = k;\n#[cfg(test)]\nfn
+        // f() {}\n\
         static FIVE: u8 = 0;\n#[cfg(test)]\nmod tests {\n static SIX: u8 = 0;\n}\n";
     assert_eq!(statics("a.rs", text), ["a.rs ONE", "a.rs TWO", "a.rs THREE", "a.rs FIVE"]);
 }

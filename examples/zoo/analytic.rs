@@ -35,9 +35,9 @@ pub fn upscale4() -> ModelProto {
 
 /// Inverse STFT with Hann windows on both sides, 256 samples per frame and 64 per hop.
 ///
-/// Channel `k` holds the real part of bin `k`, channel `129 + k` its imaginary part. The kernel of a
-/// channel is the inverse DFT's basis function times the window, over the windows' overlap sum. The
-/// crop drops the samples that are not covered by all four frames they belong to.
+/// Channel `k` holds the real part of bin `k`, channel `129 + k` its imaginary part. The kernel of
+/// a channel is the inverse DFT's basis function times the window, over the windows' overlap sum.
+/// The crop drops the samples that are not covered by all four frames they belong to.
 pub fn istft() -> ModelProto {
     const FRAME: usize = 256;
     const HOP: usize = 64;

@@ -11,7 +11,7 @@
 //! if the filter has such numbers.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
@@ -27,7 +27,7 @@ use crate::layout::panels::Panel;
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
-use crate::output::partition::Task;
+use crate::output::task::Task;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
@@ -79,7 +79,7 @@ impl Algorithm for Amx {
     }
 
     fn propose(query: &Query) -> Result<Amx, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, isa, machine, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
         }
@@ -87,18 +87,14 @@ impl Algorithm for Amx {
             return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
         }
         let axes = query.axes()?;
-        let in_limbs = match layout {
-            None => None,
-            Some(FilterLayout::Limbs { width: WIDTH, tail_width: remainder }) if *remainder == tail_width(problem) => {
-                Some(true)
+        let last = last_width(problem);
+        let in_limbs = query.forced(|layout| match *layout {
+            FilterLayout::Limbs { width: WIDTH, last_width } if last_width == last => Some(true),
+            FilterLayout::Chunks { width: WIDTH, last_width, chunk } => {
+                ((last_width, chunk) == (last, problem.group_in)).then_some(false)
             }
-            Some(FilterLayout::Chunks { width: WIDTH, tail_width: remainder, chunk })
-                if (*remainder, *chunk) == (tail_width(problem), problem.group_in) =>
-            {
-                Some(false)
-            }
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+            _ => None,
+        })?;
         let plans = [false, true]
             .map(|copy_per_shift| Amx::with_input_tiles(problem, axes.clone(), machine, in_limbs, copy_per_shift));
         let [together, copy_per_shift] = plans;
@@ -126,8 +122,8 @@ impl Algorithm for Amx {
 
     fn filter_layout(&self) -> FilterLayout {
         match self.in_limbs {
-            true => FilterLayout::Limbs { width: WIDTH, tail_width: self.blocked.tail_width },
-            false => FilterLayout::Chunks { width: WIDTH, tail_width: self.blocked.tail_width, chunk: self.chunk },
+            true => FilterLayout::Limbs { width: WIDTH, last_width: self.blocked.last_width },
+            false => FilterLayout::Chunks { width: WIDTH, last_width: self.blocked.last_width, chunk: self.chunk },
         }
     }
 
@@ -190,8 +186,8 @@ impl Amx {
         let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
-        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let taps = axes.taps();
+        let phases = axes.phases();
         let steps = taps.saturating_mul(blocks_of_channels);
         let passes = phases + steps / STEPS;
         let run_cost = |len: usize| {
@@ -220,7 +216,7 @@ impl Amx {
         Amx {
             blocked: Blocked {
                 width: WIDTH,
-                tail_width: tail_width(problem),
+                last_width: last_width(problem),
                 rows: blocks.rows,
                 columns: blocks.columns,
                 copy_per_shift,
@@ -237,13 +233,12 @@ impl Amx {
 
     /// The (channel, tap) pairs of the phase with the most taps.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
-        let most = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
-        self.blocked.axes.iter().map(most).fold(problem.group_in, usize::saturating_mul)
+        self.blocked.axes.iter().map(AxisPhases::most_taps).fold(problem.group_in, usize::saturating_mul)
     }
 }
 
 /// Output channels of the last panel.
-fn tail_width(problem: &Problem) -> usize {
+fn last_width(problem: &Problem) -> usize {
     // The last panel has one tile register or two.
     match problem.group_out % WIDTH {
         1..=SIDE => SIDE,
@@ -291,7 +286,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let axes = &plan.blocked.axes;
         let kernels = E::Compute::kernels(isa);
-        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.blocked.tail_width)
+        let panels: Vec<_> = panel_heights(problem.group_out, WIDTH, plan.blocked.last_width)
             .enumerate()
             .map(|(index, (first_channel, width))| Panel { index, first_channel, width })
             .collect();
@@ -547,8 +542,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
                     while position + tile.positions() <= run.positions.end {
                         let base = position * pixel + from;
-                        let source =
-                            Source { data, base, channel_stride: 1, channels, taps: offset.as_slice(), ahead: false };
+                        let source = Source {
+                            data,
+                            base,
+                            channel_stride: 1,
+                            channels,
+                            taps: offset.as_slice(),
+                            prefetch: false,
+                        };
                         let sums = &mut sums[(position - run.positions.start) * WIDTH..];
                         tile.run(weights, &source, pixel, start, sums, WIDTH);
                         position += tile.positions();

@@ -9,7 +9,9 @@ use crate::kernel::Kernels;
 use crate::layout::input_strides;
 use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::{Block, Partition, STAGING_BYTES, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Block, Partition};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::output::task_output::STAGING_BYTES;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
 
@@ -19,7 +21,7 @@ pub struct Blocked {
     /// Output channels per panel.
     pub width: usize,
     /// Output channels of the last panel.
-    pub tail_width: usize,
+    pub last_width: usize,
     /// Grid rows per block.
     pub rows: usize,
     /// Grid columns per block.
@@ -77,6 +79,14 @@ impl Blocked {
     }
 }
 
+/// The width of the last panel of some channels, in whole vectors.
+pub(crate) fn last_width(channels: usize, width: usize, lanes: usize) -> usize {
+    match channels % width {
+        0 => width,
+        remainder => remainder.next_multiple_of(lanes),
+    }
+}
+
 /// The input of a layer, with the strides that tasks use to read a group.
 pub(crate) struct GroupedInput<'a, E: Element> {
     /// The whole input.
@@ -106,7 +116,8 @@ impl<'a, E: Element> GroupedInput<'a, E> {
     /// Copies the part of a group that a task reads into input tiles of pixels with `size`
     /// elements.
     ///
-    /// # Errors Failure to allocate working memory.
+    /// # Errors
+    /// Failure to allocate working memory.
     pub fn fill_pixels(
         &self,
         (kernels, tiles): (&'static Kernels<E::Compute>, &InputTiles),

@@ -4,20 +4,20 @@
 //! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
 //! size. The input is not shifted before the product, so it is read in place.
 
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
-use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::ranges::blocks_of;
 
 use crate::memory::refill;
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::group_parts;
-use crate::output::partition::{Partition, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Partition, group_parts};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::parallel::threads;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Direction, Problem};
@@ -25,7 +25,7 @@ use std::ops::Range;
 use tract_core::internal::*;
 
 /// The most rows that are interleaved when they are stored.
-const MOST_TOGETHER: usize = 16;
+const MOST_INTERLEAVED: usize = 16;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Col2im {
     /// Products (output channel × tap) per register tile.
     pub mr: usize,
     /// Products of the last panel's tile.
-    pub tail_mr: usize,
+    pub last_mr: usize,
     /// Vectors of positions per register tile.
     pub nv: usize,
     /// Input rows per matrix product.
@@ -47,7 +47,7 @@ impl Algorithm for Col2im {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<Col2im, String> {
-        let &Query { problem, layout, machine, .. } = query;
+        let &Query { problem, machine, .. } = query;
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has no overlapping products".to_string());
         }
@@ -55,11 +55,10 @@ impl Algorithm for Col2im {
             return Err(format!("{} spatial axes, not two", problem.axes.len()));
         }
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Columns { mr, tail_mr }) => Some((*mr, *tail_mr)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Columns { mr, last_mr } => Some((*mr, *last_mr)),
+            _ => None,
+        })?;
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let phases: usize = problem.axes.iter().map(|a| a.stride).product();
         if taps <= phases {
@@ -78,8 +77,8 @@ impl Algorithm for Col2im {
         let mut best: Option<Col2im> = None;
         for &(mr, nv) in tiles {
             let remainder = products % mr;
-            let tail_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
-            if forced.is_some_and(|f| f != (mr, tail_mr)) {
+            let last_mr = tiles.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
+            if forced.is_some_and(|f| f != (mr, last_mr)) {
                 continue;
             }
             // Enough rows to fill a tile, if the ring still fits in half of L2.
@@ -91,7 +90,7 @@ impl Algorithm for Col2im {
                 let last = if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { Cost::ZERO };
                 tile_cost(m, nv) * (vectors / nv) + last
             };
-            let last = if remainder > 0 { row_cost(tail_mr) } else { Cost::ZERO };
+            let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
             let panels = row_cost(mr) * (products / mr) + last;
             let accumulated = cost::ACCUMULATED.times(&[products, vectors]);
             let store = match problem.data_format {
@@ -109,7 +108,7 @@ impl Algorithm for Col2im {
             let group = chunk * y.input.div_ceil(chunk_rows) + rows;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(Col2im { mr, tail_mr, nv, chunk_rows, cost, axes: axes.clone() });
+                best = Some(Col2im { mr, last_mr, nv, chunk_rows, cost, axes: axes.clone() });
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
@@ -127,14 +126,14 @@ impl Algorithm for Col2im {
         let rows = slots(y, self.chunk_rows).saturating_mul(slot);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
-        let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_TOGETHER));
+        let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_INTERLEAVED));
         let block = slot.saturating_mul(problem.group_in);
         let working = ring.saturating_add(accumulated).saturating_add(block).saturating_mul(element);
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Columns { mr: self.mr, tail_mr: self.tail_mr }
+        FilterLayout::Columns { mr: self.mr, last_mr: self.last_mr }
     }
 
     fn explain(&self) -> String {
@@ -239,7 +238,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Self> {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let mut at = 0;
-        let panels = panel_heights(problem.group_out * taps, plan.mr, plan.tail_mr)
+        let panels = panel_heights(problem.group_out * taps, plan.mr, plan.last_mr)
             .map(|(first, height)| {
                 let weights = at;
                 at += height * problem.group_in;
@@ -268,7 +267,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             panels,
             weights: filter.data::<E::Compute>()?,
             operands,
-            zeros: vec![E::Compute::ZERO; plan.mr.max(plan.tail_mr)],
+            zeros: vec![E::Compute::ZERO; plan.mr.max(plan.last_mr)],
             accumulated,
             strides: [input[0], input[c], input[x], input[x + 1]],
         })
@@ -293,7 +292,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // adjacent within a phase.
         let channels = self.problem.group_out;
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
-        let together = if last && (2..=MOST_TOGETHER).contains(&(channels * x.out_step)) { channels } else { 1 };
+        let together = if last && (2..=MOST_INTERLEAVED).contains(&(channels * x.out_step)) { channels } else { 1 };
         let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
         rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
         for u in task.rows.clone() {
@@ -354,14 +353,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                     )?;
                 }
                 if together > 1 {
-                    let (uniform, position_dependent) = self.operands.epilogue.split();
+                    let (uniform, varying) = self.operands.epilogue.split();
                     rows.iter_mut().for_each(|row| uniform.apply(row));
                     let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
                     task.output.write_whole_pixels(
                         self.kernels,
                         (0, output_row, 0),
                         &rows,
-                        position_dependent,
+                        varying,
                         &mut scratch.row,
                     )?;
                 }
@@ -389,7 +388,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let in_place = self.problem.data_format == DataFormat::Ncx && reach <= self.operands.input.len();
         let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
             Some(data) => {
-                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], ahead: false }
+                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], prefetch: false }
             }
             None => {
                 let data = block.of(channels * padded)?;
@@ -409,7 +408,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     crate::layout::transposed(self.kernels, pixels, channels, (channels, count), data, padded);
                 }
-                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], ahead: false }
+                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], prefetch: false }
             }
         };
         let origin = source.base;

@@ -15,14 +15,14 @@ use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, LaneGather, PixelSums, PixelTap, PixelTaps};
-use crate::layout::blocks_of;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
-use crate::output::partition::{
-    IndexedRun, Partition, STAGED_ELEMENTS, STAGING_BYTES, Task, bytes_of_tasks, run_tasks, unflatten,
-};
+use crate::output::partition::Partition;
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::output::task_output::{IndexedRun, STAGED_ELEMENTS, STAGING_BYTES};
 use crate::parallel::threads;
+use crate::ranges::{blocks_of, unflatten};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -71,7 +71,7 @@ pub struct DepthwisePixels {
     pub width: usize,
     /// Groups that are computed together. Channels-last data has all groups together.
     /// Channels-first data has a vector of groups, or several vectors if planes are small.
-    pub together: usize,
+    pub batched_groups: usize,
     /// Input channels and output channels of these groups.
     pub depths: (usize, usize),
     /// Grid rows per block.
@@ -89,7 +89,7 @@ impl Algorithm for DepthwisePixels {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         let KernelSizes { lanes, permutes_lanes: by_permutation, .. } = query.sizes;
         let gathered = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
@@ -117,28 +117,25 @@ impl Algorithm for DepthwisePixels {
             return Err(format!("{channels} channels leave most lanes of a vector empty"));
         }
         let width = lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Pixels { width }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
-        let longest = |axis: &AxisPhases| axis.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0);
-        let chain = problem.group_in.saturating_mul(axes.iter().map(longest).product());
+        query.forced(|layout| (*layout == FilterLayout::Pixels { width }).then_some(()))?;
+        let chain = problem.group_in.saturating_mul(axes.most_taps());
         if gathered && chain > LONGEST_SUM {
             return Err(format!("{chain} products are too many to sum in one chain"));
         }
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
         let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
         let out_steps = positions(|axis| axis.out_step);
-        let together = match problem.data_format {
+        let batched_groups = match problem.data_format {
             DataFormat::Nxc => problem.group,
             DataFormat::Ncx => {
                 let plane = input.max(output).saturating_mul(lanes * query.element).max(1);
                 lanes * (TRANSPOSED_BYTES / plane).clamp(1, problem.group.div_ceil(lanes))
             }
         };
-        let depths = (together * problem.group_in, together * problem.group_out);
+        let depths = (batched_groups * problem.group_in, batched_groups * problem.group_out);
         let mut plan = DepthwisePixels {
             width,
-            together,
+            batched_groups,
             depths,
             block_rows: 1,
             cost: 0,
@@ -160,8 +157,8 @@ impl Algorithm for DepthwisePixels {
         let all_taps = taps;
         let taps = all_taps.div_ceil(out_steps);
         let shared = plan.axes.last().is_some_and(|x| {
-            let beside = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
-            x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(beside))
+            let adjacent = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
+            x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(adjacent))
         });
         let summed = match gathered {
             true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, by_permutation),
@@ -403,7 +400,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             .cartesian_product(0..y.out_step)
             .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, offset_of))
             .collect();
-        let spread = Spread { rows: &rows, row_stride, width: columns.output.len() };
+        let row_plan = RowPlan { rows: &rows, row_stride, width: columns.output.len() };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
             DataFormat::Ncx => {
@@ -412,8 +409,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
         };
 
-        for first in task.groups.clone().step_by(plan.together) {
-            let channels = first..(first + plan.together).min(task.groups.end);
+        for first in task.groups.clone().step_by(plan.batched_groups) {
+            let channels = first..(first + plan.batched_groups).min(task.groups.end);
             let width = if last { plan.depths.1 } else { channels.len().next_multiple_of(lanes) };
             for block in blocks(&task.rows, plan.block_rows) {
                 let (window, data) = match in_place {
@@ -435,14 +432,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for outer in 0..task.output.outer_phases.len() {
                     for grid in blocks(&block, plan.stored_rows(self.problem)) {
                         let sums = |to: &mut [E::Compute]| {
-                            self.sum(&spread, outer, grid.clone(), (data, window.start), (first, width), to);
+                            self.sum(&row_plan, outer, grid.clone(), (data, window.start), (first, width), to);
                         };
                         let output_rows = y.outputs(&grid);
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_last(task, outer, output_rows, sums, &mut scratch.tile)?,
                             DataFormat::Ncx => {
                                 let results =
-                                    scratch.tile.of((output_rows.len() * spread.width + lanes) * plan.depths.1)?;
+                                    scratch.tile.of((output_rows.len() * row_plan.width + lanes) * plan.depths.1)?;
                                 sums(results);
                                 let staging = scratch.ragged.of(lanes * STAGED_ELEMENTS)?;
                                 self.store_first(
@@ -473,13 +470,13 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
         let at = task.output.index(0, outer, rows.start, task.output.columns.start);
-        let (uniform, position_dependent) = self.operands.epilogue.split();
+        let (uniform, varying) = self.operands.epilogue.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
             uniform.apply(results);
-            if !position_dependent.is_empty() {
+            if !varying.is_empty() {
                 for (p, pixel) in results.chunks_mut(depth).enumerate() {
-                    position_dependent.apply_pixel(0, at + p * depth, pixel);
+                    varying.apply_pixel(0, at + p * depth, pixel);
                 }
             }
         };
@@ -505,7 +502,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         staging: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
-        let (uniform, position_dependent) = self.operands.epilogue.split();
+        let (uniform, varying) = self.operands.epilogue.split();
         let (count, depth) = (rows.len() * width, self.plan.depths.1);
         uniform.apply(&mut results[..count * depth]);
         let first = task.output.plane_index(rows.start, task.output.columns.start);
@@ -515,7 +512,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             for at in (0..count).step_by(PIXELS_AT_ONCE) {
                 let run = IndexedRun { elements: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
-                    (&results[at * depth + vector.start - channels.start..], (position_dependent, vector.start));
+                    (&results[at * depth + vector.start - channels.start..], (varying, vector.start));
                 task.output.write_transposed(
                     self.kernels,
                     task_channels.clone(),
@@ -629,7 +626,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// `data` begins with input row `first_row`. `first` is the first of `channels` channels.
     fn sum(
         &self,
-        spread: &Spread,
+        row_plan: &RowPlan,
         outer: usize,
         grid: Range<usize>,
         (data, first_row): (&[E::Compute], usize),
@@ -640,19 +637,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let each = self.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
         let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
-        let (in_row, out_row) = (y.in_step * spread.row_stride, y.out_step * spread.width * depth);
+        let (in_row, out_row) = (y.in_step * row_plan.row_stride, y.out_step * row_plan.width * depth);
         let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
         for ry in 0..y.out_step {
             // The last grid row may lack some phases.
             let end = grid.end.min((y.output + y.out_step - 1 - ry) / y.out_step);
-            for run in &spread.rows[outer * y.out_step + ry] {
+            for run in &row_plan.rows[outer * y.out_step + ry] {
                 let (begin, end) = (grid.start.max(run.grid.start), end.min(run.grid.end));
                 if begin >= end {
                     continue;
                 }
                 let row = run.first.map_or(0, |first| (begin * y.in_step) as i64 + first - first_row as i64);
-                let source = &data[row as usize * spread.row_stride..];
-                let to = &mut to[((begin - grid.start) * y.out_step + ry) * spread.width * depth..];
+                let source = &data[row as usize * row_plan.row_stride..];
+                let to = &mut to[((begin - grid.start) * y.out_step + ry) * row_plan.width * depth..];
                 for pixel_run in &run.pixel_runs {
                     let (source, to) = (&source[pixel_run.source..], &mut to[pixel_run.column * depth..]);
                     let rows = (end - begin, in_row, out_row);
@@ -675,7 +672,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 }
 
 /// The computation of a task's rows, and their strides.
-struct Spread<'a> {
+struct RowPlan<'a> {
     /// By outer phase of the task, then by row phase.
     rows: &'a [Vec<Rows>],
     row_stride: usize,

@@ -16,12 +16,12 @@ use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::layout::taps::taps_before;
 use crate::layout::window::{WindowTaps, reads_in_place};
-use crate::layout::{blocks_of, even_blocks};
 use crate::memory::{Aligned, Scratch};
 use crate::output::epilogue::ChannelEpilogue;
-use crate::output::partition::group_parts;
-use crate::output::partition::{Partition, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Partition, group_parts};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::parallel::threads;
+use crate::ranges::{blocks_of, even_blocks};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -110,7 +110,7 @@ impl Algorithm for DepthwiseRows {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         if problem.group_in != 1 {
             return Err(format!("{} input channels per group, not one", problem.group_in));
         }
@@ -118,9 +118,7 @@ impl Algorithm for DepthwiseRows {
             return Err("the rows of a channel are not contiguous in channels-last data".to_string());
         }
         let axes = query.axes()?;
-        if layout.is_some_and(|l| *l != FilterLayout::Phases { mr: 1, tail_mr: 1 }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
+        query.forced(|layout| (*layout == FilterLayout::Phases { mr: 1, last_mr: 1 }).then_some(()))?;
         let (y, x) = (axes.rows(), axes.columns());
         let windows = x.out_step == 1;
         let KernelSizes { lanes, masks, .. } = query.sizes;
@@ -198,7 +196,7 @@ impl Algorithm for DepthwiseRows {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Phases { mr: 1, tail_mr: 1 }
+        FilterLayout::Phases { mr: 1, last_mr: 1 }
     }
 
     fn explain(&self) -> String {

@@ -5,21 +5,21 @@
 //! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
 //! accumulator block after the other.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput};
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::estimate::machine::Machine;
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::Scratch;
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
-use crate::output::partition::Task;
+use crate::output::task::Task;
+use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::*;
@@ -35,9 +35,6 @@ const TRANSPOSING_PAYS: usize = 2048;
 /// The number of input channels from which it is worthwhile to transpose an input that could be
 /// read in place.
 const FEWEST_TO_TRANSPOSE_IN_PLACE: usize = 256;
-
-/// The most positions per register tile, so that their pointers fit in registers.
-pub(crate) const MOST_POSITIONS: usize = 8;
 
 /// The same for a transposed copy, in which the channels of a position are adjacent. Longer tiles
 /// are faster there, but slower if channels are a plane apart.
@@ -69,25 +66,23 @@ impl Algorithm for DirectChannels {
     type Tables = AccumulatorTable;
 
     fn propose(query: &Query) -> Result<DirectChannels, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Chunks { width, last_width, chunk } => Some((*width, *last_width, *chunk)),
+            _ => None,
+        })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_out < lanes {
             return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();
-        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
-        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
-        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let taps = axes.taps();
+        let widest = axes.most_taps();
+        let phases = axes.phases();
         let depth = problem.group_in * taps;
         let element = query.element;
-        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64)
-            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64) && axes.are_unshifted();
         let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
         let transposed = problem.data_format == DataFormat::Ncx
             && problem.group_in >= fewest
@@ -136,15 +131,14 @@ impl Algorithm for DirectChannels {
         for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6 && *positions <= most)
         {
             let width = nv * lanes;
-            let tail_width = (problem.group_out % width).next_multiple_of(lanes);
-            let tail_width = if tail_width == 0 { width } else { tail_width };
-            if forced.is_some_and(|f| f != (width, tail_width, chunk)) {
+            let last_width = last_width(problem.group_out, width, lanes);
+            if forced.is_some_and(|f| f != (width, last_width, chunk)) {
                 continue;
             }
             let panels = problem.group_out.div_ceil(width);
             let run_cost = |len: usize| {
-                let last = run_cost(len, positions, tail_width / lanes, tiles, lanes * element, machine);
-                run_cost(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
+                let last = cost::run(len, positions, last_width / lanes, tiles, lanes * element, machine);
+                cost::run(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
             let rows = run_cost(blocks.columns) * blocks.rows * row_share;
             let whole = run_cost(flat);
@@ -156,7 +150,7 @@ impl Algorithm for DirectChannels {
                 best = Some(DirectChannels {
                     blocked: Blocked {
                         width,
-                        tail_width,
+                        last_width,
                         rows: blocks.rows,
                         columns: blocks.columns,
                         copy_per_shift: false,
@@ -199,8 +193,8 @@ impl Algorithm for DirectChannels {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        let Blocked { width, tail_width, .. } = self.blocked;
-        FilterLayout::Chunks { width, tail_width, chunk: self.chunk }
+        let Blocked { width, last_width, .. } = self.blocked;
+        FilterLayout::Chunks { width, last_width, chunk: self.chunk }
     }
 
     fn explain(&self) -> String {
@@ -267,34 +261,6 @@ impl DirectChannels {
     }
 }
 
-/// Splits `all` into as few parts as possible, of at most `most` and nearly equal size. Returns the
-/// size of a part.
-pub(crate) fn even_part(all: usize, most: usize) -> usize {
-    let all = all.max(1);
-    all.div_ceil(all.div_ceil(most.clamp(1, all)))
-}
-
-/// The estimated cost of one (channel, tap) pair over a run of positions.
-///
-/// Tiles have `nv` vectors and at most `most` positions, the largest tiles first and smaller ones
-/// for the remainder. `tiles` is sorted by positions. Weights come from L2, at 20 bytes per
-/// multiply-add.
-pub(crate) fn run_cost(
-    mut len: usize,
-    most: usize,
-    nv: usize,
-    tiles: &[(usize, usize)],
-    vector_bytes: usize,
-    machine: &Machine,
-) -> Cost {
-    let mut cost = Cost::ZERO;
-    for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
-        cost += cost::tile(positions, nv, vector_bytes, false, machine) * (len / positions);
-        len %= positions;
-    }
-    cost
-}
-
 /// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DirectChannels,
@@ -320,7 +286,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.blocked.axes;
         let pixel_channels = plan.pixel_channels(problem, kernels.lanes);
         let panels = PanelShape {
-            widths: (plan.blocked.width, plan.blocked.tail_width),
+            widths: (plan.blocked.width, plan.blocked.last_width),
             positions: plan.positions,
             weights: tables.taps.weights,
         };
@@ -362,7 +328,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             let channel_stride = if self.pixel_channels == 1 { stride } else { 1 };
             let source =
-                Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], ahead: false };
+                Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], prefetch: false };
             (source, self.taps.input_tiles.pitch, self.pixel_channels)
         } else {
             let data = E::as_compute(self.input.data).context("element: computed in another type")?;
@@ -374,7 +340,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 channel_stride: self.input.channel,
                 channels: problem.group_in,
                 taps: &[][..],
-                ahead: false,
+                prefetch: false,
             };
             (source, x.grid, step)
         };

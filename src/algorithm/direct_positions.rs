@@ -6,6 +6,7 @@
 //! `out[channel][position] = Σ weight · input_tile[position + tap]`.
 //! The phases of an output row are interleaved when they are stored.
 
+use crate::algorithm::chains::{channels_per_chain, longest_chain};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
@@ -17,37 +18,21 @@ use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::taps::{Phase, TapTable};
 use crate::memory::{Aligned, Scratch};
 use crate::output::epilogue::Epilogue;
-use crate::output::partition::{Block, MOST_ROWS, Partition, Task, bytes_of_tasks, flat_runs, run_tasks};
+use crate::output::partition::{Block, Partition};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::output::task_output::MOST_ROWS;
+use crate::ranges::flat_runs;
 use crate::simd::isa::Isa;
-use crate::simd::vector::FETCHES;
+use crate::simd::vector::PREFETCHES;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// The longest accumulation chain, in (channel, tap) pairs. Longer sums are split into partial
-/// sums, which keeps the rounding error close to that of other runtimes.
-pub(crate) const LONGEST_CHAIN: usize = 256;
-
-/// Returns the longest chain for a sum of `depth` pairs over `taps` taps.
-///
-/// The rounding error grows with the length of the partial sums and with their number. Deep sums
-/// have long chains, which are faster and as exact there. Other runtimes sum tap by tap, so sums
-/// over several taps have shorter chains. Short sums are split into two halves. The shortest sums
-/// are not split, as halves would take longer.
-pub(crate) fn longest_chain(depth: usize, taps: usize) -> usize {
-    match (depth, taps) {
-        (..96, _) => 96,
-        (..=256, _) => depth.div_ceil(2),
-        (..1024, 2..) => 96,
-        _ => (depth / 8).clamp(128, LONGEST_CHAIN),
-    }
-}
-
 /// The number of pairs from which a sum has two chains, whose taps alternate. This applies to tiles
 /// that write rows themselves and support it.
-const FEWEST_IN_HALVES: usize = 32;
+const FEWEST_IN_TWO_CHAINS: usize = 32;
 
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
@@ -73,7 +58,7 @@ pub struct DirectPositions {
     /// Output channels per register tile.
     pub mr: usize,
     /// Output channels of the last panel's tile.
-    pub tail_mr: usize,
+    pub last_mr: usize,
     /// Groups per group batch, whose input and results are transposed together. More than one if
     /// channels are last and groups are narrow.
     pub batched_groups: usize,
@@ -83,9 +68,9 @@ pub struct DirectPositions {
     pub copy_per_shift: bool,
     /// Whether the input is read in place.
     pub direct: bool,
-    /// Whether input that is read in place is prefetched ahead of the tiles, as the caches do not
+    /// Whether input that is read in place is prefetched before the tiles, as the caches do not
     /// hold it.
-    pub ahead: bool,
+    pub prefetch: bool,
     /// Whether tiles write output rows themselves, with phases interleaved in registers.
     pub rows: bool,
     /// Tiles whose results are stored together, so that the output is written in long runs.
@@ -117,27 +102,24 @@ impl Algorithm for DirectPositions {
     type Tables = TapTable;
 
     fn propose(query: &Query) -> Result<DirectPositions, String> {
-        let &Query { problem, datum_type, layout, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Phases { mr, tail_mr }) => Some((*mr, *tail_mr)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Phases { mr, last_mr } => Some((*mr, *last_mr)),
+            _ => None,
+        })?;
         let shapes = &query.sizes;
         let (lanes, tiles) = (shapes.lanes, &shapes.position_tiles);
         let (y, x) = (axes.rows(), axes.columns());
-        let taps: usize = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let taps = axes.taps();
         let depth = problem.group_in * taps;
-        let widest = axes.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).max().unwrap_or(0)).product::<usize>();
+        let widest = axes.most_taps();
 
-        let phases: usize = axes.iter().map(|a| a.out_step).product();
+        let phases = axes.phases();
         let row_tiles = shapes.row_tiles(x.out_step);
         let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
-        let in_place = problem.data_format == DataFormat::Ncx
-            && same_element
-            && axes.iter().all(|a| a.in_step == 1 && a.shifts() == [0] && a.grid == a.input);
+        let in_place = problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted();
         let element = query.element;
         // Groups per batch. With more than one, a panel must hold all output channels of a group.
         let batched_groups = match problem.data_format {
@@ -145,11 +127,11 @@ impl Algorithm for DirectPositions {
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
 
-        let fetches = in_place && FETCHES && machine.prefetch_pays;
+        let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
         let waits = match problem.group_in {
             1 => cost::beyond_cache(problem, datum_type, machine),
             _ => {
-                let costs = if fetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                let costs = if prefetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
                 cost::beyond_caches(problem, datum_type, costs, lanes, machine)
             }
         };
@@ -193,8 +175,8 @@ impl Algorithm for DirectPositions {
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
                 let remainder = problem.group_out % mr;
-                let tail_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
-                if forced.is_some_and(|f| f != (mr, tail_mr)) || (batched_groups > 1 && mr < problem.group_out) {
+                let last_mr = family.iter().map(|t| t.0).filter(|h| *h >= remainder).min().unwrap_or(mr);
+                if forced.is_some_and(|f| f != (mr, last_mr)) || (batched_groups > 1 && mr < problem.group_out) {
                     continue;
                 }
                 if query.leaves_out(variant(in_place, copy_per_shift, rows)) {
@@ -223,7 +205,7 @@ impl Algorithm for DirectPositions {
                     let last = if rest > 0 { tile_cost(m, rest) } else { Cost::ZERO };
                     (tile_cost(m, nv) * whole + last) * runs
                 };
-                let last = if remainder > 0 { row_cost(tail_mr) } else { Cost::ZERO };
+                let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
                 let multiplied = row_cost(mr) * (problem.group_out / mr) + last;
                 let unfinished = cost::SUMMED * parts.saturating_sub(1);
                 let row_store = Cost::new(machine.rates.row_store);
@@ -253,12 +235,12 @@ impl Algorithm for DirectPositions {
                 if best.as_ref().is_none_or(|b| cost < b.cost) {
                     best = Some(DirectPositions {
                         mr,
-                        tail_mr,
+                        last_mr,
                         batched_groups,
                         nv,
                         copy_per_shift,
                         direct: in_place,
-                        ahead: fetches && bytes > machine.l2,
+                        prefetch: prefetches && bytes > machine.l2,
                         rows,
                         chunk_tiles,
                         tile_major,
@@ -294,12 +276,12 @@ impl Algorithm for DirectPositions {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        FilterLayout::Phases { mr: self.mr, tail_mr: self.tail_mr }
+        FilterLayout::Phases { mr: self.mr, last_mr: self.last_mr }
     }
 
     fn explain(&self) -> String {
         let source = match (self.direct, self.copy_per_shift) {
-            (true, _) if self.ahead => "in place, fetched ahead",
+            (true, _) if self.prefetch => "in place, prefetched",
             (true, _) => "in place",
             (_, true) => "in a copy per column shift",
             _ => "in padded rows",
@@ -419,7 +401,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let columns = axes.columns().out_step;
         let per_outer = axes.rows().out_step * columns;
         let mut at = 0;
-        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.tail_mr)
+        let panels: Vec<Panel<E::Compute>> = panel_heights(problem.group_out, plan.mr, plan.last_mr)
             .map(|(first_channel, height)| {
                 let weights = at;
                 at += height * taps.weights;
@@ -500,7 +482,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     )?;
                 }
             }
-            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], ahead: false }
+            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], prefetch: false }
         } else {
             let flat = E::as_compute(self.input).context("element: computed in another type")?;
             pitch = plan.axes.columns().grid;
@@ -511,7 +493,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 channel_stride: self.strides.1,
                 channels: problem.group_in,
                 taps: &[],
-                ahead: false,
+                prefetch: false,
             }
         };
         let origin = source.base;
@@ -527,7 +509,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
         let mut visit = |panel: usize, tile: usize| {
             // The first panel's pass brings the input into the caches for the other panels.
-            source.ahead = plan.ahead && panels.first() == Some(&panel);
+            source.prefetch = plan.prefetch && panels.first() == Some(&panel);
             let panel = &self.panels[panel];
             if plan.rows {
                 let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
@@ -604,7 +586,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if count == 0 {
                     break;
                 }
-                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, in_halves: false }; 4];
+                let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, two_chains: false }; 4];
                 for (operand, phase) in operands.iter_mut().zip(phases) {
                     *operand = operand_of(panel, weights, phase, source.channels);
                 }
@@ -749,9 +731,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 if problem.data_format == DataFormat::Nxc && transposes {
                     let offsets = (groups.start * problem.group_out + panel.first_channel, o, ry);
-                    let (uniform, position_dependent) = self.epilogue.split();
+                    let (uniform, varying) = self.epilogue.split();
                     uniform.apply(out);
-                    let epilogue = (position_dependent, &mut *buffers.row);
+                    let epilogue = (varying, &mut *buffers.row);
                     self.store_pixels(task, offsets, &rows, (position, count, pitch), (out, phase_stride), epilogue)?;
                     continue;
                 }
@@ -842,15 +824,10 @@ fn operand_of<'a, T: Compute>(
 ) -> PhaseOperand<'a, T> {
     let taps = &phase.taps[..];
     let chain = channels_per_chain(channels, taps.len());
-    let in_halves = panel.row_tiles.last().is_some_and(|widest| widest.halves())
+    let two_chains = panel.row_tiles.last().is_some_and(|widest| widest.two_chains())
         && chain >= channels
-        && channels * taps.len() >= FEWEST_IN_HALVES;
-    PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, in_halves }
-}
-
-/// Input channels per chain of a sum over this many channels and taps.
-fn channels_per_chain(channels: usize, taps: usize) -> usize {
-    (longest_chain(channels * taps, taps) / taps.max(1)).max(1)
+        && channels * taps.len() >= FEWEST_IN_TWO_CHAINS;
+    PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, two_chains }
 }
 
 /// Computes one phase of a tile, in chains of bounded length.

@@ -40,7 +40,7 @@ impl Algorithm for Gemv {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<Gemv, String> {
-        let &Query { problem, layout, machine, .. } = query;
+        let &Query { problem, machine, .. } = query;
         let pointwise = problem.axes.iter().all(|a| (a.kernel, a.output) == (1, 1));
         if problem.direction == Direction::Forward && !pointwise {
             return Err("a forward convolution of more than one position or tap".to_string());
@@ -49,9 +49,7 @@ impl Algorithm for Gemv {
             return Err("more than one input position".to_string());
         }
         let width = VECTORS * query.sizes.lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
+        query.forced(|layout| (*layout == FilterLayout::Vectors { width }).then_some(()))?;
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
         let bytes = weights.saturating_mul(problem.group * width / VECTORS * query.element);
@@ -127,7 +125,7 @@ impl Algorithm for Gemv {
                         channel_stride: 1,
                         channels: CHAIN.min(channels - from),
                         taps: &[0],
-                        ahead: false,
+                        prefetch: false,
                     };
                     tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
                 }
@@ -173,7 +171,7 @@ impl Gemv {
         output: &mut [E],
     ) -> TractResult<()> {
         let (taps, channels) = (offsets.len(), problem.group_out);
-        let (uniform, position_dependent) = operands.epilogue.split();
+        let (uniform, varying) = operands.epilogue.split();
         let width = channels.next_multiple_of(kernels.lanes);
         let mut by_channel = zeros("working memory", channels * taps)?;
         let last = problem.data_format == DataFormat::Nxc;
@@ -199,14 +197,14 @@ impl Gemv {
                 for (offset, values) in offsets.iter().zip(by_position.chunks_mut(width)) {
                     let Some(offset) = offset else { continue };
                     let (at, values) = (at + offset + first, &mut values[..channels]);
-                    position_dependent.apply_pixel(first, at, values);
+                    varying.apply_pixel(first, at, values);
                     E::narrow_slice(values, &mut output[at..at + channels]);
                 }
             } else {
                 let at = at + first * taps;
-                if !position_dependent.is_empty() {
+                if !varying.is_empty() {
                     for (channel, row) in by_channel.chunks_mut(taps).enumerate() {
-                        position_dependent.of(first + channel).apply(at + channel * taps, 1, row);
+                        varying.of(first + channel).apply(at + channel * taps, 1, row);
                     }
                 }
                 E::narrow_slice(&by_channel, &mut output[at..at + channels * taps]);
@@ -242,7 +240,7 @@ impl Gemv {
             })
             .collect();
         let plane: usize = problem.axes.iter().map(|a| a.output).product();
-        let (uniform, position_dependent) = operands.epilogue.split();
+        let (uniform, varying) = operands.epilogue.split();
         let position_stride = strides[x + problem.axes.len() - 1];
         let mut values: Vec<E::Compute> = vec![];
         let filled = offsets.iter().flatten().count() == plane;
@@ -256,7 +254,7 @@ impl Gemv {
                 let bias = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
                 let first = n * strides[0] + channel * strides[c];
                 let output = &mut output[first..];
-                let epilogue = position_dependent.of(channel);
+                let epilogue = varying.of(channel);
                 let result = |offset: usize, value: E::Compute| {
                     let mut value = [value];
                     epilogue.apply(first + offset, 1, &mut value);

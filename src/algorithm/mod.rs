@@ -2,6 +2,7 @@
 
 pub mod amx;
 pub(crate) mod blocked;
+pub(crate) mod chains;
 pub mod col2im;
 pub mod depthwise_pixels;
 pub mod depthwise_rows;
@@ -71,9 +72,19 @@ impl<'a> Query<'a> {
         self.left_out == Some(variant)
     }
 
+    /// The parameters of the layout that the filter is packed in. None if the algorithm may choose.
+    ///
+    /// # Errors
+    /// `parameters` returns none, as the algorithm does not read this layout. The message names it.
+    pub fn forced<T>(&self, parameters: impl FnOnce(&FilterLayout) -> Option<T>) -> Result<Option<T>, String> {
+        let packed = |layout| parameters(layout).ok_or_else(|| format!("the filter is packed for {layout:?}"));
+        self.layout.map(packed).transpose()
+    }
+
     /// The phases of all spatial axes, at least two, outermost first.
     ///
-    /// # Errors The phases are too many to enumerate. The message gives the reason.
+    /// # Errors
+    /// The phases are too many to enumerate. The message gives the reason.
     pub fn axes(&self) -> Result<&Axes, String> {
         let axes = self.axes.get_or_init(|| match too_many_phases(self.problem) {
             Some(reason) => Err(reason),
@@ -102,7 +113,8 @@ pub(crate) trait Algorithm: Sized {
 
     /// Decides on the parameters for a problem.
     ///
-    /// # Errors The reason why the algorithm declines, in words that `explain` prints.
+    /// # Errors
+    /// The reason why the algorithm declines, in words that `explain` prints.
     fn propose(query: &Query) -> Result<Self, String>;
 
     /// The estimated cost in vector multiply-adds. None for an algorithm that is chosen only if all
@@ -126,12 +138,14 @@ pub(crate) trait Algorithm: Sized {
 
     /// Builds the tables for runs. Vectors of accumulators have `lanes` elements.
     ///
-    /// # Errors Failure to allocate memory.
+    /// # Errors
+    /// Failure to allocate memory.
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<Self::Tables>;
 
     /// Writes the whole output, in the problem's output shape.
     ///
-    /// # Errors Failure to allocate working memory.
+    /// # Errors
+    /// Failure to allocate working memory.
     fn run<E: Element>(
         &self,
         tables: &Self::Tables,
@@ -297,7 +311,8 @@ algorithms! {
 impl Strategy {
     /// Returns the algorithm with this name.
     ///
-    /// # Errors The name is unknown. The message lists the known names.
+    /// # Errors
+    /// The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Strategy> {
         Strategy::ALL.iter().copied().find(|s| s.name() == name).with_context(|| {
             let known: Vec<&str> = Strategy::ALL.iter().map(|s| s.name()).collect();

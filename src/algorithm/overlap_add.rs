@@ -4,20 +4,21 @@
 //! pairs, so short signals fill them as well as long ones. Each output element sums its products in
 //! the order of the input positions, independently of the output partition.
 
-use crate::algorithm::direct_channels::MOST_POSITIONS;
-use crate::algorithm::direct_positions::longest_chain;
+use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::Axes;
-use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 
 use crate::memory::Scratch;
-use crate::output::partition::{Block, Partition, Task, bytes_of_tasks, run_tasks};
+use crate::output::partition::{Block, Partition};
+use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::ranges::ceil_div;
 use crate::simd::isa::Isa;
-use crate::spec::{Axis, Direction, Problem, ceil_div};
+use crate::spec::{Axis, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::*;
 
@@ -50,7 +51,7 @@ impl Algorithm for OverlapAdd {
     type Tables = ();
 
     fn propose(query: &Query) -> Result<OverlapAdd, String> {
-        let &Query { problem, layout, machine, .. } = query;
+        let &Query { problem, machine, .. } = query;
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has no overlapping products".to_string());
         }
@@ -63,9 +64,7 @@ impl Algorithm for OverlapAdd {
         let columns = problem.group_out.saturating_mul(axis.kernel);
         let vectors = columns.div_ceil(lanes).min(VECTORS);
         let width = vectors * lanes;
-        if layout.is_some_and(|l| *l != FilterLayout::Vectors { width }) {
-            return Err(format!("the filter is packed for {layout:?}"));
-        }
+        query.forced(|layout| (*layout == FilterLayout::Vectors { width }).then_some(()))?;
         let columns = columns.next_multiple_of(width);
         let grid = axes[1].grid;
         let halo = axis.kernel.div_ceil(axis.stride);
@@ -257,7 +256,7 @@ impl<E: Element> Prepared<'_, E> {
                 for tile in &tiles {
                     while at + tile.positions() <= positions.len() {
                         let base = at * step + from * channel_stride;
-                        let source = Source { data, base, channel_stride, channels: part, taps: &[0], ahead: false };
+                        let source = Source { data, base, channel_stride, channels: part, taps: &[0], prefetch: false };
                         let to = &mut sums[at * pitch + panel * width..];
                         tile.run(&weights[from * width..], &source, step, start, to, pitch);
                         at += tile.positions();

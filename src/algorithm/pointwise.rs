@@ -65,13 +65,13 @@ impl<E: Element> ElementWise<'_, E> {
                     }
                 }
                 DataFormat::Nxc => {
-                    let (uniform, position_dependent) = epilogue.split();
+                    let (uniform, varying) = epilogue.split();
                     let pixels = (AT_ONCE / unit).max(1) * unit;
                     self.change(*first, pixels, part, |at, run| {
                         uniform.apply(run);
-                        if !position_dependent.is_empty() {
+                        if !varying.is_empty() {
                             for (i, pixel) in run.chunks_mut(unit).enumerate() {
-                                position_dependent.apply_pixel(0, at + i * unit, pixel);
+                                varying.apply_pixel(0, at + i * unit, pixel);
                             }
                         }
                     });

@@ -22,10 +22,7 @@ impl Algorithm for Reference {
     const FOLDS: bool = false;
 
     fn propose(query: &Query) -> Result<Reference, String> {
-        match query.layout {
-            None | Some(FilterLayout::Plain) => Ok(Reference),
-            Some(other) => Err(format!("the filter is packed for {other:?}")),
-        }
+        query.forced(|layout| (*layout == FilterLayout::Plain).then_some(())).map(|_| Reference)
     }
 
     fn cost(&self) -> Option<u64> {
@@ -74,7 +71,7 @@ impl Algorithm for Reference {
                         .axes
                         .iter()
                         .zip(at.iter())
-                        .map(|(axis, o)| meeting(axis, problem.direction, *o))
+                        .map(|(axis, o)| contributing(axis, problem.direction, *o))
                         .collect();
                     let spatial_offset: usize = at.iter().zip(&output_strides[x_axis..]).map(|(o, s)| o * s).sum();
                     for co in 0..problem.group_out {
@@ -82,10 +79,10 @@ impl Algorithm for Reference {
                         let mut sum = operands.bias.map_or(E::Compute::ZERO, |b| b[channel].widen());
                         if pairs.iter().all(|p| !p.is_empty()) {
                             let w_base = g * strides.group + co * strides.output;
-                            for pick in tract_ndarray::indices(&*pairs.iter().map(|p| p.len()).collect::<TVec<_>>()) {
-                                let pick = pick.slice();
+                            for index in tract_ndarray::indices(&*pairs.iter().map(|p| p.len()).collect::<TVec<_>>()) {
+                                let index = index.slice();
                                 let (mut x, mut w) = (in_base, w_base);
-                                for (ax, p) in pick.iter().enumerate() {
+                                for (ax, p) in index.iter().enumerate() {
                                     let (k, i) = pairs[ax][*p];
                                     x += i * input_strides[x_axis + ax];
                                     w += k * strides.kernel[ax];
@@ -111,7 +108,7 @@ impl Algorithm for Reference {
 }
 
 /// Returns the (kernel index, input index) pairs that contribute to output index `o`.
-fn meeting(axis: &Axis, direction: Direction, o: usize) -> TVec<(usize, usize)> {
+fn contributing(axis: &Axis, direction: Direction, o: usize) -> TVec<(usize, usize)> {
     let (s, d) = (axis.stride as i64, axis.dilation as i64);
     (0..axis.kernel)
         .filter_map(|k| {

@@ -2,7 +2,7 @@
 //!
 //! The unit of a [`Cost`] is one vector multiply-add. The cost of any other step is the number of
 //! multiply-adds that take as long. A quantity that differs between machines is a rate of the
-//! machine ([`Rates`](crate::estimate::machine::Rates)). The constants here hold for all measured
+//! machine ([`Rates`]). The constants here hold for all measured
 //! machines. They were fitted to the times of random layers under every algorithm that accepts the
 //! layer. `benches/record/constants.md` has the measurements behind single constants.
 //! `cargo bench --bench planner` measures how far the choices are from the best ones.
@@ -402,11 +402,32 @@ impl InPlace {
 
 /// The cost of one (channel, tap) pair of an `m` × `n` tile.
 ///
-/// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of a
-/// multiply-add. If L1 does not hold the input (not `resident`), it is also limited by L2.
+/// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of
+/// a multiply-add. If L1 does not hold the input (not `resident`), it is also limited by L2.
 pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool, machine: &Machine) -> Cost {
     let rates = &machine.rates;
     let streamed = if resident { 0.0 } else { (n * vector_bytes) as f64 / rates.l2_bytes_per_fma };
     let loaded = (m + n) as f64 * rates.tile_load;
     Cost(((m * n) as f64).max(loaded).max(rates.tile_latency).max(streamed) + 1.0)
+}
+
+/// The estimated cost of one (channel, tap) pair over a run of positions.
+///
+/// Tiles have `nv` vectors and at most `most` positions, the largest tiles first and smaller ones
+/// for the remainder. `tiles` is sorted by positions. Weights come from L2, at 20 bytes per
+/// multiply-add.
+pub(crate) fn run(
+    mut len: usize,
+    most: usize,
+    nv: usize,
+    tiles: &[(usize, usize)],
+    vector_bytes: usize,
+    machine: &Machine,
+) -> Cost {
+    let mut cost = Cost::ZERO;
+    for (positions, _) in tiles.iter().rev().copied().filter(|tile| tile.0 <= most && tile.1 == nv) {
+        cost += tile(positions, nv, vector_bytes, false, machine) * (len / positions);
+        len %= positions;
+    }
+    cost
 }

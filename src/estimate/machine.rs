@@ -114,7 +114,7 @@ rates! {
     /// Nanoseconds of work from which it is worthwhile to wake another thread.
     share_ns,
     /// Nanoseconds of work from which it is worthwhile to share it with a spinning worker.
-    share_awake_ns,
+    share_spinning_ns,
 }
 
 /// A machine that plans are made for: see [`PlanOptions::machine`](crate::PlanOptions::machine).
@@ -178,7 +178,7 @@ impl Machine {
             strided_row: 360.0,
             planes_at_once: 16.0,
             share_ns: 34_000.0,
-            share_awake_ns: 5_000.0,
+            share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
         cpus: &[
@@ -223,7 +223,7 @@ impl Machine {
             strided_row: 100.0,
             planes_at_once: 16.0,
             share_ns: 34_000.0,
-            share_awake_ns: 5_000.0,
+            share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
         cpus: &[
@@ -269,7 +269,7 @@ impl Machine {
             strided_row: 0.0,
             planes_at_once: 64.0,
             share_ns: 25_000.0,
-            share_awake_ns: 25_000.0,
+            share_spinning_ns: 25_000.0,
         },
         prefetch_pays: false,
         cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
@@ -314,7 +314,8 @@ impl Machine {
 
     /// Returns the row with this name.
     ///
-    /// # Errors The name is unknown. The message lists the known names.
+    /// # Errors
+    /// The name is unknown. The message lists the known names.
     pub fn from_name(name: &str) -> TractResult<Machine> {
         Machine::ALL.iter().copied().find(|machine| machine.name == name).with_context(|| {
             let known: Vec<&str> = Machine::ALL.iter().map(|machine| machine.name).collect();
@@ -390,6 +391,7 @@ fn this_cpu() -> Option<(String, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::assert_documented;
 
     #[test]
     fn rows_have_names_of_their_own() -> TractResult<()> {
@@ -431,5 +433,28 @@ mod tests {
         assert!(machine.l2 >= 64 << 10, "l2={}", machine.l2);
         assert!(machine.cached_bytes() >= machine.l2);
         assert_eq!(machine.isa(), Isa::best());
+    }
+
+    #[test]
+    fn the_least_shared_times_are_documented() {
+        let micros = |ns: f64| ns / 1000.0;
+        let amx = Machine::SAPPHIRE_RAPIDS;
+        let (own, spinning) = (micros(amx.rates.share_ns), micros(amx.rates.share_spinning_ns));
+        assert_eq!(own, spinning);
+        for other in Machine::ALL.iter().filter(|machine| machine.name != amx.name) {
+            let (least, spinning) = (micros(other.rates.share_ns), micros(other.rates.share_spinning_ns));
+            assert_documented(
+                "src/lib.rs",
+                &format!("Layers below {least} us by estimate, or {own} us on a Sapphire Rapids with AMX, stay on"),
+            );
+            assert_documented("src/lib.rs", &format!("AMX share layers from {spinning} us on."));
+            assert_documented(
+                "docs/knobs.md",
+                &format!(
+                    "share layers from {least} µs on, by estimate, or from {own} µs on a Sapphire Rapids with AMX."
+                ),
+            );
+            assert_documented("docs/knobs.md", &format!("than that share layers from {spinning} µs on."));
+        }
     }
 }

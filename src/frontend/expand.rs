@@ -1,7 +1,7 @@
 //! The import-time op that all dialects share. It becomes a [`DeconvSpec`] once the filter's shape
 //! is known.
 
-use crate::op::{Dialect, GroupedDeconv, LateDeconv, SpecOfFilter, integers};
+use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, SpecOfFilter, integers};
 use crate::options::Settings;
 use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
@@ -241,7 +241,7 @@ impl Node {
         let Some(filter_shape) = filter_shape else {
             // Refuse now whatever can be refused without the unknown sizes.
             self.spec(&self.least_filter(&filter.shape), output_shape.clone())?;
-            let op = LateDeconv::new(self.clone(), dialect, self.data_format, has_bias, output_shape, options);
+            let op = DynamicFilterDeconv::new(self.clone(), dialect, self.data_format, has_bias, output_shape, options);
             return target.wire_node(prefix, op, &wires);
         };
         let spec = self.spec(filter_shape, output_shape)?;

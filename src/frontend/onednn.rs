@@ -33,7 +33,7 @@ pub(super) const ATTRIBUTES: [&str; 11] = [
 /// Attributes that ONNX's operator of the same name does not have.
 const MARKS: [&str; 6] = ["data_format", "filter_format", "weights_format", "groups", "pads_begin", "pads_end"];
 
-/// bf16 is not one of tract's types. See [`crate::load`].
+/// bf16 is not one of tract's types. See [`crate::load()`].
 const DATUM_TYPES: [DatumType; 2] = [DatumType::F32, DatumType::F16];
 
 /// Returns whether a ConvTranspose of a domain other than ONNX's belongs to this dialect.

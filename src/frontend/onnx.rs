@@ -9,7 +9,7 @@ use crate::spec::{DataFormat, Direction, FilterFormat, Side};
 use tract_core::internal::*;
 use tract_onnx::pb::NodeProto;
 
-/// bf16 is not one of tract's types. See [`crate::load`].
+/// bf16 is not one of tract's types. See [`crate::load()`].
 const DATUM_TYPES: [DatumType; 3] = [DatumType::F32, DatumType::F16, DatumType::F64];
 
 /// The attributes that are read from a ConvTranspose.

@@ -153,8 +153,8 @@ impl<T: Compute> MatrixKernels<T> {
         assert!(
             product([count, DEPTH]) <= limb_stride && reach([(LIMBS - 1, limb_stride), (count, DEPTH)]) <= to.len()
         );
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.split)(from, from_step, (count, channels), to, limb_stride) }
     }
 
@@ -166,8 +166,8 @@ impl<T: Compute> MatrixKernels<T> {
     pub fn split_weights(&self, from: &[T], sides: usize, to: &mut [u16]) {
         assert!((1..=2).contains(&sides) && from.len().is_multiple_of(sides * SIDE));
         assert!(from.len() <= DEPTH * sides * SIDE && LIMBS * sides * WEIGHTS_OF_SIDE <= to.len());
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.split_weights)(from, sides, to) }
     }
 
@@ -206,8 +206,8 @@ impl<T: Compute> MatrixKernels<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= sides * SIDE);
         }
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are
-        // the rest of the contract.
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
         unsafe { (self.multiply)(weights, sides, source, count, start, out, out_stride) }
     }
 }
@@ -282,13 +282,13 @@ mod instructions {
         /// Configures the tile registers and sets them to zero.
         ///
         /// # Safety
-        /// The CPU has tile registers, and the process may use them. No other `Configured` exists on
-        /// this thread.
+        /// The CPU has tile registers, and the process may use them. No other `Configured` exists
+        /// on this thread.
         #[inline(always)]
         unsafe fn new(shapes: &Shapes) -> Configured {
-            // SAFETY: the shapes are legal, and are read in place. The compiler neither allocates tile
-            // registers nor knows their configuration, so whatever it compiles between this and the
-            // release leaves both unchanged.
+            // SAFETY: the shapes are legal, and are read in place. The compiler neither allocates
+            // tile registers nor knows their configuration, so whatever it compiles between this
+            // and the release leaves both unchanged.
             unsafe {
                 asm!(
                     "ldtilecfg [{}]", in(reg) shapes,
@@ -345,8 +345,8 @@ mod instructions {
             for side in [0, SIDE] {
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).wrapping_add(side).cast());
             }
-            // SAFETY: the masks exclude the channels that a pixel does not have. `to` has room for each
-            // limb of each pixel.
+            // SAFETY: the masks exclude the channels that a pixel does not have. `to` has room for
+            // each limb of each pixel.
             unsafe {
                 let rest =
                     [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
@@ -378,8 +378,8 @@ mod instructions {
             for side in 0..sides {
                 let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
                 for (limb, [low, high]) in halves_of(rest).into_iter().enumerate() {
-                    // Clear the lower half, as it belongs to the pair's other channel. It is not zero
-                    // in the last limb of numbers below 2^-110.
+                    // Clear the lower half, as it belongs to the pair's other channel. It is not
+                    // zero in the last limb of numbers below 2^-110.
                     let high = _mm512_and_si512(high, upper);
                     let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
                     let at = (limb * sides + side) * WEIGHTS_OF_SIDE + pair * 2 * SIDE;
@@ -452,12 +452,13 @@ mod instructions {
         // Tiles have equal numbers of positions, as tiles with fewer rows take less time.
         let rows = count.div_ceil(2 * count.div_ceil(POSITIONS_AT_ONCE));
         let shapes = Shapes::new(rows);
-        // Sums are finished while the next ones are computed, so that vector instructions do not wait
-        // for tile registers.
+        // Sums are finished while the next ones are computed, so that vector instructions do not
+        // wait for tile registers.
         let mut sums = [const { Sums(MaybeUninit::uninit()) }; 2];
         let mut made = None;
         // SAFETY: the shapes are legal. By this function's contract, the source holds the positions
-        // that are multiplied, and `out` those that are written. Sums are written before they are read.
+        // that are multiplied, and `out` those that are written. Sums are written before they are
+        // read.
         unsafe {
             let configured = Configured::new(&shapes);
             for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
@@ -574,8 +575,8 @@ mod instructions {
                     return;
                 }
                 let steps = source.steps.as_ptr_range();
-                // SAFETY: by this function's contract, the tiles are loaded from within the source and the
-                // weights. `sums` has room for all four tiles that are stored.
+                // SAFETY: by this function's contract, the tiles are loaded from within the source
+                // and the weights. `sums` has room for all four tiles that are stored.
                 unsafe {
                     asm!(
                         "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
@@ -633,8 +634,8 @@ mod instructions {
 
     tiles! {
         /// # Safety
-        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From `from`
-        /// on, the source has `2 · rows` positions. `weights` has two sides per step.
+        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From
+        /// `from` on, the source has `2 · rows` positions. `weights` has two sides per step.
         four_tiles, 2
     }
     tiles! {
@@ -734,8 +735,8 @@ mod tests {
             for (side, sides, steps) in
                 [Side::Before, Side::After].into_iter().flat_map(|s| [(s, 1, 0), (s, 1, 3), (s, 2, 1), (s, 2, 9)])
             {
-                // Taps are one position apart. There are enough pixels for all positions of the last
-                // tile.
+                // Taps are one position apart. There are enough pixels for all positions of the
+                // last tile.
                 let pixels = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
                 let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
                 let x = Guarded::new(side, &numbers(pixels * channels, i as u32 + 1));

@@ -30,8 +30,8 @@ pub(crate) unsafe fn accumulate_row<V: Vector>(
 ) {
     for at in (0..to.len()).step_by(V::LANES) {
         let lane = |position: usize| position.saturating_sub(at).min(V::LANES);
-        // SAFETY: only the lanes within a run's range are read, and `from` holds those. In the row's
-        // last vector, only the lanes within `to` are written.
+        // SAFETY: only the lanes within a run's range are read, and `from` holds those. In the
+        // row's last vector, only the lanes within `to` are written.
         unsafe {
             let mut sum = V::splat(bias);
             for base in bases {

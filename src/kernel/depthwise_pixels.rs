@@ -24,30 +24,30 @@ pub(crate) struct PixelTaps {
     /// The taps grouped into runs whose offsets are `step` apart, for positions that are `step`
     /// apart.
     ///
-    /// Each entry is the number of taps of a run, at most [`MOST_BESIDE`]. Empty if all entries
+    /// Each entry is the number of taps of a run, at most [`LONGEST_TAP_RUN`]. Empty if all entries
     /// would be one.
-    beside: Vec<usize>,
+    run_lengths: Vec<usize>,
     step: usize,
 }
 
 /// The most taps that share the elements they read.
-const MOST_BESIDE: usize = 3;
+const LONGEST_TAP_RUN: usize = 3;
 
 impl PixelTaps {
     /// Collects taps in any order, for positions that are usually `step` apart in the source.
     pub fn new(mut taps: Vec<PixelTap>, step: usize) -> PixelTaps {
         taps.sort_unstable_by_key(|tap| tap.offset);
         let runs = taps.chunk_by(|tap, next| next.offset - tap.offset == step);
-        let parts = |len: usize| (0..len).step_by(MOST_BESIDE).map(move |at| MOST_BESIDE.min(len - at));
-        let mut beside: Vec<usize> = runs.flat_map(|run| parts(run.len())).collect();
-        if beside.iter().all(|count| *count == 1) {
-            beside.clear();
+        let parts = |len: usize| (0..len).step_by(LONGEST_TAP_RUN).map(move |at| LONGEST_TAP_RUN.min(len - at));
+        let mut run_lengths: Vec<usize> = runs.flat_map(|run| parts(run.len())).collect();
+        if run_lengths.iter().all(|count| *count == 1) {
+            run_lengths.clear();
         }
         let furthest = PixelTap {
             offset: taps.iter().map(|tap| tap.offset).max().unwrap_or(0),
             weights: taps.iter().map(|tap| tap.weights).max().unwrap_or(0),
         };
-        PixelTaps { taps, furthest, beside, step }
+        PixelTaps { taps, furthest, run_lengths, step }
     }
 
     /// Whether there are no taps.
@@ -104,8 +104,8 @@ impl LaneGather {
             let group = |lane: usize| (begin + lane).min(channels - 1) / outputs;
             let (from, to) = (group(0), group(lanes - 1));
             for input in 0..inputs {
-                // Begin at a multiple of the lanes, if the vector then still reaches: such loads seldom
-                // cross cache lines.
+                // Begin at a multiple of the lanes, if the vector then still reaches: such loads
+                // seldom cross cache lines.
                 let (nearest, furthest) = (from * inputs + input, to * inputs + input);
                 let even = nearest / lanes * lanes;
                 let first = if furthest - even < lanes { even } else { nearest }.min(last);
@@ -215,24 +215,24 @@ unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
 ) {
     let source = sums.source.as_ptr().wrapping_add(first * sums.step);
     for c in (0..sums.channels).step_by(V::LANES) {
-        // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if they
-        // are as far apart as positions are. Of the last vector, only lanes that are channels are
-        // stored.
+        // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if
+        // they are as far apart as positions are. Of the last vector, only lanes that are channels
+        // are stored.
         unsafe {
             let mut acc = [V::load(sums.bias.as_ptr().add(c)); P];
-            let PixelTaps { taps, beside, step, .. } = sums.taps;
-            if beside.is_empty() || *step != sums.step {
+            let PixelTaps { taps, run_lengths, step, .. } = sums.taps;
+            if run_lengths.is_empty() || *step != sums.step {
                 for tap in taps {
                     acc = add::<V, P, 1, GATHERED>(acc, sums, source, [tap], c);
                 }
             } else {
                 let mut at = 0;
-                for count in beside {
+                for count in run_lengths {
                     acc = match &taps[at..at + count] {
                         [tap] => add::<V, P, 1, GATHERED>(acc, sums, source, [tap], c),
                         [tap, next] => add::<V, P, 2, GATHERED>(acc, sums, source, [tap, next], c),
                         [tap, next, last] => {
-                            add::<V, P, MOST_BESIDE, GATHERED>(acc, sums, source, [tap, next, last], c)
+                            add::<V, P, LONGEST_TAP_RUN, GATHERED>(acc, sums, source, [tap, next, last], c)
                         }
                         _ => acc,
                     };

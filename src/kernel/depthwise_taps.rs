@@ -54,8 +54,8 @@ unsafe fn groups<V: Vector, const S: usize, const U: usize>(
 ) -> usize {
     let count = to.len() / S;
     while at + U * V::LANES <= count {
-        // SAFETY: these positions are within `to`. By this function's contract, the source holds all
-        // that they read.
+        // SAFETY: these positions are within `to`. By this function's contract, the source holds
+        // all that they read.
         unsafe {
             let runs: [[V; S]; U] = sums::<V, S, U>(source, phases, bias, at);
             for (u, run) in runs.into_iter().enumerate() {

@@ -224,9 +224,10 @@ impl<const U: usize> VectorBlock<U> {
         let Results { rows, width, step } = *results;
         for u in 0..U {
             let begin = row * step + self.at::<V>(u);
-            // SAFETY: in rows of at least one vector, every store is within the row. In shorter rows, a
-            // whole vector is stored only if it is within contiguous rows of `to`, and it then covers
-            // only rows that are written later. Otherwise only `width` elements are stored.
+            // SAFETY: in rows of at least one vector, every store is within the row. In shorter
+            // rows, a whole vector is stored only if it is within contiguous rows of `to`, and it
+            // then covers only rows that are written later. Otherwise only `width` elements are
+            // stored.
             unsafe {
                 if width >= V::LANES || (step == width && begin + V::LANES <= rows * width) {
                     sums[u].store(to.as_mut_ptr().add(begin));

@@ -61,7 +61,7 @@ mod tests {
     fn tiles_refuse(kernels: &Kernels<f32>) {
         let data = vec![1f32; 4096];
         let mut out = vec![0f32; 4096];
-        let source = Source { data: &data, base: 0, channel_stride: HUGE, channels: 3, taps: &[0], ahead: false };
+        let source = Source { data: &data, base: 0, channel_stride: HUGE, channels: 3, taps: &[0], prefetch: false };
         let near = Source { channel_stride: 1, ..source };
         let at_the_end = Source { base: usize::MAX, ..near };
         let (bias, add) = (&data[..], Start::Add);
@@ -77,7 +77,7 @@ mod tests {
         refused("channel tile, rows", || tile.run(&data, &near, 1, add, &mut out, usize::MAX / 3 + 1));
         refused("channel tile, panel", || tile.run(&data, &many, 1, add, &mut out, 64));
         let tile = kernels.row_tiles(1).iter().find(|tile| tile.mr() == 1).expect("a tile of one row");
-        let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, in_halves: false };
+        let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, two_chains: false };
         let mut run = |source: &Source<f32>, elements, count, step, pitch| {
             tile.run(&[operand], source, bias, &mut [&mut out[..]], &StridedRuns { elements, count, step, pitch })
         };
@@ -194,7 +194,7 @@ mod tests {
         let channels = kernels.lanes;
         let transforms = kernels.tile_transforms((2, 2), 2);
         let strides = PointStrides { point: channels, tile: 9 * channels };
-        let data = TileData { cells: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
+        let data = TileData { pixels: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
         let far = PointStrides { tile: HUGE, ..strides };
         let apart = PointStrides { point: HUGE, ..strides };
         refused("data, steps", || transforms.data(&TileData { steps: (HUGE, 1), ..data }, &mut to, strides));
@@ -202,11 +202,11 @@ mod tests {
         refused("data, tiles", || transforms.data(&data, &mut to, far));
         refused("data, points", || transforms.data(&data, &mut to, apart));
         refused("filter", || transforms.filter(&[&from[..channels]; 4], &mut to, HUGE));
-        let mut products = |strides, start, place: usize| {
-            transforms.products(&from, strides, start, channels, [[0, 0, 0, place]; 3].as_flattened(), &mut to);
+        let mut products = |strides, start, offset: usize| {
+            transforms.products(&from, strides, start, channels, [[0, 0, 0, offset]; 3].as_flattened(), &mut to);
         };
         refused("products, tiles", || products(far, Start::Add, 0));
         refused("products, points", || products(apart, Start::Add, 0));
-        refused("products, places", || products(strides, Start::Add, usize::MAX));
+        refused("products, offsets", || products(strides, Start::Add, usize::MAX));
     }
 }

@@ -13,7 +13,8 @@ pub(crate) fn widen(from: &[f16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
     if x86::has(from.len()) {
-        // SAFETY: the CPU has the instructions. The slices have equal lengths of at least one vector.
+        // SAFETY: the CPU has the instructions. The slices have equal lengths of at least one
+        // vector.
         return unsafe { x86::widen(from, to) };
     }
     from.convert_to_f32_slice(to)
@@ -52,8 +53,8 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     pub(crate) unsafe fn widen(from: &[f16], to: &mut [f32]) {
         for at in covering(from.len(), LANES) {
-            // SAFETY: a vector at `at` is within both slices. A half has sixteen bits. The loads and
-            // stores need no alignment.
+            // SAFETY: a vector at `at` is within both slices. A half has sixteen bits. The loads
+            // and stores need no alignment.
             unsafe {
                 let halves = _mm256_loadu_si256(from.as_ptr().add(at).cast());
                 _mm512_storeu_ps(to.as_mut_ptr().add(at), _mm512_cvtph_ps(halves));

@@ -43,7 +43,7 @@ pub(crate) struct Source<'a, T> {
     /// tap.
     ///
     /// Without this, the CPU's prefetcher does not load such short runs of many planes.
-    pub ahead: bool,
+    pub prefetch: bool,
 }
 
 impl<T> Source<'_, T> {
@@ -111,8 +111,8 @@ impl<T: Compute> PositionTile<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.mr);
         }
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
-        // the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
         unsafe { (self.entry)(panel, source, start, out, out_stride) }
     }
 }
@@ -164,10 +164,9 @@ pub(crate) unsafe fn position_tile<V: Vector, const MR: usize, const NV: usize>(
 /// returns them.
 ///
 /// Accumulators are passed by value: behind a reference, the compiler keeps them in memory from
-/// channel to channel.
-/// If `in_halves` and the registers suffice, every second tap uses other accumulators, which halves
-/// the length of the dependency chains.
-/// The vectors of positions are adjacent, except that the last one begins at position `last`.
+/// channel to channel. If `two_chains` and the registers suffice, every second tap uses other
+/// accumulators, which halves the length of the dependency chains. The vectors of positions are
+/// adjacent, except that the last one begins at position `last`.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set. `a` has `channels·taps·MR` readable elements. The source
@@ -177,7 +176,7 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     mut acc: [[V; NV]; MR],
     mut a: *const V::Lane,
     source: &Source<V::Lane>,
-    (taps, in_halves): (&[usize], bool),
+    (taps, two_chains): (&[usize], bool),
     last: usize,
 ) -> [[V; NV]; MR] {
     let mut channel = source.data.as_ptr().wrapping_add(source.base);
@@ -185,10 +184,10 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     unsafe {
         if let [tap] = taps {
             channel = channel.wrapping_add(*tap);
-            if MR >= FEWEST_TO_FETCH && source.ahead {
+            if MR >= FEWEST_TO_PREFETCH && source.prefetch {
                 for _ in 0..source.channels {
-                    // A vector may straddle two cache lines. Its first line has been fetched already,
-                    // so fetch that of its last lane.
+                    // A vector may straddle two cache lines. Its first line has been fetched
+                    // already, so fetch that of its last lane.
                     for v in NV..2 * NV {
                         prefetch(channel.wrapping_add((v + 1) * V::LANES - 1));
                     }
@@ -203,7 +202,7 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
                     channel = channel.wrapping_add(source.channel_stride);
                 }
             }
-        } else if in_halves && room_for_halves::<V>(MR, NV) {
+        } else if two_chains && room_for_two_chains::<V>(MR, NV) {
             let mut others = [[V::splat(V::Lane::ZERO); NV]; MR];
             let (pairs, rest) = taps.as_chunks::<2>();
             for _ in 0..source.channels {
@@ -237,10 +236,10 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
 }
 
 /// The fewest rows of a tile that leave time to prefetch the next tile's vectors.
-const FEWEST_TO_FETCH: usize = 6;
+const FEWEST_TO_PREFETCH: usize = 6;
 
 /// Whether the registers hold twice this many accumulators and four operands.
-pub(crate) const fn room_for_halves<V: Vector>(mr: usize, nv: usize) -> bool {
+pub(crate) const fn room_for_two_chains<V: Vector>(mr: usize, nv: usize) -> bool {
     2 * mr * nv + 4 <= V::REGISTERS
 }
 
@@ -278,8 +277,8 @@ pub(crate) struct PhaseOperand<'a, T> {
     /// The most input channels whose products form one chain. Longer sums are computed in parts.
     pub chain: usize,
     /// Whether a sum that is not computed in parts uses two chains for alternating taps. Only tiles
-    /// with [`RowTile::halves`] do so.
-    pub in_halves: bool,
+    /// with [`RowTile::two_chains`] do so.
+    pub two_chains: bool,
 }
 
 /// The output elements that row tiles write per output channel: runs of equal length.
@@ -314,7 +313,7 @@ pub(crate) struct RowTile<T: 'static> {
     mr: usize,
     nv: usize,
     positions: usize,
-    halves: bool,
+    two_chains: bool,
     entry: RowEntry<T>,
 }
 
@@ -326,10 +325,10 @@ impl<T> RowTile<T> {
         phases: usize,
         (mr, nv): (usize, usize),
         positions: usize,
-        halves: bool,
+        two_chains: bool,
         entry: RowEntry<T>,
     ) -> Self {
-        RowTile { phases, mr, nv, positions, halves, entry }
+        RowTile { phases, mr, nv, positions, two_chains, entry }
     }
 
     /// Phases.
@@ -354,8 +353,8 @@ impl<T> RowTile<T> {
     }
 
     /// Whether it can compute sums in two chains. If so, tiles with fewer vectors can too.
-    pub fn halves(&self) -> bool {
-        self.halves
+    pub fn two_chains(&self) -> bool {
+        self.two_chains
     }
 }
 
@@ -392,8 +391,8 @@ impl<T: Compute> RowTile<T> {
         }
         let end = reach([(runs.count - 1, runs.step), (runs.elements.end, 1)]);
         assert!(channels.iter().all(|channel| end <= channel.len()));
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
-        // the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
         unsafe { (self.entry)(phases, source, bias, channels, runs) }
     }
 }
@@ -415,7 +414,7 @@ unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
     // same channels of the panel.
     unsafe {
         if source.channels <= phase.chain {
-            return accumulate(acc, panel, source, (phase.taps, phase.in_halves), last);
+            return accumulate(acc, panel, source, (phase.taps, phase.two_chains), last);
         }
         for from in (0..source.channels).step_by(phase.chain) {
             let base = source.base + from * source.channel_stride;
@@ -452,12 +451,12 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
         let mut source = Source { base: source.base + i * runs.pitch, ..*source };
         let mut at = elements.start;
         while at < elements.end {
-            // The last vector ends where the run does. If the remainder is not whole vectors, the last
-            // vector overlaps the one before.
+            // The last vector ends where the run does. If the remainder is not whole vectors, the
+            // last vector overlaps the one before.
             let left = elements.end - at;
             let last = left.div_ceil(S).saturating_sub(V::LANES).min((NV - 1) * V::LANES);
-            // SAFETY: panels, source and bias by this function's contract. All stores end at or before
-            // the end of the run.
+            // SAFETY: panels, source and bias by this function's contract. All stores end at or
+            // before the end of the run.
             unsafe {
                 let mut acc = [[[V::splat(V::Lane::ZERO); NV]; MR]; S];
                 for s in 0..S {
@@ -571,8 +570,8 @@ impl<T: Compute> ChannelTile<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.channels);
         }
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above are
-        // the entry's contract.
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
         unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
     }
 }

@@ -154,7 +154,7 @@ struct Shape<T> {
     channels: usize,
     taps: &'static [usize],
     /// Whether tiles prefetch, which must not fault past the end. They do where there are gaps.
-    ahead: bool,
+    prefetch: bool,
 }
 
 impl<T: Number> Shape<T> {
@@ -162,12 +162,12 @@ impl<T: Number> Shape<T> {
         let span = taps.iter().max().map_or(0, |tap| tap + width);
         let channel_stride = span + gap;
         let len = if span == 0 { 0 } else { (channels - 1) * channel_stride + span };
-        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps, ahead: gap > 0 }
+        Shape { data: Guarded::new(side, &values(len, 1)), channel_stride, channels, taps, prefetch: gap > 0 }
     }
 
     fn source(&self) -> Source<'_, T> {
-        let &Shape { channel_stride, channels, taps, ahead, .. } = self;
-        Source { data: &self.data, base: 0, channel_stride, channels, taps, ahead }
+        let &Shape { channel_stride, channels, taps, prefetch, .. } = self;
+        Source { data: &self.data, base: 0, channel_stride, channels, taps, prefetch }
     }
 
     /// `Σ weight(c, t) · source[c, t + at]`.
@@ -270,7 +270,7 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 panel: &panels[s],
                 taps: taps_of(s),
                 chain: 2 + s % 2 + less,
-                in_halves: s == 0,
+                two_chains: s == 0,
             };
             let phases: Vec<_> = (0..tile.phases()).map(phase).collect();
             let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));
@@ -671,13 +671,13 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let steps = (width * channels + 3, channels + 1);
         let starts: Vec<usize> = (0..tiles).map(|tile| tile * 5).collect();
         let reach = (height - 1) * steps.0 + (width - 1) * steps.1 + channels;
-        let cells = Guarded::new(side, &values::<T>(starts[tiles - 1] + reach, 1));
+        let pixels = Guarded::new(side, &values::<T>(starts[tiles - 1] + reach, 1));
         let of_taps: Vec<Guarded<T>> =
             (0..rows * columns).map(|tap| Guarded::new(side, &values(channels, tap as i64))).collect();
         let strides = PointStrides { point: channels + 1, tile: points * (channels + 1) + 2 };
         let last = (points - 1) * strides.point;
         let mut data = Guarded::new(side, &vec![T::of(99); last + (tiles - 1) * strides.tile + channels]);
-        transforms.data(&TileData { cells: &cells, starts: &starts, steps, channels }, &mut data, strides);
+        transforms.data(&TileData { pixels: &pixels, starts: &starts, steps, channels }, &mut data, strides);
         let mut weights = Guarded::new(side, &vec![T::of(99); last + channels]);
         let slices: Vec<&[T]> = of_taps.iter().map(|tap| &**tap).collect();
         transforms.filter(&slices, &mut weights, strides.point);
@@ -692,28 +692,28 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let bias = Guarded::new(side, &values::<T>(channels, 7));
         let of_tile = most * most;
         let size = of_tile * channels;
-        let place = |tile: usize, result: usize| tile * size + (of_tile - 1 - result) * channels;
+        let offset = |tile: usize, result: usize| tile * size + (of_tile - 1 - result) * channels;
         let all = || (0..tiles).flat_map(|tile| (0..of_tile).map(move |result| (tile, result)));
-        let places: Vec<usize> = all().map(|(tile, result)| place(tile, result)).collect();
+        let offsets: Vec<usize> = all().map(|(tile, result)| offset(tile, result)).collect();
         let mut to = Guarded::new(side, &vec![T::of(99); tiles * size]);
         for start in [Start::Bias(&bias), Start::Add] {
-            assert!(transforms.products(&data, strides, start, channels, &places, &mut to));
+            assert!(transforms.products(&data, strides, start, channels, &offsets, &mut to));
         }
         for (tile, result) in all() {
             let (row, column) = (result / most, result % most);
             let there = row < results(rows) && column < results(columns);
             for c in 0..channels {
                 if !there {
-                    assert_eq!(to[place(tile, result) + c], T::of(99));
+                    assert_eq!(to[offset(tile, result) + c], T::of(99));
                     continue;
                 }
                 let of_tap = |sum: T, tap: usize| {
                     let (row, column) = (row + tap / columns, column + tap % columns);
-                    sum.mul_add(of_taps[tap][c], cells[starts[tile] + row * steps.0 + column * steps.1 + c])
+                    sum.mul_add(of_taps[tap][c], pixels[starts[tile] + row * steps.0 + column * steps.1 + c])
                 };
                 // The expected value is the bias plus twice the sum.
                 let sum = (0..2).fold(bias[c], |sum, _| (0..rows * columns).fold(sum, of_tap));
-                assert_eq!(to[place(tile, result) + c], sum, "{rows}x{columns} taps, result {result} of tile {tile}");
+                assert_eq!(to[offset(tile, result) + c], sum, "{rows}x{columns} taps, result {result} of tile {tile}");
             }
         }
         calls += 4;

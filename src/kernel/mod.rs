@@ -2,6 +2,7 @@
 
 mod amx;
 mod col2im_row;
+mod cyclic;
 mod depthwise_pixels;
 mod depthwise_plane;
 mod depthwise_taps;
@@ -13,6 +14,8 @@ mod f16_convert;
 mod gemm_tile;
 #[cfg(all(test, target_os = "linux"))]
 mod guard_page_tests;
+mod instances;
+mod kernels;
 mod pad_copy;
 mod pool;
 mod resample;
@@ -29,11 +32,12 @@ pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::WeightedTap;
 pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
-pub(crate) use dispatch::{Dispatch, Kernels, WINDOW_ROWS};
+pub(crate) use dispatch::Dispatch;
 pub(crate) use f16_convert::{narrow, widen};
 pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
+pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pool::PoolAxis;
 pub(crate) use resample::TwoTaps;
-pub(crate) use sizes::KernelSizes;
+pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use winograd::{CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, WINOGRAD_RESULTS, points_of_tile};

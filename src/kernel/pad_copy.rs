@@ -79,12 +79,11 @@ pub(crate) unsafe fn split_rows<V: Vector>(from: &[V::Lane], rows: &SplitRows, t
     let to = to.map(|to| to.as_mut_ptr());
     let both = widths[0].min(widths[1]);
     for r in 0..count {
-        // SAFETY: by this function's contract all rows are within their slices.
-        // Two whole vectors are read at a time: within the row if it has a vector of both even and odd
-        // elements, else only if they are within `from`.
-        // In the first case they are stored within the rows. In the second case they are stored only if
-        // each is within `to`. It may overwrite later elements of `to`, all of which are written
-        // afterwards.
+        // SAFETY: by this function's contract all rows are within their slices. Two whole vectors
+        // are read at a time: within the row if it has a vector of both even and odd elements, else
+        // only if they are within `from`. In the first case they are stored within the rows. In the
+        // second case they are stored only if each is within `to`. It may overwrite later elements
+        // of `to`, all of which are written afterwards.
         unsafe {
             let source = from.as_ptr().add(r * step);
             let targets = [0, 1].map(|s| to[s].add(r * pitch + before[s]));

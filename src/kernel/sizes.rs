@@ -1,5 +1,8 @@
 //! The properties of a set of kernels that planning uses.
 
+/// The most positions per channel tile whose pointers fit in registers.
+pub(crate) const MOST_POSITIONS: usize = 8;
+
 /// The kernel sizes for one element type and one instruction set. The CPU need not have the
 /// instruction set.
 pub(crate) struct KernelSizes {

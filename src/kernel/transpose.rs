@@ -33,8 +33,8 @@ pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
                 .for_each(|at| transpose_block::<V, LANES, false>(from, starts, at, to, first));
             return;
         }
-        // The unaligned ends come before the aligned transposes, as streamed memory may not be accessed
-        // before the fence.
+        // The unaligned ends come before the aligned transposes, as streamed memory may not be
+        // accessed before the fence.
         for at in [0, last] {
             if at < ahead || !(at - ahead).is_multiple_of(LANES) {
                 transpose_block::<V, LANES, false>(from, starts, at, to, first);
@@ -114,9 +114,9 @@ pub(crate) unsafe fn rows_to_pixels<V: Vector, const LANES: usize>(
 ) {
     for c in (0..columns).step_by(LANES) {
         for at in covering(rows.max(LANES), LANES) {
-            // SAFETY: a transpose ends where the rows do, or there are fewer rows than lanes and `from`
-            // holds a vector per column. Column indices are clamped to the last column. The rest is
-            // this function's contract.
+            // SAFETY: a transpose ends where the rows do, or there are fewer rows than lanes and
+            // `from` holds a vector per column. Column indices are clamped to the last column. The
+            // rest is this function's contract.
             unsafe {
                 let from = from.as_ptr().add(c * from_step + at);
                 let pixels: [V; LANES] = if c + LANES <= columns {
@@ -126,8 +126,8 @@ pub(crate) unsafe fn rows_to_pixels<V: Vector, const LANES: usize>(
                 };
                 let to = to.as_mut_ptr().add(at * to_step + c);
                 if (1..=LANES / 4).contains(&(at % LANES)) {
-                    // The last transpose has few rows that no other one has. Storing only those lets
-                    // the compiler skip the others.
+                    // The last transpose has few rows that no other one has. Storing only those
+                    // lets the compiler skip the others.
                     let few = pixels.into_iter().enumerate().skip(LANES - LANES / 4);
                     few.for_each(|(j, pixel)| pixel.store(to.add(j * to_step)));
                 } else if rows >= LANES {
@@ -165,8 +165,8 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
     let end = to.len();
     for at in covering(count, V::LANES) {
         // SAFETY: by this function's contract, as vectors end where the rows do. A store may write
-        // beyond the lanes of present rows. The next store overwrites that excess, and no store goes
-        // beyond the end of `to`.
+        // beyond the lanes of present rows. The next store overwrites that excess, and no store
+        // goes beyond the end of `to`.
         unsafe {
             let runs: [V; S] =
                 interleave(std::array::from_fn(|r| V::load(from.get_unchecked(r.min(rows - 1)).as_ptr().add(at))));
@@ -205,8 +205,8 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
 ) {
     let whole = [before_aligned::<V>(to), to_step % V::LANES, size % V::LANES] == [0; 3];
     if streamed && V::STREAMS && whole {
-        // SAFETY: pixels are whole vectors. They are within the slices by this function's contract, and
-        // aligned by the condition above.
+        // SAFETY: pixels are whole vectors. They are within the slices by this function's contract,
+        // and aligned by the condition above.
         unsafe {
             for i in 0..count {
                 let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
@@ -223,8 +223,8 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
         return;
     }
     for i in 0..count {
-        // SAFETY: only a pixel's own elements are read and written, and the slices hold them by this
-        // function's contract.
+        // SAFETY: only a pixel's own elements are read and written, and the slices hold them by
+        // this function's contract.
         unsafe {
             let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
             if size < V::LANES {
@@ -254,8 +254,8 @@ pub(crate) unsafe fn indexed_rows_to_pixels<V: Vector, const LANES: usize>(
     step: usize,
 ) {
     for p in (0..count).step_by(LANES) {
-        // SAFETY: whole vectors may be read by this function's contract. Per pixel, as many elements
-        // are written as there are starts.
+        // SAFETY: whole vectors may be read by this function's contract. Per pixel, as many
+        // elements are written as there are starts.
         unsafe {
             let pixels: [V; LANES] = interleave(std::array::from_fn(|j| {
                 V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p))

@@ -11,8 +11,7 @@
 //! | taps | data | filter | results |
 //! |---|---|---|---|
 //! | 2 | `d0-d1, d1, d2-d1` | `g0, g0+g1, g1` | `m0+m1, m1+m2` |
-//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3`
-//! |
+//! | 3 | `d0-d2, d1+d2, d2-d1, d1-d3` | `g0, (g0+g1+g2)/2, (g0-g1+g2)/2, g2` | `m0+m1+m2, m1-m2-m3` |
 //!
 //! Each result depends only on the data that its own taps read. Its error scales with those data,
 //! and non-finite values do not spread to other results.
@@ -20,27 +19,7 @@
 //! A tile of rows and columns is transformed along both axes. Along an axis of one tap, it has one
 //! result of one product.
 //!
-//! # Tiles of four results (cyclic)
-//!
-//! Four adjacent results of three taps are a cyclic correlation of `d4, d1, d2, d3` with the taps,
-//! and two corrections: `(d0-d4)·g0` in the first result and `(d5-d1)·g2` in the last. The cyclic
-//! correlation is a product of Fourier transforms at the points 1, -1 and i. With `s = d2+d4` and
-//! `t = d1+d3`:
-//!
-//! | | values: two corrections, 1, -1, and the real and imaginary part at i |
-//! |---|---|
-//! | data | `d0-d4, s+t, s-t, d5-d1, d4-d2, d1-d3` |
-//! | filter | `g0, (g0+g2+g1)/4, (g0+g2-g1)/4, g2, (g0-g2)/2, -g1/2` |
-//! | results of products `m0, m1, m2, m3, re, im` | `m1+m2+re+m0, m1-m2+im, m1+m2-re, m1-m2-im+m3` |
-//!
-//! Only additions and powers of two are involved, which keeps the errors near those of a direct sum.
-//! In two dimensions, 16 values are real. 8 are complex along one axis. Those that are complex along
-//! both axes are two complex numbers each for data and filter: `rr-ii + i(ri+ir)` and
-//! `rr+ii + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
-//! `b(c+d)`. That makes 16 + 8·3 + 2·3 = 46 products for 16 results of 9 taps.
-//!
-//! Every result depends on all data of its tile. Its error scales with the largest of them, and
-//! non-finite values spread over the tile.
+//! Tiles of four results are in `cyclic.rs`.
 
 // The compiler unrolls index loops over constant ranges into registers.
 #![expect(clippy::needless_range_loop)]
@@ -60,13 +39,13 @@ pub(crate) const WINOGRAD_RESULTS: usize = 2;
 pub(crate) const CYCLIC_RESULTS: usize = 4;
 
 /// The products of a cyclic tile.
-const CYCLIC_POINTS: usize = 46;
+pub(super) const CYCLIC_POINTS: usize = 46;
 
 /// The most points of a Winograd tile along an axis.
 const MOST_POINTS: usize = MOST_TAPS + WINOGRAD_RESULTS - 1;
 
 /// Values along an axis of a transformed cyclic tile. Also the number of inputs that it reads.
-const CYCLIC_VALUES: usize = MOST_TAPS + CYCLIC_RESULTS - 1;
+pub(super) const CYCLIC_VALUES: usize = MOST_TAPS + CYCLIC_RESULTS - 1;
 
 /// Results along an axis of a Winograd tile with `taps` taps.
 pub(crate) const fn results_of(taps: usize) -> usize {
@@ -78,7 +57,8 @@ pub(crate) const fn points_of(taps: usize) -> usize {
     taps + results_of(taps) - 1
 }
 
-/// Products of a tile of so many taps along rows and columns, and of `results` along an axis with several taps.
+/// Products of a tile of so many taps along rows and columns, and of `results` along an axis with
+/// several taps.
 pub(crate) const fn points_of_tile(taps: (usize, usize), results: usize) -> usize {
     if results == CYCLIC_RESULTS { CYCLIC_POINTS } else { points_of(taps.0) * points_of(taps.1) }
 }
@@ -86,7 +66,7 @@ pub(crate) const fn points_of_tile(taps: (usize, usize), results: usize) -> usiz
 /// The data that tiles read: pixels of channels.
 #[derive(Clone, Copy)]
 pub(crate) struct TileData<'a, T> {
-    pub cells: &'a [T],
+    pub pixels: &'a [T],
     /// Per tile, the index of its first pixel's first channel.
     pub starts: &'a [usize],
     /// Elements from a pixel to the next along the rows and the columns of a tile.
@@ -111,7 +91,7 @@ pub(crate) type TransformProducts<T> = unsafe fn(
     strides: PointStrides,
     start: Start<T>,
     channels: usize,
-    places: &[usize],
+    offsets: &[usize],
     to: &mut [T],
 ) -> bool;
 
@@ -155,10 +135,10 @@ impl<T: Compute> TileTransforms<T> {
         let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
         let (down, along) = (self.further(self.rows), self.further(self.columns));
         let read = reach([(*furthest, 1), (down, data.steps.0), (along, data.steps.1), (data.channels, 1)]);
-        assert!(data.channels.is_multiple_of(self.lanes) && read <= data.cells.len());
+        assert!(data.channels.is_multiple_of(self.lanes) && read <= data.pixels.len());
         assert!(self.written(last, strides, data.channels) <= to.len());
-        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
         unsafe { (self.data)(data, to, strides) }
     }
 
@@ -174,15 +154,15 @@ impl<T: Compute> TileTransforms<T> {
         let len = taps.first().map_or(0, |tap| tap.len());
         assert!(taps.len() == self.rows * self.columns && taps.iter().all(|tap| tap.len() == len));
         assert!(len.is_multiple_of(self.lanes) && reach([(self.points() - 1, point), (len, 1)]) <= to.len());
-        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
         unsafe { (self.filter)(taps, to, point) }
     }
 
     /// Computes results from products and returns whether all of them are finite.
     ///
-    /// The results of a tile are written to its offsets in `places`, row by row, `results` to a row
-    /// and rows to a tile. A tile with fewer results along an axis uses the first ones.
+    /// The results of a tile are written at its `offsets`, row by row, `results` to a row and rows
+    /// to a tile. A tile with fewer results along an axis uses the first ones.
     ///
     /// # Panics
     /// The channels are not whole vectors, or a slice is shorter than the range that is read or
@@ -193,12 +173,12 @@ impl<T: Compute> TileTransforms<T> {
         strides: PointStrides,
         start: Start<T>,
         channels: usize,
-        places: &[usize],
+        offsets: &[usize],
         to: &mut [T],
     ) -> bool {
         let of_tile = self.results * self.results;
-        assert!(places.len().is_multiple_of(of_tile));
-        let (Some(last), Some(furthest)) = ((places.len() / of_tile).checked_sub(1), places.iter().max()) else {
+        assert!(offsets.len().is_multiple_of(of_tile));
+        let (Some(last), Some(furthest)) = ((offsets.len() / of_tile).checked_sub(1), offsets.iter().max()) else {
             return true;
         };
         assert!(channels.is_multiple_of(self.lanes) && reach([(*furthest, 1), (channels, 1)]) <= to.len());
@@ -206,9 +186,9 @@ impl<T: Compute> TileTransforms<T> {
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= channels);
         }
-        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
-        unsafe { (self.products)(products, strides, start, channels, places, to) }
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
+        unsafe { (self.products)(products, strides, start, channels, offsets, to) }
     }
 }
 
@@ -223,7 +203,7 @@ pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
     let (rows, columns) = (points_of(RY), points_of(RX));
     for (tile, start) in data.starts.iter().enumerate() {
         for c in (0..data.channels).step_by(V::LANES) {
-            let from = data.cells.as_ptr().wrapping_add(start + c);
+            let from = data.pixels.as_ptr().wrapping_add(start + c);
             let to = to.as_mut_ptr().wrapping_add(tile * strides.tile + c);
             // SAFETY: this function's contract.
             unsafe {
@@ -284,7 +264,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
     strides: PointStrides,
     start: Start<V::Lane>,
     channels: usize,
-    places: &[usize],
+    offsets: &[usize],
     to: &mut [V::Lane],
 ) -> bool {
     let (rows, columns) = (points_of(RY), points_of(RX));
@@ -299,7 +279,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
             };
             // A finite result times zero is zero. Any other is NaN.
             let mut zeros = zero;
-            for (tile, places) in places.as_chunks::<{ WINOGRAD_RESULTS * WINOGRAD_RESULTS }>().0.iter().enumerate() {
+            for (tile, offsets) in offsets.as_chunks::<{ WINOGRAD_RESULTS * WINOGRAD_RESULTS }>().0.iter().enumerate() {
                 let from = products.as_ptr().wrapping_add(tile * strides.tile + c);
                 let mut m = [[zero; MOST_POINTS]; MOST_POINTS];
                 for i in 0..rows {
@@ -311,7 +291,7 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
                 for j in 0..results_of(RX) {
                     let column = of_products::<V, RY>(std::array::from_fn(|i| m[i][j]));
                     for i in 0..results_of(RY) {
-                        let to = to.as_mut_ptr().wrapping_add(places[i * WINOGRAD_RESULTS + j] + c);
+                        let to = to.as_mut_ptr().wrapping_add(offsets[i * WINOGRAD_RESULTS + j] + c);
                         let result = match start {
                             Start::Bias(_) => bias.plus(column[i]),
                             Start::Add => V::load(to).plus(column[i]),
@@ -321,13 +301,23 @@ pub(crate) unsafe fn transform_products<V: Vector, const RY: usize, const RX: us
                     }
                 }
             }
-            const { assert!(V::LANES <= MOST_LANES) }
-            let mut lanes = [V::Lane::ZERO; MOST_LANES];
-            zeros.store(lanes.as_mut_ptr());
-            finite &= lanes == [V::Lane::ZERO; MOST_LANES];
+            finite &= is_zero(zeros);
         }
     }
     finite
+}
+
+/// Whether all lanes are zero.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+pub(super) unsafe fn is_zero<V: Vector>(vector: V) -> bool {
+    const { assert!(V::LANES <= MOST_LANES) }
+    let mut lanes = [V::Lane::ZERO; MOST_LANES];
+    // SAFETY: this function's contract, and the array has room for all lanes.
+    unsafe { vector.store(lanes.as_mut_ptr()) };
+    lanes == [V::Lane::ZERO; MOST_LANES]
 }
 
 /// # Safety
@@ -373,244 +363,5 @@ unsafe fn of_products<V: Vector, const R: usize>(m: [V; MOST_POINTS]) -> [V; MOS
             2 => [m[0].plus(m[1]), m[1].plus(m[2]), m[2], m[3]],
             _ => [m[0].plus(m[1]).plus(m[2]), m[1].minus(m[2]).minus(m[3]), m[2], m[3]],
         }
-    }
-}
-
-/// The three real numbers whose products with those of [`complex_filter`] make a complex product.
-///
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn complex_data<V: Vector>(re: V, im: V) -> [V; 3] {
-    // SAFETY: this function's contract.
-    unsafe { [re.plus(im), re, im] }
-}
-
-/// See [`complex_data`].
-///
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn complex_filter<V: Vector>(re: V, im: V) -> [V; 3] {
-    // SAFETY: this function's contract.
-    unsafe { [re, im.minus(re), re.plus(im)] }
-}
-
-/// The real and imaginary part of a complex product.
-///
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn complex_product<V: Vector>(m: [V; 3]) -> [V; 2] {
-    // SAFETY: this function's contract.
-    unsafe { [m[0].minus(m[2]), m[0].plus(m[1])] }
-}
-
-/// The real values of a cyclic tile along an axis. A complex one follows.
-const REAL: usize = CYCLIC_VALUES - 2;
-
-/// The points of the data of a tile, or of its filter, from the values along both axes.
-///
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn cyclic_points<V: Vector, const FILTER: bool>(t: &[[V; CYCLIC_VALUES]; CYCLIC_VALUES]) -> [V; CYCLIC_POINTS] {
-    // SAFETY: this function's contract.
-    unsafe {
-        let (zero, half) = (V::splat(V::Lane::ZERO), V::splat(V::Lane::HALF));
-        let complex = |re: V, im: V| if FILTER { complex_filter(re, im) } else { complex_data(re, im) };
-        // the inverse of the values that are complex along both axes halves them
-        let halved = |value: V| if FILTER { zero.mul_add(value, half) } else { value };
-        let mut points = [zero; CYCLIC_POINTS];
-        for i in 0..REAL {
-            for j in 0..REAL {
-                points[i * REAL + j] = t[i][j];
-            }
-            let (along, down) = (complex(t[i][REAL], t[i][REAL + 1]), complex(t[REAL][i], t[REAL + 1][i]));
-            for p in 0..3 {
-                points[REAL * REAL + 3 * i + p] = along[p];
-                points[REAL * (REAL + 3) + 3 * i + p] = down[p];
-            }
-        }
-        let ([rr, ri], [ir, ii]) = ([t[REAL][REAL], t[REAL][REAL + 1]], [t[REAL + 1][REAL], t[REAL + 1][REAL + 1]]);
-        let same = complex(halved(rr.minus(ii)), halved(ri.plus(ir)));
-        let opposite = complex(halved(rr.plus(ii)), halved(ir.minus(ri)));
-        for p in 0..3 {
-            points[CYCLIC_POINTS - 6 + p] = same[p];
-            points[CYCLIC_POINTS - 3 + p] = opposite[p];
-        }
-        points
-    }
-}
-
-/// # Safety
-/// As [`transform_data`].
-#[inline(always)]
-pub(crate) unsafe fn transform_cyclic_data<V: Vector>(
-    data: &TileData<V::Lane>,
-    to: &mut [V::Lane],
-    strides: PointStrides,
-) {
-    for (tile, start) in data.starts.iter().enumerate() {
-        for c in (0..data.channels).step_by(V::LANES) {
-            let from = data.cells.as_ptr().wrapping_add(start + c);
-            let to = to.as_mut_ptr().wrapping_add(tile * strides.tile + c);
-            // SAFETY: this function's contract.
-            unsafe {
-                let mut d = [[V::splat(V::Lane::ZERO); CYCLIC_VALUES]; CYCLIC_VALUES];
-                for i in 0..CYCLIC_VALUES {
-                    for j in 0..CYCLIC_VALUES {
-                        d[i][j] = V::load(from.wrapping_add(i * data.steps.0 + j * data.steps.1));
-                    }
-                    d[i] = cyclic_data(d[i]);
-                }
-                for j in 0..CYCLIC_VALUES {
-                    let column = cyclic_data(std::array::from_fn(|i| d[i][j]));
-                    for i in 0..CYCLIC_VALUES {
-                        d[i][j] = column[i];
-                    }
-                }
-                let points = cyclic_points::<V, false>(&d);
-                for p in 0..CYCLIC_POINTS {
-                    points[p].store(to.wrapping_add(p * strides.point));
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As [`transform_filter`].
-#[inline(always)]
-pub(crate) unsafe fn transform_cyclic_filter<V: Vector>(taps: &[&[V::Lane]], to: &mut [V::Lane], point: usize) {
-    let len = taps.first().map_or(0, |tap| tap.len());
-    for at in (0..len).step_by(V::LANES) {
-        let to = to.as_mut_ptr().wrapping_add(at);
-        // SAFETY: this function's contract.
-        unsafe {
-            let zero = V::splat(V::Lane::ZERO);
-            let mut rows = [[zero; CYCLIC_VALUES]; MOST_TAPS];
-            for i in 0..MOST_TAPS {
-                let row =
-                    std::array::from_fn(|j| V::load(taps.get_unchecked(i * MOST_TAPS + j).as_ptr().wrapping_add(at)));
-                rows[i] = cyclic_filter(row);
-            }
-            let mut g = [[zero; CYCLIC_VALUES]; CYCLIC_VALUES];
-            for j in 0..CYCLIC_VALUES {
-                let column = cyclic_filter(std::array::from_fn(|i| rows[i][j]));
-                for i in 0..CYCLIC_VALUES {
-                    g[i][j] = column[i];
-                }
-            }
-            let points = cyclic_points::<V, true>(&g);
-            for p in 0..CYCLIC_POINTS {
-                points[p].store(to.wrapping_add(p * point));
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As [`transform_products`].
-#[inline(always)]
-pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
-    products: &[V::Lane],
-    strides: PointStrides,
-    start: Start<V::Lane>,
-    channels: usize,
-    places: &[usize],
-    to: &mut [V::Lane],
-) -> bool {
-    let mut finite = true;
-    for c in (0..channels).step_by(V::LANES) {
-        // SAFETY: this function's contract.
-        unsafe {
-            let zero = V::splat(V::Lane::ZERO);
-            let bias = match start {
-                Start::Bias(bias) => V::load(bias.as_ptr().wrapping_add(c)),
-                Start::Add => zero,
-            };
-            // A finite result times zero is zero. Any other is NaN.
-            let mut zeros = zero;
-            for (tile, places) in places.as_chunks::<{ CYCLIC_RESULTS * CYCLIC_RESULTS }>().0.iter().enumerate() {
-                let from = products.as_ptr().wrapping_add(tile * strides.tile + c);
-                let point = |p: usize| V::load(from.wrapping_add(p * strides.point));
-                let three = |p: usize| [point(p), point(p + 1), point(p + 2)];
-                let mut m = [[zero; CYCLIC_VALUES]; CYCLIC_VALUES];
-                for i in 0..REAL {
-                    for j in 0..REAL {
-                        m[i][j] = point(i * REAL + j);
-                    }
-                    let along = complex_product(three(REAL * REAL + 3 * i));
-                    let down = complex_product(three(REAL * (REAL + 3) + 3 * i));
-                    for p in 0..2 {
-                        m[i][REAL + p] = along[p];
-                        m[REAL + p][i] = down[p];
-                    }
-                }
-                let same = complex_product(three(CYCLIC_POINTS - 6));
-                let opposite = complex_product(three(CYCLIC_POINTS - 3));
-                m[REAL][REAL] = same[0].plus(opposite[0]);
-                m[REAL + 1][REAL + 1] = opposite[0].minus(same[0]);
-                m[REAL + 1][REAL] = same[1].plus(opposite[1]);
-                m[REAL][REAL + 1] = same[1].minus(opposite[1]);
-                let mut rows = [[zero; CYCLIC_RESULTS]; CYCLIC_VALUES];
-                for i in 0..CYCLIC_VALUES {
-                    rows[i] = cyclic_results(m[i]);
-                }
-                for j in 0..CYCLIC_RESULTS {
-                    let column = cyclic_results(std::array::from_fn(|i| rows[i][j]));
-                    for i in 0..CYCLIC_RESULTS {
-                        let to = to.as_mut_ptr().wrapping_add(places[i * CYCLIC_RESULTS + j] + c);
-                        let result = match start {
-                            Start::Bias(_) => bias.plus(column[i]),
-                            Start::Add => V::load(to).plus(column[i]),
-                        };
-                        zeros = zeros.mul_add(result, zero);
-                        result.store(to);
-                    }
-                }
-            }
-            const { assert!(V::LANES <= MOST_LANES) }
-            let mut lanes = [V::Lane::ZERO; MOST_LANES];
-            zeros.store(lanes.as_mut_ptr());
-            finite &= lanes == [V::Lane::ZERO; MOST_LANES];
-        }
-    }
-    finite
-}
-
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn cyclic_data<V: Vector>(d: [V; CYCLIC_VALUES]) -> [V; CYCLIC_VALUES] {
-    // SAFETY: this function's contract.
-    unsafe {
-        let (s, t) = (d[2].plus(d[4]), d[1].plus(d[3]));
-        [d[0].minus(d[4]), s.plus(t), s.minus(t), d[5].minus(d[1]), d[4].minus(d[2]), d[1].minus(d[3])]
-    }
-}
-
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn cyclic_filter<V: Vector>(g: [V; MOST_TAPS]) -> [V; CYCLIC_VALUES] {
-    // SAFETY: this function's contract.
-    unsafe {
-        let (zero, half) = (V::splat(V::Lane::ZERO), V::splat(V::Lane::HALF));
-        let halved = |value: V| zero.mul_add(value, half);
-        let (even, odd) = (halved(halved(g[0].plus(g[2]))), halved(halved(g[1])));
-        [g[0], even.plus(odd), even.minus(odd), g[2], halved(g[0].minus(g[2])), zero.minus(halved(g[1]))]
-    }
-}
-
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn cyclic_results<V: Vector>(m: [V; CYCLIC_VALUES]) -> [V; CYCLIC_RESULTS] {
-    // SAFETY: this function's contract.
-    unsafe {
-        let (s, t) = (m[1].plus(m[2]), m[1].minus(m[2]));
-        [s.plus(m[4]).plus(m[0]), t.plus(m[5]), s.minus(m[4]), t.minus(m[5]).plus(m[3])]
     }
 }

@@ -28,7 +28,7 @@ pub enum FilterLayout {
         /// Output channels per panel.
         mr: usize,
         /// Output channels of the last panel if `mr` does not divide the output channels.
-        tail_mr: usize,
+        last_mr: usize,
     },
     /// `[group][panel of output channels][phase][chunk of input channels][tap of the phase]`
     /// `[input channel of the chunk][channel of the panel]`
@@ -38,7 +38,7 @@ pub enum FilterLayout {
         /// Output channels per panel.
         width: usize,
         /// Output channels of the last panel.
-        tail_width: usize,
+        last_width: usize,
         /// Input channels per chunk; the last chunk has the remainder.
         chunk: usize,
     },
@@ -49,7 +49,7 @@ pub enum FilterLayout {
         /// Products per panel.
         mr: usize,
         /// Products of the last panel if `mr` does not divide the products.
-        tail_mr: usize,
+        last_mr: usize,
     },
     /// `[vector of output channels][phase][tap of the phase][input channel of a group]`
     /// `[output channel of the vector]`
@@ -76,7 +76,7 @@ pub enum FilterLayout {
         /// Output channels per panel.
         width: usize,
         /// Output channels of the last panel.
-        tail_width: usize,
+        last_width: usize,
     },
     /// `[group][panel of products][input channel][product of the panel]`, with panels of whole
     /// vectors.
@@ -98,9 +98,9 @@ impl FilterLayout {
     pub(crate) fn check(&self, spec: &DeconvSpec) -> TractResult<()> {
         let (panels, chunk, unit) = match *self {
             FilterLayout::Plain => return Ok(()),
-            FilterLayout::Phases { mr, tail_mr } | FilterLayout::Columns { mr, tail_mr } => ([mr, tail_mr], 1, 1),
-            FilterLayout::Chunks { width, tail_width, chunk } => ([width, tail_width], chunk, 1),
-            FilterLayout::Limbs { width, tail_width } => ([width, tail_width], 1, SIDE),
+            FilterLayout::Phases { mr, last_mr } | FilterLayout::Columns { mr, last_mr } => ([mr, last_mr], 1, 1),
+            FilterLayout::Chunks { width, last_width, chunk } => ([width, last_width], chunk, 1),
+            FilterLayout::Limbs { width, last_width } => ([width, last_width], 1, SIDE),
             FilterLayout::Pixels { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
         };
         ensure!(
@@ -169,17 +169,17 @@ impl PackedFilter {
         let plain = plain.as_slice::<E>()?;
         let data = match layout {
             FilterLayout::Plain => Arc::clone(filter),
-            FilterLayout::Columns { mr, tail_mr } => Arc::new(products(spec, *mr, *tail_mr, plain)?),
+            FilterLayout::Columns { mr, last_mr } => Arc::new(products(spec, *mr, *last_mr, plain)?),
             FilterLayout::Pixels { width } => Arc::new(pixels(spec, *width, plain)?),
             FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
-            FilterLayout::Phases { mr, tail_mr } => Arc::new(phases(spec, *mr, *tail_mr, 1, plain)?),
-            FilterLayout::Chunks { width, tail_width, chunk } => {
-                Arc::new(phases(spec, *width, *tail_width, *chunk, plain)?)
+            FilterLayout::Phases { mr, last_mr } => Arc::new(phases(spec, *mr, *last_mr, 1, plain)?),
+            FilterLayout::Chunks { width, last_width, chunk } => {
+                Arc::new(phases(spec, *width, *last_width, *chunk, plain)?)
             }
-            FilterLayout::Limbs { width, tail_width } => {
-                let whole = phases(spec, *width, *tail_width, spec.group_in(), plain)?;
+            FilterLayout::Limbs { width, last_width } => {
+                let whole = phases(spec, *width, *last_width, spec.group_in(), plain)?;
                 let regular = is_regular(&whole)?;
-                let data = if regular { in_limbs(spec, *width, *tail_width, &whole)? } else { whole };
+                let data = if regular { in_limbs(spec, *width, *last_width, &whole)? } else { whole };
                 return Ok((Arc::new(data), regular));
             }
         };
@@ -253,8 +253,8 @@ pub(crate) fn without_subnormals(constant: &Arc<Tensor>) -> TractResult<Arc<Tens
 }
 
 /// `(first channel, height)` of each panel of one group.
-pub(crate) fn panel_heights(channels: usize, mr: usize, tail_mr: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..channels).step_by(mr).map(move |first| (first, if first + mr <= channels { mr } else { tail_mr }))
+pub(crate) fn panel_heights(channels: usize, mr: usize, last_mr: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..channels).step_by(mr).map(move |first| (first, if first + mr <= channels { mr } else { last_mr }))
 }
 
 /// The offsets of each phase's taps in a plain filter. Phases are ordered by residue, outermost
@@ -281,16 +281,16 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
 }
 
 /// Packs [`FilterLayout::Phases`] (chunks of one channel) and [`FilterLayout::Chunks`].
-fn phases<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
+fn phases<E: Element>(spec: &DeconvSpec, mr: usize, last_mr: usize, chunk: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let phases = taps_of_phases(spec);
     let taps: usize = spec.kernel.iter().product();
-    let padded: usize = panel_heights(spec.group_out(), mr, tail_mr).map(|p| p.1).sum();
+    let padded: usize = panel_heights(spec.group_out(), mr, last_mr).map(|p| p.1).sum();
     let mut tensor = memory::zero_tensor::<E::Compute>("packed filter", &[spec.group, padded, spec.group_in(), taps])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let mut packed = view.as_slice_mut::<E::Compute>()?;
     for g in 0..spec.group {
-        for (first, height) in panel_heights(spec.group_out(), mr, tail_mr) {
+        for (first, height) in panel_heights(spec.group_out(), mr, last_mr) {
             let present = height.min(spec.group_out() - first);
             let base = g * strides.group + first * strides.output;
             for taps in &phases {
@@ -321,12 +321,12 @@ fn is_regular(filter: &Tensor) -> TractResult<bool> {
 
 /// The limbs of a regular filter. `whole` is the filter packed with all input channels in one
 /// chunk.
-fn in_limbs(spec: &DeconvSpec, width: usize, tail_width: usize, whole: &Tensor) -> TractResult<Tensor> {
+fn in_limbs(spec: &DeconvSpec, width: usize, last_width: usize, whole: &Tensor) -> TractResult<Tensor> {
     let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
     let mut values = ram.as_slice::<f32>()?;
     let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
-    let panels: Vec<usize> = panel_heights(spec.group_out(), width, tail_width).map(|p| p.1).collect();
+    let panels: Vec<usize> = panel_heights(spec.group_out(), width, last_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
     let shape = [spec.group, taps, channels.div_ceil(DEPTH), LIMBS, sides, WEIGHTS_OF_SIDE];
     let mut tensor = memory::zero_tensor::<u16>("packed filter", &shape)?;
@@ -363,7 +363,7 @@ fn pixels<E: Element>(spec: &DeconvSpec, width: usize, plain: &[E]) -> TractResu
     Ok(tensor)
 }
 
-fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E]) -> TractResult<Tensor> {
+fn products<E: Element>(spec: &DeconvSpec, mr: usize, last_mr: usize, plain: &[E]) -> TractResult<Tensor> {
     let strides = spec.filter_strides();
     let taps: Vec<usize> = (0..spec.rank())
         .map(|ax| (0..spec.kernel[ax]).map(move |k| (ax, k)))
@@ -372,12 +372,12 @@ fn products<E: Element>(spec: &DeconvSpec, mr: usize, tail_mr: usize, plain: &[E
         .collect();
     let products = spec.group_out() * taps.len();
     let offset = |product: usize| product / taps.len() * strides.output + taps[product % taps.len()];
-    let padded: usize = panel_heights(products, mr, tail_mr).map(|p| p.1).sum();
+    let padded: usize = panel_heights(products, mr, last_mr).map(|p| p.1).sum();
     let mut tensor = memory::zero_tensor::<E::Compute>("packed filter", &[spec.group, padded, spec.group_in()])?;
     let mut view = tensor.try_as_plain_ram_mut()?;
     let mut packed = view.as_slice_mut::<E::Compute>()?;
     for g in 0..spec.group {
-        for (first, height) in panel_heights(products, mr, tail_mr) {
+        for (first, height) in panel_heights(products, mr, last_mr) {
             let present = height.min(products - first);
             let offsets: Vec<usize> = (first..first + present).map(offset).collect();
             for ci in 0..spec.group_in() {

@@ -10,21 +10,7 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::kernel::Kernels;
 use crate::spec::Problem;
-use std::ops::Range;
 use tract_core::internal::*;
-
-/// Splits `0..len` into blocks of `size`; the last block may be shorter.
-pub(crate) fn blocks_of(len: usize, size: usize) -> Vec<Range<usize>> {
-    (0..len).step_by(size.max(1)).map(|begin| begin..(begin + size).min(len)).collect()
-}
-
-/// Splits `0..len` into `count` blocks whose sizes differ by at most one.
-pub(crate) fn even_blocks(len: usize, count: usize) -> Vec<Range<usize>> {
-    let count = count.clamp(1, len.max(1));
-    // u128: the product of a length and a count may overflow usize
-    let at = |i: usize| (len as u128 * i as u128 / count as u128) as usize;
-    (0..count).map(|i| at(i)..at(i + 1)).collect()
-}
 
 /// Element strides of a contiguous shape.
 pub(crate) fn strides_of(shape: &[usize]) -> TVec<usize> {

@@ -135,8 +135,8 @@ impl WindowTaps {
         let row = lowest.0 + (first * self.result_pitch / width) as i64;
         let rows = (results - first).div_ceil(self.interleaved);
         let read = ((rows - 1) * self.steps.0 + self.weights.len() / self.columns.len()) as i64;
-        let begin = crate::spec::ceil_div(-row, spread).clamp(0, read);
-        let end = crate::spec::ceil_div(height as i64 - row, spread).clamp(begin, read);
+        let begin = crate::ranges::ceil_div(-row, spread).clamp(0, read);
+        let end = crate::ranges::ceil_div(height as i64 - row, spread).clamp(begin, read);
         Edges {
             first: (row * width as i64 + lowest.1) as isize,
             rows: (begin as usize, end as usize),

@@ -29,12 +29,12 @@ pub(super) fn fill(dt: DatumType, bytes: &mut [u8]) {
 
 /// The value of new elements of working memory.
 pub(super) fn new_element<T: Working>() -> T {
-    if is_filled() { T::NOTHING } else { T::default() }
+    if is_filled() { T::POISON } else { T::default() }
 }
 
 /// Fills a task's working memory in test mode.
 pub(super) fn forget<T: Working>(memory: &mut [T]) {
     if is_filled() {
-        memory.fill(T::NOTHING);
+        memory.fill(T::POISON);
     }
 }

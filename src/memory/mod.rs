@@ -6,6 +6,7 @@
 
 pub(crate) mod fill;
 mod pool;
+mod pooled;
 pub(crate) mod scratch;
 
 pub use pool::DEFAULT_POOL_BYTES;
@@ -13,7 +14,8 @@ pub(crate) use pool::PoolUser;
 pub(crate) use scratch::{Aligned, Scratch};
 
 use crate::compute::Compute;
-use pool::{BlockSource, POOL, Pooled, SMALLEST};
+use pool::{BlockSource, POOL, SMALLEST};
+use pooled::Pooled;
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tract_core::internal::*;
@@ -43,9 +45,9 @@ pub fn release() {
 
 /// Returns free memory of glibc's heap to the system. On other C libraries it does nothing.
 ///
-/// Loading a model frees the weights as the file has them, and glibc keeps most of that memory for later allocations. A
-/// program that holds many models can call this after it has loaded them. It concerns the whole process and can take
-/// milliseconds. Nothing in this crate calls it.
+/// Loading a model frees the weights as the file has them, and glibc keeps most of that memory for
+/// later allocations. A program that holds many models can call this after it has loaded them. It
+/// concerns the whole process and can take milliseconds. Nothing in this crate calls it.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it may be called at any time and from any thread, and changes no allocation.
@@ -139,7 +141,8 @@ pub(crate) fn zero_tensor<T: Datum + Copy + Default>(what: &str, shape: &[usize]
     }
 }
 
-/// Applies `each` to the elements of a tensor that lives as long as the model. `what` begins the message of an error.
+/// Applies `each` to the elements of a tensor that lives as long as the model. `what` begins the
+/// message of an error.
 ///
 /// # Errors
 /// As [`uninitialized_tensor`], or the elements of `from` have another type.
@@ -165,7 +168,8 @@ pub(crate) fn mapped_output<A: Datum + Copy, B: Datum + Copy>(
     mapped(what, from, each, |dt, shape| unsafe { output_tensor(what, dt, shape) })
 }
 
-/// Applies `each` to the elements of a tensor, writing each element of a new one that `make` allocates.
+/// Applies `each` to the elements of a tensor, writing each element of a new one that `make`
+/// allocates.
 fn mapped<A: Datum + Copy, B: Datum + Copy>(
     what: &str,
     from: &Tensor,

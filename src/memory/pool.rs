@@ -1,7 +1,6 @@
 //! The blocks of outputs, kept for later outputs of the same size.
 //!
-//! An output's storage returns its block when the tensor is dropped, on any thread. To tract it is
-//! a plain tensor in RAM. The next output reuses the block and its mapped pages.
+//! The next output reuses a block and its mapped pages.
 //!
 //! A block has exactly the size of its output, so blocks are found by size alone. It cannot be
 //! larger: the length of tract's `Blob` is both the number of bytes that a copy of the tensor
@@ -12,7 +11,6 @@ use crate::knobs::TRACT_DECONV_POOL_BYTES;
 use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::Hasher;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tract_core::internal::*;
 
@@ -115,7 +113,7 @@ impl Pool {
     }
 
     /// Keeps a block, or frees it.
-    fn put(&self, block: Blob) {
+    pub(super) fn put(&self, block: Blob) {
         let layout = *block.layout();
         let mut state = self.lock();
         if layout.align() != alignment_of(layout.size())
@@ -244,95 +242,12 @@ impl PartialEq for PoolUser {
 
 impl Eq for PoolUser {}
 
-/// The storage of an output: a block that is returned to the pool when the tensor is dropped.
-pub(super) struct Pooled {
-    /// None once tract has taken the block.
-    block: Option<PlainStorage>,
-    pool: &'static Pool,
-}
-
-impl Pooled {
-    pub fn new(block: Blob, pool: &'static Pool) -> Pooled {
-        Pooled { block: Some(block.into()), pool }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.block.as_ref().map_or(&[], |block| block.as_bytes())
-    }
-}
-
-impl Drop for Pooled {
-    fn drop(&mut self) {
-        // This may be another block than the pool's own: the tensor's owner may have exchanged it.
-        if let Some(block) = self.block.take() {
-            self.pool.put(block.into_blob());
-        }
-    }
-}
-
-impl TensorStorage for Pooled {
-    fn byte_len(&self) -> usize {
-        self.bytes().len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.bytes().is_empty()
-    }
-
-    fn deep_clone(&self) -> Box<dyn TensorStorage> {
-        Box::new(self.block.clone().unwrap_or_default())
-    }
-
-    fn as_plain_ram(&self) -> Option<&PlainStorage> {
-        self.block.as_ref()
-    }
-
-    fn as_plain_ram_mut(&mut self) -> Option<&mut PlainStorage> {
-        self.block.as_mut()
-    }
-
-    fn into_plain_ram(mut self: Box<Self>) -> Option<PlainStorage> {
-        self.block.take()
-    }
-
-    fn dyn_hash(&self, state: &mut dyn Hasher) {
-        // The same hash as tract's plain storage, which compares equal.
-        state.write_u8(0);
-        state.write(self.bytes());
-    }
-
-    fn exotic_fact(&self, _shape: &[usize]) -> TractResult<Option<Box<dyn ExoticFact>>> {
-        Ok(None)
-    }
-
-    fn is_exotic(&self) -> bool {
-        false
-    }
-}
-
-impl PartialEq for Pooled {
-    fn eq(&self, other: &Pooled) -> bool {
-        self.bytes() == other.bytes()
-    }
-}
-
-impl Eq for Pooled {}
-
-impl fmt::Debug for Pooled {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "Pooled({} bytes)", self.byte_len())
-    }
-}
-
-impl fmt::Display for Pooled {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::pooled::Pooled;
+    use crate::testing::assert_documented;
+    use std::hash::Hasher;
 
     /// A pool for one test, with a limit.
     fn pool(limit: usize) -> &'static Pool {
@@ -545,5 +460,17 @@ mod tests {
         assert_eq!(state.bytes, state.idle.iter().map(|idle| idle.block.len()).sum::<usize>());
         assert!(!state.is_full());
         Ok(())
+    }
+
+    #[test]
+    fn the_limits_are_documented() {
+        let (most, least) = (format!("{} MiB", DEFAULT_POOL_BYTES >> 20), format!("{} KiB or more", SMALLEST >> 10));
+        assert_documented("src/lib.rs", &format!("It keeps at most {most} of unused blocks."));
+        assert_documented("src/lib.rs", &format!("An output of {least} is made in a block of a pool."));
+        assert_documented("SECURITY.md", &format!("bounded for the whole process: {most}, or"));
+        assert_documented("SECURITY.md", &format!("A failed allocation of {least} below the limit is an error."));
+        assert_documented("README.md", &format!("a pool of at most {most}"));
+        assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_POOL_BYTES` | {most} |"));
+        assert_documented("docs/limits.md", &format!("stay in a pool for the next run, {most} at most."));
     }
 }

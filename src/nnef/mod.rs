@@ -139,7 +139,7 @@ fn takes_registry(fragment: &FragmentDef) -> bool {
 /// Fails for an op in a loop inside a loop, because tract leaves the inner body out of the file.
 fn check_nesting(ast: &IntoAst, node: &TypedNode) -> TractResult<()> {
     let nested = ast.parent.is_some_and(|parent| parent.parent.is_some());
-    ensure!(!nested, "{}: it stands in a loop inside a loop, whose body tract does not write", node.name);
+    ensure!(!nested, "{}: it is in a loop inside a loop, whose body tract does not write", node.name);
     Ok(())
 }
 
@@ -182,14 +182,14 @@ fn parameters() -> Vec<Parameter> {
         TypeName::String
             .named("extra")
             .default("")
-            .doc("the odd cell's side, begin or end, where the padding is a total"),
+            .doc("the odd element's side, begin or end, where the padding is a total"),
         TypeName::String
             .array()
             .named("output_shape")
             .default(none())
             .doc("dimensions, over symbols too; beside output_size they are what facts show"),
         TypeName::String.named("dialect").default("tract").doc("onnx, openvino, onednn, tract or nnef; only a label"),
-        TypeName::Logical.named("fusion").default(true).doc("whether what stands around may be folded in"),
+        TypeName::Logical.named("fusion").default(true).doc("whether neighbouring operators may be folded in"),
     ]
 }
 
@@ -201,7 +201,7 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
     check_nesting(ast, node)?;
     if let Some(parent) = ast.parent {
         let named = parent.registries.iter().any(|registry| registry.0 == REGISTRY);
-        ensure!(named, "{}: it stands in the body of a loop, which only with_deconv or with_conv can write", node.name);
+        ensure!(named, "{}: it is in the body of a loop, which only with_deconv or with_conv can write", node.name);
     }
 
     let DeconvSpec {

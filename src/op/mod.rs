@@ -2,7 +2,8 @@
 
 mod beside;
 mod between;
-mod late;
+mod dynamic_filter;
+mod find_passes;
 mod packed;
 mod reduce;
 mod resize;
@@ -10,7 +11,7 @@ mod shared;
 mod softmax;
 
 pub use between::{BetweenLayers, Pass};
-pub(crate) use late::{LATE_DECONV, LateDeconv, SpecOfFilter};
+pub(crate) use dynamic_filter::{DYNAMIC_FILTER_DECONV, DynamicFilterDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
 pub use reduce::OptReduce;
 pub use resize::OptResize;

@@ -86,18 +86,18 @@ fn bias_only(
         }
         let steps = epilogue::bind::<E>(epilogue, residuals, sums.len(), &shape)?;
         let kernels = <<E as Element>::Compute as Dispatch>::kernels(Isa::best());
-        let (uniform, position_dependent) = Epilogue { steps: &steps, kernels }.split();
+        let (uniform, varying) = Epilogue { steps: &steps, kernels }.split();
         uniform.apply(&mut sums);
         let mut view = output.try_as_plain_ram_mut()?;
         let elements = view.as_slice_mut::<E>()?;
         for (run, elements) in elements.chunks_mut(inner.max(1)).enumerate() {
             let channel = run % sums.len();
-            if position_dependent.is_empty() {
+            if varying.is_empty() {
                 elements.fill(E::narrow(sums[channel]));
             } else {
                 for (at, element) in elements.iter_mut().enumerate() {
                     let mut value = [sums[channel]];
-                    position_dependent.of(channel).apply(run * inner + at, 1, &mut value);
+                    varying.of(channel).apply(run * inner + at, 1, &mut value);
                     *element = E::narrow(value[0]);
                 }
             }

@@ -12,7 +12,9 @@ use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
 use crate::memory::{self, reserved};
 use crate::output::epilogue::{Epilogue, UniformSteps};
-use crate::output::partition::{IndexedRun, STAGED_ELEMENTS, Task, flat_runs, unflatten};
+use crate::output::task::Task;
+use crate::output::task_output::{IndexedRun, STAGED_ELEMENTS};
+use crate::ranges::{blocks_of, flat_runs, unflatten};
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -54,8 +56,8 @@ impl AccumulatorShape {
     /// Splits a block of rows and columns into accumulator blocks.
     fn accumulators(&self, rows: usize, columns: usize, pitch: usize) -> Vec<AccumulatorBlock> {
         if let Some((block_rows, block_columns)) = self.window {
-            let blocks = crate::layout::blocks_of(rows, block_rows).into_iter();
-            let blocks = blocks.cartesian_product(crate::layout::blocks_of(columns, block_columns));
+            let blocks = blocks_of(rows, block_rows).into_iter();
+            let blocks = blocks.cartesian_product(blocks_of(columns, block_columns));
             return blocks
                 .map(|(rows, columns)| AccumulatorBlock {
                     flat: rows.start * pitch + columns.start..(rows.end - 1) * pitch + columns.end,
@@ -70,17 +72,17 @@ impl AccumulatorShape {
     /// Splits the flat positions of a block of rows and columns.
     fn flat_blocks(&self, rows: usize, columns: usize, pitch: usize) -> Vec<Range<usize>> {
         if !self.by_row {
-            return crate::layout::blocks_of((rows - 1) * pitch + columns, self.most);
+            return blocks_of((rows - 1) * pitch + columns, self.most);
         }
         let part = columns.div_ceil(columns.div_ceil(self.most)).next_multiple_of(self.positions).min(self.most);
         if part < columns {
             let of_row = |row: usize| {
-                let parts = crate::layout::blocks_of(columns, part).into_iter();
+                let parts = blocks_of(columns, part).into_iter();
                 parts.map(move |part| row * pitch + part.start..row * pitch + part.end)
             };
             return (0..rows).flat_map(of_row).collect();
         }
-        let groups = crate::layout::blocks_of(rows, (self.most / pitch).max(1)).into_iter();
+        let groups = blocks_of(rows, (self.most / pitch).max(1)).into_iter();
         groups.map(|rows| rows.start * pitch..(rows.end - 1) * pitch + columns).collect()
     }
 }
@@ -203,8 +205,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
             for j in 0..inner {
                 let (panel, acc_block) =
                     if self.shape.panels_first { (panels[j], &accumulators[i]) } else { (panels[i], &accumulators[j]) };
-                // Runs do not depend on the panel. With a single accumulator block they are therefore
-                // computed only once.
+                // Runs do not depend on the panel. With a single accumulator block they are
+                // therefore computed only once.
                 if (i, j) == (0, 0) || (accumulators.len() > 1 && (j == 0 || !self.shape.panels_first)) {
                     listed = self.runs_of(task, acc_block, pitch);
                 }

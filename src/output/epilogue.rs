@@ -113,9 +113,9 @@ pub(crate) struct Epilogue<'a, E: Element> {
 impl<'a, E: Element> Epilogue<'a, E> {
     /// Splits off the leading steps that are the same for every result.
     pub fn split(self) -> (UniformSteps<'a, E>, Epilogue<'a, E>) {
-        let same = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
-        let (same, position_dependent) = self.steps.split_at(same);
-        (UniformSteps(Epilogue { steps: same, ..self }), Epilogue { steps: position_dependent, ..self })
+        let uniform = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
+        let (uniform, varying) = self.steps.split_at(uniform);
+        (UniformSteps(Epilogue { steps: uniform, ..self }), Epilogue { steps: varying, ..self })
     }
 
     /// Whether there are no steps.

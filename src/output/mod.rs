@@ -4,3 +4,5 @@
 pub(crate) mod blocks;
 pub(crate) mod epilogue;
 pub(crate) mod partition;
+pub(crate) mod task;
+pub(crate) mod task_output;

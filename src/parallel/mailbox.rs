@@ -75,8 +75,8 @@ impl<T> Occupied<'_, T> {
         if self.0.changes(SPINNING, BUSY) {
             return None;
         }
-        // A caller that has chosen this worker fills the mailbox within a few instructions, unless it
-        // is preempted.
+        // A caller that has chosen this worker fills the mailbox within a few instructions, unless
+        // it is preempted.
         while self.0.state.load(Ordering::Acquire) == CHOSEN {
             yield_now();
         }

@@ -66,29 +66,29 @@ pub fn threads(cost: u64) -> usize {
     let time = machine.nanoseconds(cost);
     let is_below = |least: f64| set().map_or(time < least, |least| cost < least);
     // Small work does not query the executor.
-    if is_below(machine.rates.share_awake_ns) {
+    if is_below(machine.rates.share_spinning_ns) {
         return 1;
     }
     match Pool::current() {
         None => 1,
-        Some(pool) if is_below(machine.rates.share_ns) => 1 + awake(&pool),
+        Some(pool) if is_below(machine.rates.share_ns) => 1 + spinning_workers(&pool),
         Some(pool) => pool.threads(),
     }
 }
 
 /// The number of spinning workers. If there is none but such work recurs often, one is called for
 /// future work.
-fn awake(pool: &Pool) -> usize {
+fn spinning_workers(pool: &Pool) -> usize {
     /// The longest pause between such work.
     const PAUSE: Duration = Duration::from_micros(50);
     /// The number of earlier queries that count as often. Each work makes one or two.
     const OFTEN: usize = 8;
     thread_local!(static ASKED: Cell<Option<(Instant, usize)>> = const { Cell::new(None) });
     let workers = Workers::of(pool);
-    let awake = workers.awake();
-    if awake > 0 {
+    let spinning = workers.spinning();
+    if spinning > 0 {
         ASKED.set(None);
-        return awake;
+        return spinning;
     }
     let now = Instant::now();
     let before = ASKED.get().filter(|(last, _)| now.duration_since(*last) < PAUSE).map_or(0, |(_, before)| before);
@@ -132,7 +132,7 @@ fn share<T: Send>(
     let workers = Workers::of(&pool);
     let mut kept = KEPT.take();
     let work = |thread| queue.work(thread, &run);
-    share_work(&mut kept, helpers, workers::owner_spin(), workers.asker(&pool), &work);
+    share_work(&mut kept, helpers, workers::owner_spin(), workers.sender(&pool), &work);
     KEPT.set(kept);
     queue.outcome()
 }

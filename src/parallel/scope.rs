@@ -129,7 +129,7 @@ impl Job {
 }
 
 /// Runs `work(0)` on the calling thread, and `work(1)` to `work(helpers)` on the threads to which
-/// `ask` hands their jobs.
+/// `send` hands their jobs.
 ///
 /// Jobs that have not begun when the calling thread has finished are skipped.
 /// If any part panics, so does the caller.
@@ -141,7 +141,7 @@ pub(crate) fn share_work<F: Fn(usize) + Sync>(
     kept: &mut Option<Arc<Scope>>,
     helpers: usize,
     spin: Duration,
-    ask: impl FnMut(Job),
+    send: impl FnMut(Job),
     work: &F,
 ) {
     let erased = Work::new(work);
@@ -151,10 +151,10 @@ pub(crate) fn share_work<F: Fn(usize) + Sync>(
         None => scope = Arc::new(Scope::new(erased)),
     }
     {
-        // The closure is borrowed from the first job until `closing` is dropped, by return or panic.
-        // Helpers dereference the pointer to it only inside the scope.
+        // The closure is borrowed from the first job until `closing` is dropped, by return or
+        // panic. Helpers dereference the pointer to it only inside the scope.
         let closing = Closing { scope: &scope, spin };
-        (1..=helpers).map(|helper| Job { scope: Arc::clone(&scope), helper }).for_each(ask);
+        (1..=helpers).map(|helper| Job { scope: Arc::clone(&scope), helper }).for_each(send);
         work(0);
         drop(closing);
     }

@@ -2,8 +2,9 @@
 //! of their steps.
 
 use super::scope::Job;
-use super::workers::OWNER_SPIN;
+use super::workers::{OWNER_SPIN, SPIN};
 use super::*;
+use crate::testing::assert_documented;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,8 +116,8 @@ fn least_shared() -> u64 {
 }
 
 /// The lowest estimate that is shared with threads that spin.
-fn least_shared_awake() -> u64 {
-    least(Machine::current().rates.share_awake_ns)
+fn share_spinning_ns() -> u64 {
+    least(Machine::current().rates.share_spinning_ns)
 }
 
 /// The lowest estimate that takes as long.
@@ -147,25 +148,25 @@ fn little_work_is_not_shared() {
 #[test]
 fn a_worker_is_called_for_small_work_that_comes_again_and_again() {
     let _turn = spin_time_is_mine();
-    if least_shared_awake() == least_shared() || workers::most_spinning() == 0 {
+    if share_spinning_ns() == least_shared() || workers::most_spinning() == 0 {
         println!("parallel: skipped, small work is not shared here");
         return;
     }
     for executor in [Executor::multithread(2), Executor::RayonGlobal] {
         multithread_tract_scope(executor, || {
             let begin = Instant::now();
-            assert_eq!(threads(least_shared_awake()), 1);
-            while threads(least_shared_awake()) == 1 {
+            assert_eq!(threads(share_spinning_ns()), 1);
+            while threads(share_spinning_ns()) == 1 {
                 assert!(begin.elapsed() < LONG, "no worker came");
             }
-            assert_eq!(threads(least_shared_awake() - 1), 1);
+            assert_eq!(threads(share_spinning_ns() - 1), 1);
         });
     }
 }
 
-/// Runs `work` on this thread and on two helpers that `ask` requests.
-fn with_two(ask: impl FnMut(Job), work: &(impl Fn(usize) + Sync)) {
-    share_work(&mut None, 2, OWNER_SPIN, ask, work);
+/// Runs `work` on this thread and on two helpers, whose jobs `send` takes.
+fn with_two(send: impl FnMut(Job), work: &(impl Fn(usize) + Sync)) {
+    share_work(&mut None, 2, OWNER_SPIN, send, work);
 }
 
 /// Runs a job on a new thread.
@@ -174,13 +175,13 @@ fn start(job: Job) {
 }
 
 /// Runs work that needs three threads at once. It never ends with fewer.
-fn together(ask: impl FnMut(Job)) {
+fn together(send: impl FnMut(Job)) {
     let (all, done) = (Barrier::new(3), AtomicUsize::new(0));
     let work = |thread: usize| {
         all.wait();
         done.fetch_add(1 << (8 * thread), Ordering::Relaxed);
     };
-    with_two(ask, &work);
+    with_two(send, &work);
     assert_eq!(done.into_inner(), 0x01_01_01);
 }
 
@@ -246,7 +247,7 @@ fn helpers_are_found_spinning_or_asleep() -> TractResult<()> {
     let workers = Workers::of(&pool);
     for pause in [0, 1, 50, 150, 190, 200, 210, 250, 1000] {
         for _ in 0..if cfg!(miri) { 2 } else { 200 } {
-            together(workers.asker(&pool));
+            together(workers.sender(&pool));
             // The pauses are shorter than the spin time, about as long, and longer.
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_micros(pause) {
@@ -260,7 +261,7 @@ fn helpers_are_found_spinning_or_asleep() -> TractResult<()> {
 /// Waits until no worker is spinning.
 fn wait_for_all(workers: &Workers) {
     let begin = Instant::now();
-    while workers.awake() > 0 {
+    while workers.spinning() > 0 {
         assert!(begin.elapsed() < LONG, "still there");
         sleep(Duration::from_micros(100));
     }
@@ -271,8 +272,8 @@ fn no_worker_spins_for_long() -> TractResult<()> {
     let _turn = spin_time_is_mine();
     let pool = pool_of(2)?;
     let workers = Workers::of(&pool);
-    together(workers.asker(&pool));
-    assert!(workers.awake() <= workers::most_spinning());
+    together(workers.sender(&pool));
+    assert!(workers.spinning() <= workers::most_spinning());
     wait_for_all(&workers);
     let Pool::Own(pool) = pool else { bail!("a pool of its own") };
     // The workers must release the executor. Once it is dropped, its workers are forgotten.
@@ -300,10 +301,10 @@ fn no_worker_spins_where_the_host_says_so() -> TractResult<()> {
     let pool = pool_of(2)?;
     let workers = Workers::of(&pool);
     for _ in 0..50 {
-        together(workers.asker(&pool));
-        assert_eq!(workers.awake(), 0);
+        together(workers.sender(&pool));
+        assert_eq!(workers.spinning(), 0);
         workers.call(&pool);
-        assert_eq!(workers.awake(), 0);
+        assert_eq!(workers.spinning(), 0);
     }
     Ok(())
 }
@@ -325,10 +326,10 @@ fn a_worker_spins_as_long_as_the_host_says() -> TractResult<()> {
     let came = loop {
         let before = Instant::now();
         workers.call(&pool);
-        while workers.awake() == 0 && before.elapsed() < time {
+        while workers.spinning() == 0 && before.elapsed() < time {
             sleep(Duration::from_micros(100));
         }
-        if workers.awake() > 0 {
+        if workers.spinning() > 0 {
             break before;
         }
         ensure!(begin.elapsed() < LONG, "no worker came");
@@ -350,7 +351,7 @@ fn executors_have_workers_of_their_own() -> TractResult<()> {
     let _turn = spin_time_is_mine();
     let _longer = SpinTime::of(Duration::from_millis(5));
     Workers::of(&a).call(&a);
-    assert_eq!(Workers::of(&b).awake(), 0);
+    assert_eq!(Workers::of(&b).spinning(), 0);
     Ok(())
 }
 
@@ -365,7 +366,7 @@ fn several_models_share_an_executor() -> TractResult<()> {
                         let work = |_: usize| {
                             done.fetch_add(1, Ordering::Relaxed);
                         };
-                        with_two(Workers::of(&pool).asker(&pool), &work);
+                        with_two(Workers::of(&pool).sender(&pool), &work);
                         assert!((1..=3).contains(&done.into_inner()));
                     }
                 });
@@ -381,7 +382,7 @@ fn a_worker_that_waits_does_what_else_there_is() -> TractResult<()> {
     let pool = multithread_tract_scope(executor.clone(), Pool::current).context("an executor with threads")?;
     let Executor::MultiThread(rayon) = &executor else { bail!("a pool") };
     for _ in 0..if cfg!(miri) { 3 } else { 100 } {
-        together(Workers::of(&pool).asker(&pool));
+        together(Workers::of(&pool).sender(&pool));
         let (a, b) = (AtomicUsize::new(0), AtomicUsize::new(0));
         rayon.install(|| {
             rayon.join(|| a.fetch_add(1, Ordering::Relaxed), || b.fetch_add(1, Ordering::Relaxed));
@@ -389,4 +390,12 @@ fn a_worker_that_waits_does_what_else_there_is() -> TractResult<()> {
         assert_eq!((a.into_inner(), b.into_inner()), (1, 1));
     }
     Ok(())
+}
+
+#[test]
+fn spin_times_are_documented() {
+    let (helper, owner) = (SPIN.as_micros(), OWNER_SPIN.as_micros());
+    assert_documented("src/lib.rs", &format!("spins for the next layer, {helper} us at most."));
+    assert_documented("src/lib.rs", &format!("It yields its core, then spins for {owner} us at most"));
+    assert_documented("docs/knobs.md", &format!("| `spin_us` | `TRACT_DECONV_SPIN_US` | {helper} |"));
 }

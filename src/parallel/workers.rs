@@ -18,7 +18,7 @@ use tract_core::prelude::multithread::{Executor, current_tract_executor};
 
 /// The default spin time of a worker. A much shorter one misses the next layer of models with small
 /// layers. A longer one gains nothing.
-const SPIN: Duration = Duration::from_micros(200);
+pub(super) const SPIN: Duration = Duration::from_micros(200);
 
 /// The longest time for which the calling thread spins for helpers that have not finished. Being
 /// woken takes most of that time.
@@ -118,7 +118,7 @@ pub(super) struct Workers {
     pool: Option<Weak<ThreadPool>>,
     mailboxes: Box<[Mailbox<Job>]>,
     /// Spinning workers, including those that run another task of their executor meanwhile.
-    awake: AtomicUsize,
+    spinning: AtomicUsize,
 }
 
 impl Workers {
@@ -147,7 +147,7 @@ impl Workers {
                 Pool::Global => None,
             },
             mailboxes: (0..pool.threads()).map(|_| Mailbox::new()).collect(),
-            awake: AtomicUsize::new(0),
+            spinning: AtomicUsize::new(0),
         });
         all.push(Arc::clone(&workers));
         workers
@@ -162,8 +162,8 @@ impl Workers {
     }
 
     /// The number of spinning workers: those that have helped recently or were called.
-    pub(super) fn awake(&self) -> usize {
-        self.awake.load(Ordering::Relaxed)
+    pub(super) fn spinning(&self) -> usize {
+        self.spinning.load(Ordering::Relaxed)
     }
 
     /// Wakes a thread of the pool, which then spins for future layers.
@@ -179,8 +179,8 @@ impl Workers {
     /// pool wakes.
     ///
     /// As long as they spin, the same workers get the same jobs of each layer.
-    pub(super) fn asker(self: &Arc<Self>, pool: &Pool) -> impl FnMut(Job) {
-        let mut next = if self.awake() > 0 { 0 } else { self.mailboxes.len() };
+    pub(super) fn sender(self: &Arc<Self>, pool: &Pool) -> impl FnMut(Job) {
+        let mut next = if self.spinning() > 0 { 0 } else { self.mailboxes.len() };
         move |mut job| {
             while let Some(mailbox) = self.mailboxes.get(next) {
                 next += 1;
@@ -196,8 +196,8 @@ impl Workers {
 
     /// Runs a job, if there is one already, and the jobs that follow soon after.
     fn work(&self, job: Option<Job>) {
-        // True while this thread waits. The other tasks that it runs meanwhile may include a job, after
-        // which it must continue the outer wait.
+        // True while this thread waits. The other tasks that it runs meanwhile may include a job,
+        // after which it must continue the outer wait.
         thread_local!(static WAITS: Cell<bool> = const { Cell::new(false) });
         if let Some(job) = job {
             job.run();
@@ -222,7 +222,7 @@ impl Workers {
         }
         let _permit = Counted::below(&SPINNING, most_spinning())?;
         let mailbox = self.occupy()?;
-        let _awake = Counted::below(&self.awake, usize::MAX)?;
+        let _spinning = Counted::below(&self.spinning, usize::MAX)?;
         let deadline = Deadline::after(spin);
         while !deadline.has_passed() {
             mailbox.open();

@@ -43,8 +43,8 @@ mod linux {
     fn is_supported() -> bool {
         const ARCH_GET_XCOMP_SUPP: libc::c_long = 0x1021;
         let mut supported = 0u64;
-        // SAFETY: the request writes 64 bits through the pointer, which points to 64 bits. Systems that
-        // don't know it return an error.
+        // SAFETY: the request writes 64 bits through the pointer, which points to 64 bits. Systems
+        // that don't know it return an error.
         let known = unsafe {
             libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, std::ptr::from_mut(&mut supported)) == 0
         };

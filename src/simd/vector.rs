@@ -79,8 +79,8 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
         const { assert!(Self::LANES <= MOST_LANES) }
         let mut lanes = [Self::Lane::ZERO; MOST_LANES];
-        // SAFETY: the array has room for any vector. The caller guarantees that `count` elements are
-        // writable at `to`, and only those are copied.
+        // SAFETY: the array has room for any vector. The caller guarantees that `count` elements
+        // are writable at `to`, and only those are copied.
         unsafe {
             self.store(lanes.as_mut_ptr());
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
@@ -104,7 +104,7 @@ pub(crate) unsafe trait Vector: Copy {
 }
 
 /// Whether there is an instruction for [`prefetch`].
-pub(crate) const FETCHES: bool = cfg!(target_arch = "x86_64");
+pub(crate) const PREFETCHES: bool = cfg!(target_arch = "x86_64");
 
 /// Prefetches the cache line of any address, if there is an instruction for it.
 #[inline(always)]
@@ -241,8 +241,8 @@ macro_rules! register {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
 
-        // SAFETY: the register has `$lanes` lanes of type `$lane`, and the intrinsics are those of the
-        // methods.
+        // SAFETY: the register has `$lanes` lanes of type `$lane`, and the intrinsics are those of
+        // the methods.
         unsafe impl Vector for $name {
             type Lane = $lane;
             const LANES: usize = $lanes;
@@ -257,15 +257,15 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: by the trait's contract, `LANES` elements are readable. This is the unaligned
-                // form.
+                // SAFETY: by the trait's contract, `LANES` elements are readable. This is the
+                // unaligned form.
                 Self(unsafe { $load(from) })
             }
 
             #[inline(always)]
             unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: by the trait's contract, `LANES` elements are writable. This is the unaligned
-                // form.
+                // SAFETY: by the trait's contract, `LANES` elements are writable. This is the
+                // unaligned form.
                 unsafe { $store(to, self.0) }
             }
 
@@ -274,14 +274,15 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn stream(self, to: *mut $lane) {
-                // SAFETY: by the trait's contract, `LANES` elements are writable and have a vector's
-                // alignment.
+                // SAFETY: by the trait's contract, `LANES` elements are writable and have a
+                // vector's alignment.
                 unsafe { $stream(to, self.0) }
             }
 
             #[inline(always)]
             unsafe fn after_streams() {
-                // SAFETY: all CPUs with such registers have this instruction, which accesses no memory.
+                // SAFETY: all CPUs with such registers have this instruction, which accesses no
+                // memory.
                 unsafe { _mm_sfence() }
             }
             )?
@@ -291,8 +292,8 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn load_some(from: *const $lane, lanes: u16) -> Self {
-                // SAFETY: by the trait's contract, the CPU has this instruction. It reads only these
-                // lanes.
+                // SAFETY: by the trait's contract, the CPU has this instruction. It reads only
+                // these lanes.
                 Self(unsafe { $load_some(lanes as $mask, from) })
             }
 
@@ -340,8 +341,8 @@ macro_rules! register {
             #[inline(always)]
             unsafe fn permute_lanes(self, lanes: *const u32) -> Self {
                 let ($v, $lanes_of) = (self.0, lanes);
-                // SAFETY: by the trait's contract, the CPU has these instructions, and `LANES` indices
-                // are readable.
+                // SAFETY: by the trait's contract, the CPU has these instructions, and `LANES`
+                // indices are readable.
                 Self(unsafe { $permute })
             }
         }

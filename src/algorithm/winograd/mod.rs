@@ -15,8 +15,7 @@
 
 mod tiles;
 
-use crate::algorithm::blocked::{Blocked, GroupedInput};
-use crate::algorithm::direct_channels::{even_part, run_cost};
+use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
@@ -32,7 +31,8 @@ use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch, reserve};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
-use crate::output::partition::Task;
+use crate::output::task::Task;
+use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
@@ -133,8 +133,9 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
-/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on all that it reads, so
-/// those have to be the same however the grid is cut. A result of the other tiles depends on its own taps only.
+/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on
+/// all that it reads, so those have to be the same however the grid is cut. A result of the other
+/// tiles depends on its own taps only.
 fn overhang(lattices: [Lattice; 2]) -> (usize, usize) {
     let of = |lattice: Lattice| match lattice.results {
         CYCLIC_RESULTS => (CYCLIC_RESULTS - 1) * lattice.gap.unwrap_or(0),
@@ -152,7 +153,7 @@ impl Algorithm for Winograd {
     type Tables = Table;
 
     fn propose(query: &Query) -> Result<Winograd, String> {
-        let &Query { problem, datum_type, isa, layout, machine, .. } = query;
+        let &Query { problem, datum_type, isa, machine, .. } = query;
         if !datum_type.is_float() {
             return Err("its transforms halve weights, which integers do not allow".to_string());
         }
@@ -160,11 +161,10 @@ impl Algorithm for Winograd {
             return Err(format!("the tile registers of {isa} are as fast, and more exact"));
         }
         let axes = query.axes()?;
-        let forced = match layout {
-            None => None,
-            Some(FilterLayout::Chunks { width, tail_width, chunk }) => Some((*width, *tail_width, *chunk)),
-            Some(other) => return Err(format!("the filter is packed for {other:?}")),
-        };
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Chunks { width, last_width, chunk } => Some((*width, *last_width, *chunk)),
+            _ => None,
+        })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
         if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
@@ -199,7 +199,7 @@ impl Algorithm for Winograd {
 
             let outer: usize = outer.iter().map(|axis| axis.grid).product();
             let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
-            let phases: usize = axes.iter().map(|axis| axis.out_step).product();
+            let phases = axes.phases();
             let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
@@ -208,16 +208,15 @@ impl Algorithm for Winograd {
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
-                let tail_width = (problem.group_out % width).next_multiple_of(lanes);
-                let tail_width = if tail_width == 0 { width } else { tail_width };
-                if forced.is_some_and(|f| (f.0, f.1) != (width, tail_width)) {
+                let last_width = last_width(problem.group_out, width, lanes);
+                if forced.is_some_and(|f| (f.0, f.1) != (width, last_width)) {
                     continue;
                 }
                 let panels = problem.group_out.div_ceil(width);
-                let vectors_out = (panels - 1) * nv + tail_width / lanes;
+                let vectors_out = (panels - 1) * nv + last_width / lanes;
                 let of_run = |tiles_of_run: usize| {
-                    let of = |nv: usize| run_cost(tiles_of_run, positions, nv, tiles, lanes * element, machine);
-                    of(nv) * (panels - 1) + of(tail_width / lanes)
+                    let of = |nv: usize| cost::run(tiles_of_run, positions, nv, tiles, lanes * element, machine);
+                    of(nv) * (panels - 1) + of(last_width / lanes)
                 };
                 let of_acc_block = |(tiles, of): &(usize, &Work)| {
                     let multiplied = of_run(*tiles) * problem.group_in;
@@ -237,7 +236,7 @@ impl Algorithm for Winograd {
                     best = Some(Winograd {
                         blocked: Blocked {
                             width,
-                            tail_width,
+                            last_width,
                             rows: block.0,
                             columns: block.1,
                             copy_per_shift: false,
@@ -288,8 +287,8 @@ impl Algorithm for Winograd {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        let Blocked { width, tail_width, .. } = self.blocked;
-        FilterLayout::Chunks { width, tail_width, chunk: self.chunk }
+        let Blocked { width, last_width, .. } = self.blocked;
+        FilterLayout::Chunks { width, last_width, chunk: self.chunk }
     }
 
     fn explain(&self) -> String {
@@ -412,7 +411,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let axes = &plan.blocked.axes;
         let shape = plan.shape();
         let panels = PanelShape {
-            widths: (plan.blocked.width, plan.blocked.tail_width),
+            widths: (plan.blocked.width, plan.blocked.last_width),
             positions: plan.tiles,
             weights: tables.accumulators.taps.weights,
         };
@@ -545,7 +544,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 for row in &in_rows {
                     let of_row = in_columns[..results].iter().map(|column| Some((*row)? + (*column)?));
-                    tiles.results.extend(of_row.map(|place| place.unwrap_or(outside)));
+                    tiles.results.extend(of_row.map(|offset| offset.unwrap_or(outside)));
                 }
             }
         }
@@ -562,7 +561,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let strides = PointStrides { point: tile, tile: term.points() * tile };
             for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
                 let data = TileData {
-                    cells: &pixels.data[block.offset * pixels.size..],
+                    pixels: &pixels.data[block.offset * pixels.size..],
                     starts: &tiles.starts,
                     steps,
                     channels: self.problem.group_in.next_multiple_of(lanes),
@@ -625,8 +624,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                             for (weight, chain) in &chains {
                                 let base = begin + (at * points + point) * tile_stride + chain.start;
                                 let channels = chain.len();
-                                let source =
-                                    Source { data, base, channel_stride: 1, channels, taps: &tap_blocks, ahead: false };
+                                let source = Source {
+                                    data,
+                                    base,
+                                    channel_stride: 1,
+                                    channels,
+                                    taps: &tap_blocks,
+                                    prefetch: false,
+                                };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                                 tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
                             }
@@ -706,11 +711,27 @@ impl<'a, E: Element> Prepared<'a, E> {
                         channel_stride: 1,
                         channels: chunk.len(),
                         taps: &[0],
-                        ahead: false,
+                        prefetch: false,
                     };
                     tile.run(weights, &source, pixels.size, Start::Add, sums, width);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_documented;
+
+    #[test]
+    fn the_fewest_channels_are_documented() {
+        for file in ["src/lib.rs", "docs/limits.md"] {
+            assert_documented(
+                file,
+                &format!("dense layers of {FEWEST_CHANNELS} and more input channels per group run in"),
+            );
         }
     }
 }

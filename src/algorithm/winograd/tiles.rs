@@ -135,7 +135,7 @@ impl Work {
     /// The work of each phase of rows and columns, with the taps of all outer axes.
     pub(crate) fn of(axes: &Axes, lattices: [Lattice; 2]) -> Vec<Work> {
         let (outer, y, x) = axes.parts();
-        let outer: usize = outer.iter().map(|a| a.phases.iter().map(|p| p.taps.len()).sum::<usize>()).product();
+        let outer: usize = outer.iter().map(AxisPhases::taps).product();
         let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { lattice.results } else { 1 };
         let counts = |axis: &AxisPhases| axis.phases.iter().map(|phase| phase.taps.len()).collect::<Vec<_>>();
         let of_phase = |(rows, columns): (usize, usize)| {

@@ -1,4 +1,5 @@
-//! Finds a model's inputs: in named files, in an io.npz beside the model, or from a seeded generator.
+//! Finds a model's inputs: in named files, in an io.npz beside the model, or from a seeded
+//! generator.
 
 use crate::args::{InputShape, ModelArgs};
 use crate::arrays::{Arrays, read_npy, read_npz};
@@ -127,7 +128,7 @@ fn bind(declared: &[Input], found: &HashMap<String, (Arc<Tensor>, String)>) -> T
             input.datum_type
         );
         let Some(shape) = &input.shape else { continue };
-        ensure!(shape.len() == tensor.rank(), "{}", misfit(input, tensor));
+        ensure!(shape.len() == tensor.rank(), "{}", shape_mismatch(input, tensor));
         for (dim, size) in shape.iter().zip(tensor.shape()) {
             if let TDim::Sym(symbol) = dim
                 && symbols.get(symbol).is_none()
@@ -139,13 +140,13 @@ fn bind(declared: &[Input], found: &HashMap<String, (Arc<Tensor>, String)>) -> T
     for (input, tensor) in given() {
         for (dim, size) in input.shape.iter().flatten().zip(tensor.shape()) {
             let value = dim.eval(&symbols).as_i64();
-            ensure!(value.is_none_or(|value| value == *size as i64), "{}", misfit(input, tensor));
+            ensure!(value.is_none_or(|value| value == *size as i64), "{}", shape_mismatch(input, tensor));
         }
     }
     Ok(symbols)
 }
 
-fn misfit(input: &Input, tensor: &Tensor) -> String {
+fn shape_mismatch(input: &Input, tensor: &Tensor) -> String {
     let declared: Vec<String> = input.shape.iter().flatten().map(|dim| dim.to_string()).collect();
     format!("input {}: shape={}, the model declares {}", input.name, times(tensor.shape()), declared.join("×"))
 }

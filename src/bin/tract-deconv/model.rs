@@ -209,8 +209,8 @@ pub fn prepare(engine: Engine, file: &ModelFile, sizes: &Sizes, inputs: &[Arc<Te
 
 /// Prepares a model with the plugin, with its symbols fixed if it does not load with open ones.
 ///
-/// Fixed symbols have the inputs' sizes and are appended to `sizes`. The second value is a note that
-/// says so.
+/// Fixed symbols have the inputs' sizes and are appended to `sizes`. The second value is a note
+/// that says so.
 pub fn prepare_open_or_fixed(
     file: &ModelFile,
     sizes: &mut Sizes,

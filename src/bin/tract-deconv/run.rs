@@ -1,4 +1,5 @@
-//! `tract-deconv run`: runs a model once with the plugin, and prints, writes and compares its outputs.
+//! `tract-deconv run`: runs a model once with the plugin, and prints, writes and compares its
+//! outputs.
 
 use crate::args::{Engine, RunArgs};
 use crate::arrays::{Arrays, read_npz, write_npz};

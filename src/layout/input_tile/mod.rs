@@ -78,8 +78,8 @@ impl AxisTiles {
     fn inside(&self, class: usize, begin: usize, count: usize) -> Inside {
         let (step, count) = (self.in_step as i64, count as i64);
         let first = begin as i64 * step + self.firsts[class];
-        let begin = crate::spec::ceil_div(-first, step).clamp(0, count);
-        let end = crate::spec::ceil_div(self.input as i64 - first, step).clamp(begin, count);
+        let begin = crate::ranges::ceil_div(-first, step).clamp(0, count);
+        let end = crate::ranges::ceil_div(self.input as i64 - first, step).clamp(begin, count);
         Inside {
             pixels: begin as usize..end as usize,
             from: if begin < end { (first + begin * step) as usize } else { 0 },
@@ -136,8 +136,8 @@ impl InputTiles {
         let input_tile = (rows + y.extra).saturating_mul(pitch);
         let counts = outer.iter().chain([&y, &x]).map(|axis| axis.firsts.len());
         let pixels = counts.fold(input_tile, usize::saturating_mul);
-        // Whole cache lines, but never a multiple of a page: then neighbouring channels do not compete
-        // for the same cache sets.
+        // Whole cache lines, but never a multiple of a page: then neighbouring channels do not
+        // compete for the same cache sets.
         let mut channel_stride = pixels.checked_next_multiple_of(16).unwrap_or(usize::MAX);
         if channel_stride.is_multiple_of(512) {
             channel_stride = channel_stride.saturating_add(16);
@@ -711,9 +711,9 @@ fn widen_strided<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], step: us
     if step > 8 {
         return to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = from.widen());
     }
-    let piece = wide.len() / step;
-    for (to, from) in to.chunks_mut(piece).zip(from.chunks(piece * step)) {
-        let wide = &mut wide[..from.len().min(piece * step)];
+    let chunk = wide.len() / step;
+    for (to, from) in to.chunks_mut(chunk).zip(from.chunks(chunk * step)) {
+        let wide = &mut wide[..from.len().min(chunk * step)];
         E::widen_slice(from, wide);
         kernels.strided(wide, step, to);
     }

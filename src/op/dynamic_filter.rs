@@ -31,7 +31,7 @@ pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 's
 }
 
 /// The operator's name. It identifies the op whatever its type parameter.
-pub(crate) const LATE_DECONV: &str = "LateDeconv";
+pub(crate) const DYNAMIC_FILTER_DECONV: &str = "DynamicFilterDeconv";
 
 /// A convolution whose filter shape is not known when the model is loaded.
 ///
@@ -40,7 +40,7 @@ pub(crate) const LATE_DECONV: &str = "LateDeconv";
 ///
 /// The inputs are those of [`GroupedDeconv`], except that the filter has the dialect's axes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LateDeconv<N> {
+pub(crate) struct DynamicFilterDeconv<N> {
     pub node: N,
     pub dialect: Dialect,
     pub data_format: DataFormat,
@@ -51,7 +51,7 @@ pub(crate) struct LateDeconv<N> {
     filters: FilterCache,
 }
 
-impl<N: SpecOfFilter> LateDeconv<N> {
+impl<N: SpecOfFilter> DynamicFilterDeconv<N> {
     pub fn new(
         node: N,
         dialect: Dialect,
@@ -59,9 +59,9 @@ impl<N: SpecOfFilter> LateDeconv<N> {
         has_bias: bool,
         output_shape: Option<OutputShape>,
         options: PlanOptions,
-    ) -> LateDeconv<N> {
+    ) -> DynamicFilterDeconv<N> {
         let (plans, filters) = (PlanCache::default(), FilterCache::default());
-        LateDeconv { node, dialect, data_format, has_bias, output_shape, options, plans, filters }
+        DynamicFilterDeconv { node, dialect, data_format, has_bias, output_shape, options, plans, filters }
     }
 
     /// Returns the op for a filter shape. Both share their caches, so the plans last until the next
@@ -87,9 +87,9 @@ impl<N: SpecOfFilter> LateDeconv<N> {
     }
 }
 
-impl<N: SpecOfFilter> Op for LateDeconv<N> {
+impl<N: SpecOfFilter> Op for DynamicFilterDeconv<N> {
     fn name(&self) -> StaticName {
-        LATE_DECONV.into()
+        DYNAMIC_FILTER_DECONV.into()
     }
 
     fn info(&self) -> TractResult<Vec<String>> {
@@ -103,7 +103,7 @@ impl<N: SpecOfFilter> Op for LateDeconv<N> {
     op_as_typed_op!();
 }
 
-impl<N: SpecOfFilter> EvalOp for LateDeconv<N> {
+impl<N: SpecOfFilter> EvalOp for DynamicFilterDeconv<N> {
     fn eval(&self, ctx: &EvalContext, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         ensure!(inputs.len() >= 2, "inputs: count={}, data and filter are needed", inputs.len());
         let op = self.resolved(inputs[1].shape())?;
@@ -121,7 +121,7 @@ impl<N: SpecOfFilter> EvalOp for LateDeconv<N> {
     }
 }
 
-impl<N: SpecOfFilter> TypedOp for LateDeconv<N> {
+impl<N: SpecOfFilter> TypedOp for DynamicFilterDeconv<N> {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         let expected = 2 + self.has_bias as usize + self.reads_output_shape() as usize;
         ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());

@@ -1,0 +1,489 @@
+//! The kernels compiled for each instruction set and compute type, and the tile sizes of each.
+
+use crate::activation::Activation;
+use crate::compute::Compute;
+use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
+use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
+use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
+use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
+use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
+use crate::kernel::depthwise_window::{Results, Window, window};
+use crate::kernel::elementwise;
+use crate::kernel::gemm_tile::{
+    ChannelTile, PhaseOperand, PositionTile, RowTile, StridedRuns, channel_tile, position_tile, room_for_two_chains,
+    row_tile,
+};
+use crate::kernel::kernels::Kernels;
+use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
+use crate::kernel::pool::{PoolAxis, pool};
+use crate::kernel::resample::{self, TwoTaps};
+use crate::kernel::softmax;
+use crate::kernel::transpose;
+use crate::kernel::winograd::{
+    CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, TileTransforms, WINOGRAD_RESULTS, transform_data,
+    transform_filter, transform_products,
+};
+use crate::simd::vector::*;
+
+/// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
+/// functions are compiled with.
+macro_rules! kernels {
+    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident, windows $windows:tt) => {
+        pub(super) mod $name {
+            use super::*;
+
+            $(#[$feature])*
+            unsafe fn position<const MR: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: only called through a tile: see `PositionTile::run`.
+                unsafe { position_tile::<$vector, MR, NV>(panel, source, start, out, out_stride) }
+            }
+
+            #[allow(dead_code, reason = "some types have no row tiles")]
+            $(#[$feature])*
+            unsafe fn row<const S: usize, const MR: usize, const NV: usize>(
+                phases: &[PhaseOperand<$lane>],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                bias: &[$lane],
+                channels: &mut [&mut [$lane]],
+                runs: &StridedRuns,
+            ) {
+                // SAFETY: only called through a tile: see `RowTile::run`.
+                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs) }
+            }
+
+            $(#[$feature])*
+            unsafe fn channel<const P: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                position_stride: usize,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: only called through a tile: see `ChannelTile::run`.
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn data<const RY: usize, const RX: usize>(
+                data: &TileData<$lane>,
+                to: &mut [$lane],
+                strides: PointStrides,
+            ) {
+                // SAFETY: only called by `TileTransforms::data`, which checks the contract.
+                unsafe { transform_data::<$vector, RY, RX>(data, to, strides) }
+            }
+
+            $(#[$feature])*
+            unsafe fn filter<const RY: usize, const RX: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
+                // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
+                unsafe { transform_filter::<$vector, RY, RX>(taps, to, point) }
+            }
+
+            $(#[$feature])*
+            unsafe fn products<const RY: usize, const RX: usize>(
+                products: &[$lane],
+                strides: PointStrides,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                channels: usize,
+                offsets: &[usize],
+                to: &mut [$lane],
+            ) -> bool {
+                // SAFETY: only called by `TileTransforms::products`, which checks the contract.
+                unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, offsets, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cyclic_data(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides) {
+                // SAFETY: only called by `TileTransforms::data`, which checks the contract.
+                unsafe { transform_cyclic_data::<$vector>(data, to, strides) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cyclic_filter(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
+                // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
+                unsafe { transform_cyclic_filter::<$vector>(taps, to, point) }
+            }
+
+            $(#[$feature])*
+            unsafe fn cyclic_products(
+                products: &[$lane],
+                strides: PointStrides,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                channels: usize,
+                offsets: &[usize],
+                to: &mut [$lane],
+            ) -> bool {
+                // SAFETY: only called by `TileTransforms::products`, which checks the contract.
+                unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, offsets, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn pixels_to_rows(
+                from: &[$lane],
+                starts: &[usize],
+                to: &mut [&mut [$lane]],
+                first: usize,
+                streamed: bool,
+            ) {
+                // SAFETY: only called by `Kernels::pixels_to_rows`, which checks the contract.
+                unsafe { transpose::pixels_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
+            }
+
+            $(#[$feature])*
+            unsafe fn rows_to_pixels(
+                from: &[$lane],
+                from_step: usize,
+                size: (usize, usize),
+                to: &mut [$lane],
+                to_step: usize,
+            ) {
+                // SAFETY: only called by `Kernels::rows_to_pixels`, which checks the contract.
+                unsafe { transpose::rows_to_pixels::<$vector, LANES>(from, from_step, size, to, to_step) }
+            }
+
+            $(#[$feature])*
+            unsafe fn copy_pixels(
+                from: &[$lane],
+                from_step: usize,
+                size: (usize, usize),
+                to: &mut [$lane],
+                to_step: usize,
+                streamed: bool,
+            ) {
+                // SAFETY: only called by `Kernels::copy_pixels`, which checks the contract.
+                unsafe { transpose::copy_pixels::<$vector>(from, from_step, size, to, to_step, streamed) }
+            }
+
+            $(#[$feature])*
+            unsafe fn indexed_rows_to_pixels(
+                from: &[$lane],
+                starts: &[usize],
+                count: usize,
+                to: &mut [$lane],
+                step: usize,
+            ) {
+                // SAFETY: only called by `Kernels::indexed_rows_to_pixels`, which checks the
+                // contract.
+                unsafe { transpose::indexed_rows_to_pixels::<$vector, LANES>(from, starts, count, to, step) }
+            }
+
+            $(#[$feature])*
+            unsafe fn interleaved<const S: usize>(from: &[&[$lane]], to: &mut [$lane]) {
+                // SAFETY: only called by `Kernels::interleave`, which checks the contract.
+                unsafe { transpose::interleaved::<$vector, S>(from, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn strided2(from: &[$lane], to: &mut [$lane]) {
+                elementwise::strided::<$lane, 2>(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn padded(from: &[$lane], rows: &Rows, to: &mut [$lane], pitch: usize) {
+                // SAFETY: only called by `Kernels::padded_rows`, which checks the contract.
+                unsafe { padded_rows::<$vector>(from, rows, to, pitch) }
+            }
+
+            $(#[$feature])*
+            unsafe fn split(from: &[$lane], rows: &SplitRows, to: [&mut [$lane]; 2], pitch: usize) {
+                // SAFETY: only called by `Kernels::split_rows`, which checks the contract.
+                unsafe { split_rows::<$vector>(from, rows, to, pitch) }
+            }
+
+            $(#[$feature])*
+            unsafe fn taps<const S: usize, const U: usize>(
+                source: &[$lane],
+                phases: &[Vec<WeightedTap<$lane>>],
+                bias: $lane,
+                to: &mut [$lane],
+            ) {
+                // SAFETY: only called by `Kernels::sum_of_taps`, which checks the contract.
+                unsafe { sum_of_taps::<$vector, S, U>(source, phases, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn of_window<const K: usize, const U: usize>(
+                of: &Window<$lane>,
+                results: &Results,
+                to: &mut [$lane],
+            ) {
+                // SAFETY: only called by `Kernels::sum_of_window`, which checks the contract.
+                unsafe { window::<$vector, K, U>(of, results, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn plane(taps: &PlaneTaps, source: &[$lane], weights: &[$lane], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: only called by `Kernels::sum_of_plane`, which checks the contract.
+                unsafe { sum_of_plane::<$vector>(taps, source, weights, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn pixel_sums<const GATHERED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+                // SAFETY: only called by `Kernels::sum_of_pixels`, which checks the contract.
+                unsafe { sum_of_pixels::<$vector, GATHERED>(sums, to, to_step, count) }
+            }
+
+            $(#[$feature])*
+            unsafe fn add(from: &[$lane], to: &mut [$lane]) {
+                elementwise::add(from, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn affine(factor: $lane, term: $lane, run: &mut [$lane]) {
+                elementwise::affine(factor, term, run)
+            }
+
+            $(#[$feature])*
+            unsafe fn leak(slope: $lane, run: &mut [$lane]) {
+                elementwise::leak(slope, run)
+            }
+
+            $(#[$feature])*
+            unsafe fn pooled(axes: &[PoolAxis], from: &[$lane], to: &mut [$lane], rows: &mut [&mut [$lane]]) {
+                pool(axes, from, to, rows)
+            }
+
+            $(#[$feature])*
+            unsafe fn softmax(log: bool, from: &[$lane], stride: usize, to: &mut [&mut [$lane]]) {
+                softmax::softmax::<$lane, { <$vector as Vector>::FUSES }>(log, from, stride, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn blend(from: [&[$lane]; 2], weights: [$lane; 2], to: &mut [$lane]) {
+                resample::blend(from, weights, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn resample_row(from: &[$lane], taps: &[TwoTaps<$lane>], to: &mut [$lane]) {
+                resample::resample_row(from, taps, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn accumulated_row(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
+                // SAFETY: only called by `Kernels::accumulate_row`, which checks the contract.
+                unsafe { accumulate_row::<$vector>(from, bases, runs, bias, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn activate(activation: Activation, run: &mut [$lane]) {
+                <$lane as Compute>::activate::<{ <$vector as Vector>::FUSES }>(activation, run)
+            }
+
+            const LANES: usize = <$vector as Vector>::LANES;
+            const _: () = assert!(LANES.is_power_of_two() && LANES <= MOST_LANES);
+
+            const fn position_of<const MR: usize, const NV: usize>() -> PositionTile<$lane> {
+                // SAFETY: the entry has this size. The tile is reachable only through `KERNELS`,
+                // which are only handed out if the CPU has the instruction set.
+                unsafe { PositionTile::new(MR, NV, NV * LANES, position::<MR, NV>) }
+            }
+
+            #[allow(dead_code, reason = "some types have no row tiles")]
+            const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
+                let two_chains = room_for_two_chains::<$vector>(MR, NV);
+                // SAFETY: as in `position_of`.
+                unsafe { RowTile::new(S, (MR, NV), NV * LANES, two_chains, row::<S, MR, NV>) }
+            }
+
+            const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
+                // SAFETY: as in `position_of`.
+                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>) }
+            }
+
+            const fn transforms_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {
+                TileTransforms {
+                    rows: RY,
+                    columns: RX,
+                    results: WINOGRAD_RESULTS,
+                    lanes: LANES,
+                    data: data::<RY, RX>,
+                    filter: filter::<RY, RX>,
+                    products: products::<RY, RX>,
+                }
+            }
+
+            pub(crate) static KERNELS: Kernels<$lane> = Kernels {
+                lanes: LANES,
+                masks: <$vector>::MASKS,
+                permutes_lanes: <$vector>::PERMUTES_LANES,
+                position_tiles: $tiles!(position_of),
+                row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
+                channel_tiles: $channel_tiles!(channel_of),
+                tile_transforms: [
+                    [transforms_of::<1, 1>(), transforms_of::<1, 2>(), transforms_of::<1, 3>()],
+                    [transforms_of::<2, 1>(), transforms_of::<2, 2>(), transforms_of::<2, 3>()],
+                    [transforms_of::<3, 1>(), transforms_of::<3, 2>(), transforms_of::<3, 3>()],
+                ],
+                cyclic_transforms: TileTransforms {
+                    rows: MOST_TAPS,
+                    columns: MOST_TAPS,
+                    results: CYCLIC_RESULTS,
+                    lanes: LANES,
+                    data: cyclic_data,
+                    filter: cyclic_filter,
+                    products: cyclic_products,
+                },
+                pixels_to_rows,
+                rows_to_pixels,
+                copy_pixels,
+                indexed_rows_to_pixels,
+                interleave: [interleaved::<2>, interleaved::<4>, interleaved::<8>, interleaved::<16>],
+                strided2,
+                padded_rows: padded,
+                split_rows: split,
+                sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
+                sum_of_window: windows_of!(of_window, $windows),
+                sum_of_plane: plane,
+                sum_of_pixels: [pixel_sums::<false>, pixel_sums::<true>],
+                add,
+                affine,
+                leak,
+                pool: pooled,
+                softmax,
+                blend,
+                resample_row,
+                accumulate_row: accumulated_row,
+                activate,
+            };
+        }
+    };
+}
+
+macro_rules! table {
+    ($of:ident, $phases:literal, $(($a:literal, $b:literal))*) => { &[$($of::<$phases, $a, $b>()),*] };
+    ($of:ident, $(($a:literal, $b:literal))*) => { &[$($of::<$a, $b>()),*] };
+}
+
+/// With 32 registers: at most 24 accumulators. The other registers hold operands.
+macro_rules! tiles_of_32_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(2, 5)(2, 6)(3, 1)(3, 2)(3, 3)(3, 4)(3, 5)(
+                3, 6
+            )(4, 1)(4, 2)(4, 3)(4, 4)(4, 5)(4, 6)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)(16, 1)(
+                24, 1
+            )
+        )
+    };
+}
+
+/// With 16 registers: at most 12 accumulators. Not 4×3, as its three vectors and one scalar leave
+/// no register free, and the compiler then keeps an accumulator in memory.
+macro_rules! tiles_of_16_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(6, 1)(6, 2)(
+                8, 1
+            )(12, 1)
+        )
+    };
+}
+
+macro_rules! row_tiles_of_32_registers {
+    ($of:ident, 1) => {
+        table!(
+            $of,
+            1,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(2, 5)(2, 6)(3, 1)(3, 2)(3, 3)(3, 4)(3, 5)(
+                3, 6
+            )(4, 1)(4, 2)(4, 3)(4, 4)(4, 5)(4, 6)(6, 1)(6, 2)(6, 3)(6, 4)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)
+        )
+    };
+    ($of:ident, 2) => {
+        table!(
+            $of,
+            2,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(3, 4)(4, 1)(4, 2)(4, 3)(6, 1)(6, 2)(
+                8, 1
+            )(12, 1)
+        )
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(3, 1)(3, 2)(4, 1)(6, 1))
+    };
+}
+
+macro_rules! row_tiles_of_16_registers {
+    ($of:ident, 1) => {
+        table!(
+            $of,
+            1,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(6, 1)(6, 2)(8, 1)(12, 1)
+        )
+    };
+    ($of:ident, 2) => {
+        table!($of, 2, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(3, 1)(3, 2)(4, 1)(6, 1))
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(1, 3)(2, 1)(3, 1))
+    };
+}
+
+/// Of f64, which few models have: enough for each number of output channels, to keep the program
+/// small.
+macro_rules! few_row_tiles {
+    ($of:ident, 1) => {
+        table!($of, 1, (1, 1)(1, 2)(2, 1)(2, 2)(4, 1)(4, 2)(8, 1))
+    };
+    ($of:ident, 2) => {
+        table!($of, 2, (1, 1)(2, 1)(4, 1))
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(2, 1))
+    };
+}
+
+/// Of the types and instruction sets of which the speed hardly matters.
+macro_rules! no_row_tiles {
+    ($of:ident, $phases:literal) => {
+        &[]
+    };
+}
+
+macro_rules! windows_of {
+    ($of:ident, [$($rows:literal by $vectors:literal),+]) => { [$($of::<$rows, $vectors>),+] };
+}
+
+macro_rules! channel_tiles_of_32_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(4, 3)(4, 4)(6, 1)(6, 2)(6, 3)(6, 4)(7, 1)(
+                7, 2
+            )(7, 3)(8, 1)(8, 2)(8, 3)(12, 1)(12, 2)(14, 2)
+        )
+    };
+}
+
+macro_rules! channel_tiles_of_16_registers {
+    ($of:ident) => {
+        table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(6, 1)(6, 2))
+    };
+}
+
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
+
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);

@@ -1,0 +1,454 @@
+//! The kernels of one instruction set and compute type, behind functions that check their
+//! contracts.
+
+use crate::activation::Activation;
+use crate::compute::Compute;
+use crate::kernel::col2im_row::Col2imRun;
+use crate::kernel::depthwise_pixels::PixelSums;
+use crate::kernel::depthwise_plane::PlaneTaps;
+use crate::kernel::depthwise_taps::WeightedTap;
+use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
+use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
+use crate::kernel::pad_copy::{Rows, SplitRows};
+use crate::kernel::pool::PoolAxis;
+use crate::kernel::resample::TwoTaps;
+use crate::kernel::winograd::{CYCLIC_RESULTS, MOST_TAPS, TileTransforms};
+
+type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
+type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
+type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
+type CopyPixels<T> =
+    unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
+type Pool<T> = unsafe fn(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]);
+type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize);
+type RowsToPixels<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
+type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
+type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
+type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
+
+/// The numbers of tap rows with a window kernel, which reads each row of the source once.
+pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
+
+/// All kernels of one instruction set for one compute type.
+///
+/// A reference to one is proof that the CPU has the instruction set.
+pub(crate) struct Kernels<T: 'static> {
+    /// Lanes per vector.
+    pub lanes: usize,
+    /// Whether windows with edges are as fast as those without. This needs masked loads.
+    pub masks: bool,
+    /// Whether there are instructions for lane gathers.
+    pub permutes_lanes: bool,
+    /// By ascending `mr`, then `nv`. For each `mr`, every `nv` up to its largest is present.
+    pub position_tiles: &'static [PositionTile<T>],
+    /// For one, two and four phases, each by ascending `mr`, then `nv`. For each `mr`, every `nv`
+    /// up to its largest is present.
+    pub row_tiles: [&'static [RowTile<T>]; 3],
+    /// By ascending number of positions, then `nv`.
+    pub channel_tiles: &'static [ChannelTile<T>],
+    /// By taps along rows, then along columns.
+    pub(super) tile_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    pub(super) cyclic_transforms: TileTransforms<T>,
+    pub(super) pixels_to_rows: PixelsToRows<T>,
+    pub(super) rows_to_pixels: RowsToPixels<T>,
+    pub(super) copy_pixels: CopyPixels<T>,
+    pub(super) indexed_rows_to_pixels: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
+    /// For two, four, eight and sixteen rows.
+    pub(super) interleave: [Interleave<T>; 4],
+    pub(super) strided2: unsafe fn(&[T], &mut [T]),
+    pub(super) padded_rows: unsafe fn(from: &[T], rows: &Rows, to: &mut [T], pitch: usize),
+    pub(super) split_rows: unsafe fn(from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize),
+    /// For one, two, four and eight phases.
+    pub(super) sum_of_taps: [SumOfTaps<T>; 4],
+    /// For the numbers of tap rows in [`WINDOW_ROWS`].
+    pub(super) sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
+    pub(super) sum_of_plane: SumOfPlane<T>,
+    pub(super) sum_of_pixels: [SumOfPixels<T>; 2],
+    pub(super) add: unsafe fn(&[T], &mut [T]),
+    pub(super) affine: unsafe fn(T, T, &mut [T]),
+    pub(super) leak: unsafe fn(T, &mut [T]),
+    pub(super) pool: Pool<T>,
+    pub(super) softmax: unsafe fn(log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]),
+    pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
+    pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
+    pub(super) accumulate_row: AccumulateRow<T>,
+    pub(super) activate: unsafe fn(Activation, &mut [T]),
+}
+
+impl<T: Compute> Kernels<T> {
+    /// The position tile of exactly `mr` × `nv`.
+    pub fn position_tile(&self, mr: usize, nv: usize) -> Option<&'static PositionTile<T>> {
+        self.position_tiles.iter().find(|t| (t.mr(), t.nv()) == (mr, nv))
+    }
+
+    /// The row tiles for a number of phases. Empty if phases are not interleaved in registers.
+    pub fn row_tiles(&self, phases: usize) -> &'static [RowTile<T>] {
+        match phases {
+            1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
+            _ => &[],
+        }
+    }
+
+    /// The transforms of tiles of `rows` × `columns` taps, one to three each, and of `results`
+    /// along an axis of several taps: [`WINOGRAD_RESULTS`](crate::kernel::WINOGRAD_RESULTS), or
+    /// [`CYCLIC_RESULTS`] for three taps along both axes.
+    pub fn tile_transforms(&self, (rows, columns): (usize, usize), results: usize) -> &TileTransforms<T> {
+        match results {
+            CYCLIC_RESULTS => &self.cyclic_transforms,
+            _ => &self.tile_transforms[rows - 1][columns - 1],
+        }
+    }
+
+    /// `to[j][first + i] = from[starts[i] + j]`, for at least as many starts as lanes and at most
+    /// as many rows as lanes.
+    ///
+    /// With `streamed`, aligned vectors are stored past the caches.
+    ///
+    /// # Panics
+    /// A slice is shorter than the range that is read or written, or the number of starts or rows
+    /// is not allowed.
+    pub fn pixels_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
+        assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
+        assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
+        assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { (self.pixels_to_rows)(from, starts, to, first, streamed) }
+    }
+
+    /// `to[r·to_step + c] = from[c·from_step + r]`. Columns after the last one, up to a whole
+    /// vector, are overwritten with unspecified values.
+    ///
+    /// # Panics
+    /// `from` has less than a vector for a column, or a slice is shorter than the range that is
+    /// read or written.
+    pub fn rows_to_pixels(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (rows, columns): (usize, usize),
+        to: &mut [T],
+        to_step: usize,
+    ) {
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(reach([(columns - 1, from_step), (rows.max(self.lanes), 1)]) <= from.len());
+        assert!(reach([(rows - 1, to_step), (rounded_up(columns, self.lanes), 1)]) <= to.len());
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { (self.rows_to_pixels)(from, from_step, (rows, columns), to, to_step) }
+    }
+
+    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` pixels `i` of `size` elements, which
+    /// do not overlap.
+    ///
+    /// Elements between the pixels keep their values. With `streamed`, pixels of aligned whole
+    /// vectors are stored past the caches.
+    ///
+    /// # Panics
+    /// A slice is too short, or a step is smaller than a pixel.
+    pub fn copy_pixels(
+        &self,
+        from: &[T],
+        from_step: usize,
+        (count, size): (usize, usize),
+        to: &mut [T],
+        to_step: usize,
+        streamed: bool,
+    ) {
+        let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return };
+        assert!(size <= from_step && size <= to_step);
+        let fits = |step: usize, len: usize| reach([(last, step), (size, 1)]) <= len;
+        assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { (self.copy_pixels)(from, from_step, (count, size), to, to_step, streamed) }
+    }
+
+    /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts
+    /// as lanes.
+    ///
+    /// Elements between the pixels keep their values.
+    ///
+    /// # Panics
+    /// After some start, `from` has fewer than `count` elements rounded up to whole vectors, or
+    /// `to` is too short.
+    pub fn indexed_rows_to_pixels(&self, from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize) {
+        let (Some(last), Some(furthest)) = (count.checked_sub(1), starts.iter().max()) else { return };
+        assert!(starts.len() <= self.lanes);
+        assert!(reach([(*furthest, 1), (rounded_up(count, self.lanes), 1)]) <= from.len());
+        assert!(reach([(last, step), (starts.len(), 1)]) <= to.len());
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { (self.indexed_rows_to_pixels)(from, starts, count, to, step) }
+    }
+
+    /// `to[i·S + r] = from[r][i]` for any number `S` of rows.
+    ///
+    /// # Panics
+    /// A row has fewer than `to.len() / S` elements, or `S` does not divide the length of `to`.
+    pub fn interleave(&self, from: &[&[T]], to: &mut [T]) {
+        let step = from.len();
+        assert!(to.len().is_multiple_of(step) && from.iter().all(|row| to.len() / step <= row.len()));
+        match step {
+            1 => to.copy_from_slice(&from[0][..to.len()]),
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion
+            // above is the rest of the contract.
+            2..=16 => unsafe { self.interleave[step.next_power_of_two().ilog2() as usize - 1](from, to) },
+            _ => {
+                for (r, row) in from.iter().enumerate() {
+                    for (to, from) in to.iter_mut().skip(r).step_by(step).zip(*row) {
+                        *to = *from;
+                    }
+                }
+            }
+        }
+    }
+
+    /// `to[i] = from[i·step]`.
+    ///
+    /// # Panics
+    /// `from` is too short.
+    pub fn strided(&self, from: &[T], step: usize, to: &mut [T]) {
+        match step {
+            1 => to.copy_from_slice(&from[..to.len()]),
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside
+            // is safe.
+            2 => unsafe { (self.strided2)(from, to) },
+            _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
+        }
+    }
+
+    /// `to[r·pitch + before + i] = from[r·step + i]` for each row `r`. All other elements of `to`'s
+    /// rows are zero.
+    ///
+    /// # Panics
+    /// `from` is shorter than its rows, `to` is not exactly as long as its rows, or a row is
+    /// shorter than the elements written to it.
+    pub fn padded_rows(&self, from: &[T], rows: &Rows, to: &mut [T], pitch: usize) {
+        let Some(last) = rows.count.checked_sub(1) else { return };
+        assert!(reach([(last, rows.step), (rows.width, 1)]) <= from.len() && product([rows.count, pitch]) == to.len());
+        assert!(reach([(rows.before, 1), (rows.width, 1)]) <= pitch);
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { (self.padded_rows)(from, rows, to, pitch) }
+    }
+
+    /// `to[s][r·pitch + before[s] + i] = from[r·step + 2·i + s]` for `s` in `0..2` and each row
+    /// `r`. All other elements of `to`'s rows are zero.
+    ///
+    /// # Panics
+    /// `from` is shorter than its rows, a slice of `to` is not exactly as long as its rows, or a
+    /// row is shorter than the elements written to it.
+    pub fn split_rows(&self, from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize) {
+        let Some(last) = rows.count.checked_sub(1) else { return };
+        for (s, to) in to.iter().enumerate() {
+            assert!(reach([(rows.before[s], 1), (rows.widths[s], 1)]) <= pitch);
+            assert!(product([rows.count, pitch]) == to.len());
+        }
+        if rows.widths == [0, 0] {
+            // Nothing is read, so the source is not checked.
+            return to.into_iter().for_each(|to| to.fill(T::ZERO));
+        }
+        for (s, width) in rows.widths.into_iter().enumerate() {
+            assert!(width == 0 || reach([(last, rows.step), (width - 1, 2), (s, 1)]) < from.len());
+        }
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { (self.split_rows)(from, rows, to, pitch) }
+    }
+
+    /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i`
+    /// in `0..to.len() / S` and any number `S` of phases.
+    ///
+    /// # Panics
+    /// An offset plus the number of positions, rounded up to whole vectors, is beyond the source's
+    /// end.
+    pub fn sum_of_taps(&self, source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]) {
+        let count = to.len() / phases.len();
+        assert!(to.len().is_multiple_of(phases.len()));
+        let furthest = phases.iter().flatten().map(|t| t.offset).max();
+        assert!(
+            furthest.is_none_or(|offset| { reach([(offset, 1), (rounded_up(count, self.lanes), 1)]) <= source.len() })
+        );
+        match phases.len() {
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions
+            // above are the rest of the contract.
+            s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
+            s => {
+                // Chunks that fit the stack, each a whole number of vectors.
+                let mut row = [bias; 256];
+                for (chunk, to) in to.chunks_mut(s * row.len()).enumerate() {
+                    let row = &mut row[..to.len() / s];
+                    for (j, taps) in phases.iter().enumerate() {
+                        let source = source.get(chunk * 256..).unwrap_or(&[]);
+                        // SAFETY: as above, with one phase. The source still has all elements after
+                        // the chunk.
+                        unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };
+                        to.iter_mut().skip(j).step_by(s).zip(&*row).for_each(|(to, from)| *to = *from);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]`
+    /// for each row `r` of results and each `i` in `0..width`.
+    ///
+    /// The window's steps are `(down, every)`. Elements between rows keep their values.
+    ///
+    /// # Panics
+    /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
+    /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
+    /// - `to` does not hold all rows.
+    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or
+    ///   the source does not hold the existing elements.
+    pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
+        let Some(last) = results.rows.checked_sub(1) else { return };
+        let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
+        let rows = taps.div_ceil(columns).max(1);
+        assert!(rows * window.columns.len() == taps && results.step >= results.width);
+        let (down, every) = window.steps;
+        assert!((1..=2).contains(&every) && down == if rows == 1 { 1 } else { every });
+        assert!(reach([(last, results.step), (results.width, 1)]) <= to.len());
+        let below = reach([(last, down), (rows, 1)]);
+        let furthest = window.columns.iter().max().map_or(0, |column| *column);
+        let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
+        if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
+            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
+            // indices before the source are negative
+            assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
+            if begin < end {
+                let row =
+                    |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;
+                assert!(row(begin) >= 0 && row(end - 1).saturating_add(width as i128) <= window.source.len() as i128);
+            }
+        } else if !window.columns.is_empty() {
+            assert!(reach([(below - 1, window.pitch), (across, 1)]) <= window.source.len());
+        }
+        let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
+        let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { self.sum_of_window[kernel](window, results, to) }
+    }
+
+    /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that
+    /// read inside the source for it.
+    ///
+    /// # Panics
+    /// The taps were made for another number of lanes, or a slice does not have the length that
+    /// they were made for.
+    pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
+        assert!(taps.fit(self.lanes, source, weights, to));
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
+        // is the rest of the contract.
+        unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
+    }
+
+    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for
+    /// `count` positions `p` and every channel `c`.
+    ///
+    /// With [`LaneGather`](crate::kernel::LaneGather), the sum is also over the input channels of
+    /// the group of `c`. A tap then has one weight for each of them.
+    ///
+    /// # Panics
+    /// The weights, the bias or the elements read for a position are not whole vectors, `to` is too
+    /// short, or the lane gathers were made for another number of lanes or channels.
+    pub fn sum_of_pixels(&self, sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize) {
+        if count == 0 || sums.channels == 0 {
+            return;
+        }
+        let (weights, pixel_reach) = sums.reach(self.lanes);
+        let read = reach([(count - 1, sums.step), (pixel_reach, 1)]);
+        assert!(sums.taps.fit(sums.source, read, sums.weights, weights));
+        assert!(sums.bias.len() >= rounded_up(sums.channels, self.lanes));
+        assert!(reach([(count - 1, to_step), (sums.channels, 1)]) <= to.len());
+        assert!(sums.gather.is_none_or(|gather| gather.fit(self.lanes, sums.channels)));
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
+        // are the rest of the contract.
+        unsafe { self.sum_of_pixels[usize::from(sums.gather.is_some())](sums, to, to_step, count) }
+    }
+
+    /// `to[i] += from[i]`.
+    pub fn add(&self, from: &[T], to: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
+        unsafe { (self.add)(from, to) }
+    }
+
+    /// `run[i] = factor·run[i] + term`.
+    pub fn affine(&self, factor: T, term: T, run: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
+        unsafe { (self.affine)(factor, term, run) }
+    }
+
+    /// `run[i]` if it is not negative, else `slope·run[i]`.
+    pub fn leak(&self, slope: T, run: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
+        unsafe { (self.leak)(slope, run) }
+    }
+
+    /// Pools a plane: the largest value of each window. For each axis but the last, `rows` has room
+    /// for the inner axes of one position.
+    ///
+    /// # Panics
+    /// A slice is too short.
+    pub fn pool(&self, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
+        unsafe { (self.pool)(axes, from, to, rows) }
+    }
+
+    /// The softmax of each column, or its logarithm if `log`. Value `r` of column `c` is
+    /// `from[r·stride + c]`, and its result is written to `to[r][c]`. Does nothing to integers.
+    ///
+    /// # Panics
+    /// A slice is too short.
+    pub fn softmax(&self, log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.softmax)(log, from, stride, to) }
+    }
+
+    /// `to[i] = weights[0]·from[0][i] + weights[1]·from[1][i]`.
+    pub fn blend(&self, from: [&[T]; 2], weights: [T; 2], to: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.blend)(from, weights, to) }
+    }
+
+    /// `to[i]` is the sum of the two values of `from` that `taps[i]` names.
+    ///
+    /// # Panics
+    /// A position is outside of `from`.
+    pub fn resample_row(&self, from: &[T], taps: &[TwoTaps<T>], to: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.resample_row)(from, taps, to) }
+    }
+
+    /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over all bases and, for each,
+    /// over the runs whose range contains `i`.
+    ///
+    /// # Panics
+    /// A run ends outside of a slice.
+    pub fn accumulate_row(&self, from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]) {
+        let furthest = bases.iter().max().unwrap_or(&0);
+        let fits = |run: &Col2imRun| {
+            reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
+        };
+        assert!(runs.iter().all(fits));
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
+        // is the rest of the contract.
+        unsafe { (self.accumulate_row)(from, bases, runs, bias, to) }
+    }
+
+    /// Applies an element-wise function to a run.
+    pub fn activate(&self, activation: Activation, run: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
+        unsafe { (self.activate)(activation, run) }
+    }
+}
