@@ -19,7 +19,7 @@
 //! reason.
 
 use crate::explain::bodies;
-use crate::op::{BetweenLayers, GroupedDeconv, OptGroupedDeconv};
+use crate::op::{BetweenLayers, GroupedDeconv, LateDeconv, OptGroupedDeconv};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec};
@@ -92,7 +92,7 @@ fn kept_into(prefix: &str, model: &TypedModel, kept: &mut Vec<KeptFromTract>) ->
             Said::of(&op.spec, model.node_input_facts(id)?[0]).err().map(|reason| format!("{reason:#}"))
         } else if node.op_is::<OptGroupedDeconv>() || node.op_is::<BetweenLayers>() {
             Some("the model is optimised already".to_string())
-        } else if node.op.name() == crate::op::LATE_DECONV {
+        } else if node.op_is::<LateDeconv>() {
             Some("filter: its sizes are known at run time only".to_string())
         } else {
             None

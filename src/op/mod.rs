@@ -6,7 +6,7 @@ mod packed;
 mod shared;
 
 pub use between::{BetweenLayers, Pass};
-pub(crate) use late::{LATE_DECONV, LateDeconv, SpecOfFilter};
+pub(crate) use late::{LateDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
 pub(crate) use shared::integers;
 
