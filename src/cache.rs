@@ -21,16 +21,25 @@ pub(crate) struct PlanCache(Arc<Mutex<Vec<Arc<Entry>>>>);
 struct Entry {
     input: TVec<usize>,
     requested: Option<TVec<i64>>,
+    options: PlanOptions,
     layer: Layer,
 }
 
 impl Entry {
-    fn is_for(&self, spec: &DeconvSpec, input: &[usize], requested: Option<&[i64]>, datum_type: DatumType) -> bool {
+    fn is_for(
+        &self,
+        spec: &DeconvSpec,
+        input: &[usize],
+        requested: Option<&[i64]>,
+        datum_type: DatumType,
+        options: &PlanOptions,
+    ) -> bool {
         *self.input == *input
             && self.requested.as_deref() == requested
             && self.layer.plan().datum_type() == datum_type
-            // An op's spec can be edited after a run.
+            // An op's spec and options can be edited after a run.
             && self.layer.plan().spec() == spec
+            && self.options == *options
     }
 }
 
@@ -61,7 +70,8 @@ impl PlanCache {
     ) -> TractResult<CachedLayer> {
         {
             let mut plans = self.lock();
-            if let Some(at) = plans.iter().position(|entry| entry.is_for(spec, input, requested, datum_type)) {
+            let found = plans.iter().position(|entry| entry.is_for(spec, input, requested, datum_type, options));
+            if let Some(at) = found {
                 plans[..=at].rotate_right(1);
                 return Ok(CachedLayer(Arc::clone(&plans[0])));
             }
@@ -69,8 +79,12 @@ impl PlanCache {
         let plan = tuning::plan(spec, input, requested, datum_type, options)?;
         memory::planned();
         log::debug!("planned a deconvolution of {input:?} ({datum_type:?}): {plan}");
-        let entry =
-            Arc::new(Entry { input: input.into(), requested: requested.map(|r| r.into()), layer: Layer::new(plan) });
+        let entry = Arc::new(Entry {
+            input: input.into(),
+            requested: requested.map(|r| r.into()),
+            options: options.clone(),
+            layer: Layer::new(plan),
+        });
         let mut plans = self.lock();
         plans.truncate(Self::CAPACITY - 1);
         plans.insert(0, Arc::clone(&entry));
@@ -161,6 +175,7 @@ inert!(FilterCache);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Strategy;
     use crate::spec::{DataFormat, Direction, FilterFormat, Padding};
     use crate::testing::assert_documented;
 
@@ -202,6 +217,18 @@ mod tests {
         assert!(Arc::ptr_eq(&first.0, &again.0));
         let other_type = cache.get(&spec, &[1, 1, 3], None, f64::datum_type(), &options)?;
         assert_eq!(other_type.plan().datum_type(), f64::datum_type());
+        assert_eq!(cache.lock().len(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn a_plan_holds_for_its_options_only() -> TractResult<()> {
+        let (cache, spec) = (PlanCache::default(), spec());
+        let reference = PlanOptions::default().with_strategy(Strategy::Reference);
+        for options in [PlanOptions::default(), reference.clone(), PlanOptions::default()] {
+            let layer = cache.get(&spec, &[1, 1, 3], None, f32::datum_type(), &options)?;
+            assert_eq!(layer.plan().strategy() == Strategy::Reference, options == reference);
+        }
         assert_eq!(cache.lock().len(), 2);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Explains how each convolution of a model will be computed, and why.
 
-use crate::op::{Dialect, GroupedDeconv, OptGroupedDeconv};
+use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, OptGroupedDeconv};
 use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
 use crate::settings;
@@ -21,17 +21,18 @@ pub struct Explanation {
     pub name: String,
     /// The dialect that the node came from.
     pub dialect: Dialect,
-    /// The description of the convolution.
-    pub spec: DeconvSpec,
+    /// The description of the convolution. `None` if sizes of the filter are known at run time only.
+    pub spec: Option<DeconvSpec>,
     /// The element type.
     pub datum_type: DatumType,
-    /// The input's shape, in the spec's data format.
+    /// The input's shape, in the data format of the node.
     pub input: TVec<TDim>,
     /// The output's shape.
     pub output: TVec<TDim>,
     /// The steps that are applied to the results before they are stored.
     pub epilogue: Vec<Step>,
-    /// The plan and the sizes, if all symbols in the shape are known and it is not empty.
+    /// The plan and the sizes, if all symbols in the shapes of input and filter are known and the
+    /// input is not empty.
     pub concrete: Option<Concrete>,
 }
 
@@ -60,14 +61,19 @@ pub struct Concrete {
 pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Explanation>> {
     let mut explanations = vec![];
     for_each_node("", model, &mut |name, model, node| {
+        let explained = |dialect, spec: Option<&DeconvSpec>, options: &PlanOptions| {
+            explain_node(name, model, node, symbols, dialect, spec, options).with_context(|| name.to_string())
+        };
         if let Some(op) = node.op_as::<GroupedDeconv>() {
-            let options = settings::complete(&op.options)?;
-            let plain = explain_node(name, model, node, symbols, op.dialect, &op.spec, &options);
-            explanations.push(plain.with_context(|| name.to_string())?);
+            explanations.push(explained(op.dialect, Some(&op.spec), &settings::complete(&op.options)?)?);
         } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
-            let plain = explain_node(name, model, node, symbols, op.dialect, &op.spec, &op.options)
-                .with_context(|| name.to_string())?;
+            let plain = explained(op.dialect, Some(&op.spec), &op.options)?;
             explanations.push(Explanation { epilogue: op.epilogue.clone(), ..plain });
+        } else if let Some(op) = node.op_as::<DynamicFilterDeconv>() {
+            let filter = &model.outlet_fact(node.inputs[1])?.shape;
+            let sizes = filter.iter().map(|dim| dim.eval(symbols).to_usize().ok()).collect::<Option<TVec<usize>>>();
+            let resolved = sizes.map(|sizes| op.resolved(&sizes)).transpose().with_context(|| name.to_string())?;
+            explanations.push(explained(op.dialect, resolved.as_ref().map(|op| &op.spec), &op.options)?);
         }
         Ok(())
     })?;
@@ -116,22 +122,22 @@ fn explain_node(
     node: &TypedNode,
     symbols: &SymbolValues,
     dialect: Dialect,
-    spec: &DeconvSpec,
+    spec: Option<&DeconvSpec>,
     options: &PlanOptions,
 ) -> TractResult<Explanation> {
     let data = model.outlet_fact(node.inputs[0])?;
     let evaluated = |fact: &TypedFact| fact.shape.iter().map(|dim| dim.eval(symbols)).collect::<TVec<TDim>>();
     let (input, output) = (evaluated(data), evaluated(&node.outputs[0].fact));
-    let requested = match &spec.padding {
-        Padding::OutputShape { shape: OutputShape::Dims(dims) | OutputShape::Input(dims), .. } => {
+    let requested = match spec.map(|spec| &spec.padding) {
+        Some(Padding::OutputShape { shape: OutputShape::Dims(dims) | OutputShape::Input(dims), .. }) => {
             Some(dims.iter().map(|dim| dim.eval(symbols).as_i64()).collect::<Option<TVec<i64>>>())
         }
         _ => None,
     };
     let sizes = input.iter().map(|dim| dim.to_usize().ok().filter(|d| *d > 0)).collect::<Option<TVec<usize>>>();
-    let concrete = match (sizes, requested) {
-        (None, _) | (_, Some(None)) => None,
-        (Some(sizes), requested) => {
+    let concrete = match (spec, sizes, requested) {
+        (None, ..) | (_, None, _) | (.., Some(None)) => None,
+        (Some(spec), Some(sizes), requested) => {
             let plan = tuning::plan(spec, &sizes, requested.flatten().as_deref(), data.datum_type, options)?;
             let bytes = |shape: &[usize]| {
                 shape.iter().fold(data.datum_type.size_of() as u64, |bytes, dim| bytes.saturating_mul(*dim as u64))
@@ -148,7 +154,7 @@ fn explain_node(
     Ok(Explanation {
         name: name.to_string(),
         dialect,
-        spec: spec.clone(),
+        spec: spec.cloned(),
         datum_type: data.datum_type,
         input,
         output,
@@ -161,14 +167,20 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let shape = |dims: &[TDim]| dims.iter().map(|dim| dim.to_string()).collect::<Vec<_>>().join(",");
         writeln!(f, "{} ({})", self.name, self.dialect)?;
-        writeln!(f, "  {}", self.spec)?;
+        match &self.spec {
+            Some(spec) => writeln!(f, "  {spec}")?,
+            None => writeln!(f, "  a filter whose sizes are known at run time only")?,
+        }
         writeln!(f, "  {:?}: [{}] -> [{}]", self.datum_type, shape(&self.input), shape(&self.output))?;
         if !self.epilogue.is_empty() {
             writeln!(f, "  then {}", list(&self.epilogue, ", "))?;
         }
         let Some(concrete) = &self.concrete else {
-            let empty = self.input.contains(&0.to_dim());
-            return f.write_str(if empty { "  nothing to compute" } else { "  planned at run time, once per shape" });
+            return f.write_str(match &self.spec {
+                _ if self.input.contains(&0.to_dim()) => "  nothing to compute",
+                Some(_) => "  planned at run time, once per shape",
+                None => "  planned at run time, once per shape of input and filter",
+            });
         };
         writeln!(
             f,
@@ -214,6 +226,30 @@ mod tests {
                 "transposed 1-d, NCX data, IOX filter, 1 to 2 channels in 1 group, kernel 3, strides 2, pads 1 and 0";
             assert!(text.contains(line), "{text}");
             assert!(text.contains(&format!("runs {}", concrete.plan)), "{text}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_filter_of_open_sizes_is_listed() -> TractResult<()> {
+        let proto = model(
+            vec![info("x", DataType::Float, &["1", "4", "9", "8"]), info("w", DataType::Float, &["6", "4", "K", "3"])],
+            vec![],
+            vec![node("", "Conv", &["x", "w"], &[ints("strides", &[2, 1])])],
+        );
+        let decluttered = load(&proto)?;
+        let k = decluttered.symbols.sym("K");
+        for model in [decluttered.clone(), decluttered.into_optimized()?] {
+            let open = explain(&model, &SymbolValues::default())?;
+            let [only] = &*open else { bail!("{} layers", open.len()) };
+            assert_eq!((&*only.name, only.dialect, &only.spec, &only.concrete), ("node", Dialect::Onnx, &None, &None));
+            let text = only.to_string();
+            assert!(text.contains("a filter whose sizes are known at run time only"), "{text}");
+            assert!(text.contains("planned at run time, once per shape of input and filter"), "{text}");
+            // With the size, it is planned as the run will.
+            let known = explain(&model, &SymbolValues::default().with(&k, 5))?;
+            assert_eq!(known[0].spec.as_ref().map(|spec| &*spec.kernel), Some(&[5, 3][..]));
+            assert_eq!(known[0].concrete.as_ref().map(|known| known.multiply_adds), Some(3 * 6 * 15 * 4 * 6));
         }
         Ok(())
     }

@@ -195,11 +195,16 @@ impl Options {
     }
 }
 
-/// Gives tract's ONNX framework [`Options`] for the convolutions that it loads.
+/// Gives a framework of tract's [`Options`] for the convolutions that it loads.
+///
+/// `tract_onnx::onnx()` takes them, and with the feature `nnef` `tract_nnef::nnef()` does.
 ///
 /// The order with [`WithDeconv`](crate::WithDeconv) and [`WithConv`](crate::WithConv) does not
 /// matter. The options hold for every model that the framework loads, by any method, and stay with
 /// the loaded model. Options of the whole process hold from this call on.
+///
+/// A NNEF file holds no options but `fusion`. If either the file or the options turn fusion off, it
+/// is off.
 ///
 /// ```
 /// use tract_deconv::{Options, WithDeconv, WithDeconvOptions};
@@ -246,8 +251,8 @@ impl WithDeconvOptions for Onnx {
 ///
 /// Builders of operators are plain functions without state. With a node, they get the framework
 /// only. Its register of operators therefore carries the settings, in the name of an entry. No
-/// operator has a name that begins like this.
-const ENTRY: &str = "tract-deconv options:";
+/// operator has a name that begins like this. NNEF's list of registries carries them likewise.
+pub(crate) const ENTRY: &str = "tract-deconv options:";
 
 /// Builds what tract builds for an operator without an entry.
 fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
@@ -255,7 +260,8 @@ fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn I
     Ok((op.into(), vec![]))
 }
 
-fn written(settings: &Settings) -> String {
+/// Returns the settings as a name that begins with [`ENTRY`].
+pub(crate) fn written(settings: &Settings) -> String {
     let mut text = format!("{ENTRY}\nfusion={}", settings.fusion);
     let PlanOptions { strategy, isa, machine, local_accuracy, tuning, tuning_file, memory_limit, .. } =
         &settings.planning;
@@ -274,12 +280,20 @@ fn written(settings: &Settings) -> String {
     text
 }
 
-/// Reads the settings that a framework carries.
+/// Reads the settings that an ONNX framework carries.
 ///
 /// # Errors
 /// An entry that this module did not write.
 pub(crate) fn carried(onnx: &Onnx) -> TractResult<Settings> {
-    let Some(words) = onnx.op_register.0.keys().find_map(|name| name.strip_prefix(ENTRY)) else {
+    read(onnx.op_register.0.keys())
+}
+
+/// Reads the settings from the one of these names that [`written`] made, if there is one.
+///
+/// # Errors
+/// An entry that this module did not write.
+pub(crate) fn read<'a>(names: impl IntoIterator<Item = &'a String>) -> TractResult<Settings> {
+    let Some(words) = names.into_iter().find_map(|name| name.strip_prefix(ENTRY)) else {
         return Ok(Settings::default());
     };
     let words: HashMap<&str, &str> = words.lines().filter_map(|word| word.split_once('=')).collect();

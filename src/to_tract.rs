@@ -19,7 +19,7 @@
 //! reason.
 
 use crate::explain::for_each_node;
-use crate::op::{BetweenLayers, GroupedDeconv, OptGroupedDeconv};
+use crate::op::{BetweenLayers, DynamicFilterDeconv, GroupedDeconv, OptGroupedDeconv};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec};
@@ -85,7 +85,7 @@ pub fn kept_from_tract(model: &TypedModel) -> TractResult<Vec<KeptFromTract>> {
             Converted::of(&op.spec, model.node_input_facts(node.id)?[0]).err().map(|reason| format!("{reason:#}"))
         } else if node.op_is::<OptGroupedDeconv>() || node.op_is::<BetweenLayers>() {
             Some("the model is optimised already".to_string())
-        } else if node.op.name() == crate::op::DYNAMIC_FILTER_DECONV {
+        } else if node.op_is::<DynamicFilterDeconv>() {
             Some("filter: its sizes are known at run time only".to_string())
         } else {
             None

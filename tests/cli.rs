@@ -348,6 +348,28 @@ fn dimensions_that_do_not_unify_are_fixed_to_the_inputs() {
     }
 }
 
+/// The size of the filter is an input's value.
+#[test]
+fn a_filter_of_open_sizes_is_explained() {
+    let model = folder(
+        Model::opset(13)
+            .input("x", DatumType::F32, &sizes(&[1, 2, 9, 8]))
+            .input("k", DatumType::I64, &sizes(&[1]))
+            .initializer("longest", &Tensor::zero::<f32>(&[3, 2, 7, 3]).unwrap())
+            .initializer("zero", &tensor1(&[0i64]))
+            .initializer("two", &tensor1(&[2i64]))
+            .node(Node::new("Slice").inputs(&["longest", "zero", "k", "two"]).output("w"))
+            .node(Node::new("Conv").inputs(&["x", "w"]).output("y"))
+            .output("y")
+            .build(),
+    );
+    tract_deconv(["explain", &path(&model, "model.onnx"), "--conv"]).with(0).says(&[
+        "conv (onnx)",
+        "a filter whose sizes are known at run time only",
+        "chosen at run time, once per shape of input and filter",
+    ]);
+}
+
 #[test]
 fn bf16_models_run_as_f32_and_say_so() {
     let weights: Vec<u8> = [0u16, 0x3f80, 0x4000].iter().flat_map(|bits| bits.to_le_bytes()).collect();

@@ -6,12 +6,12 @@ mod common;
 
 use common::oracle::Rule;
 use common::probe::{NAME, Probe, axis};
-use common::proto::{Dim, Model, Node};
+use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
 use common::run::{Stage, load, load_stock, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, KernelFormat, PaddingSpec, PoolSpec};
-use tract_core::ops::nn::DataFormat as TractFormat;
+use tract_core::ops::nn::{DataFormat as TractFormat, Softmax};
 use tract_deconv::rewrite::left_to_tract;
 use tract_deconv::{GroupedDeconv, OptGroupedDeconv, WithConv};
 use tract_onnx::prelude::Framework;
@@ -49,6 +49,32 @@ fn every_attribute_and_rank() {
         .ints("strides", &[1, 1, 2, 1])
         .ints("pads", &[0, 1, 0, 0, 0, 1, 0, 0])
         .gives(&four);
+}
+
+/// tract's Softmax is fast on the last axis only. The layers become channels-last, so that the
+/// transposes around them go, and leave the Softmax there.
+#[test]
+fn a_softmax_between_transposes_stays_on_the_last_axis() -> TractResult<()> {
+    let mut random = Random(7);
+    let to = |op: &str, from: &[&str], to: &str| Node::new(op).named(to).inputs(from).output(to);
+    let up = to("ConvTranspose", &["t", "w1"], "a").ints("strides", &[2]).ints("pads", &[5, 5]);
+    let proto = Model::opset(13)
+        .input("x", DatumType::F32, &sizes(&[1, 20, 16]))
+        .initializer("w1", &random.tensor(DatumType::F32, &[16, 8, 11]))
+        .initializer("w2", &random.tensor(DatumType::F32, &[3, 8, 11]))
+        .node(to("Transpose", &["x"], "t").ints("perm", &[0, 2, 1]))
+        .node(up.ints("output_padding", &[1]))
+        .node(to("Conv", &["a", "w2"], "b").ints("pads", &[5, 5]))
+        .node(to("Softmax", &["b"], "c").int("axis", 1))
+        .node(to("Transpose", &["c"], "y").ints("perm", &[0, 2, 1]))
+        .output("y")
+        .build();
+    let model = load(&proto)?.into_optimized()?;
+    let axes: Vec<_> = model.nodes.iter().filter_map(|node| node.op_as::<Softmax>()).map(|op| &*op.axes).collect();
+    assert_eq!((axes, count::<AxisOp>(&model)), (vec![&[2][..]], 0), "{model}");
+    let x = random.tensor(DatumType::F32, &[1, 20, 16]);
+    let want = run(load_stock(&proto)?, std::slice::from_ref(&x))?.remove(0);
+    want.close_enough(&run(model, &[x])?[0], true)
 }
 
 #[test]

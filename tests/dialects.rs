@@ -240,7 +240,7 @@ fn explanations_name_dialect_and_spec() -> TractResult<()> {
         let found: Vec<_> = explained.iter().map(|e| (&*e.name, e.dialect)).collect();
         assert_eq!(found, [("twice", Dialect::OpenVino), ("four_times", Dialect::OneDnn)], "{stage:?}");
         for (explanation, dialect) in explained.iter().zip(["openvino", "onednn"]) {
-            let spec = &explanation.spec;
+            let spec = explanation.spec.as_ref().context("the filter's sizes are known")?;
             let read = (spec.direction, spec.in_channels, spec.out_channels, spec.group, &*spec.kernel, &*spec.strides);
             assert_eq!(read, (Direction::Transposed, 3, 3, 3, &[2, 2][..], &[2, 2][..]), "{stage:?}");
             let text = explanation.to_string();
@@ -534,18 +534,26 @@ fn lists_that_say_nothing_new_are_taken() {
     let shaped = |pads: &'static [i64]| -> Change {
         Box::new(move |node| node.ints("pads", pads).ints("output_shape", &[6, 7]))
     };
-    taken.push((onnx("ConvTranspose"), ints("output_shape", &[6, 7]), shaped(&[0; 4]), vec![]));
-    let unread = vec!["pads=[1, 0], unread beside output_shape", "pads=[0, 1], unread beside output_shape"];
-    taken.push((onnx("ConvTranspose"), ints("output_shape", &[6, 7]), shaped(&[1, 0, 0, 1]), unread));
+    for (pads, note) in [
+        (&[0; 4], "pads=[0, 0, 0, 0], taken as absent beside output_shape"),
+        (&[1, 0, 0, 1], "pads=[1, 0, 0, 1], unread beside output_shape"),
+    ] {
+        taken.push((onnx("ConvTranspose"), ints("output_shape", &[6, 7]), shaped(pads), vec![note]));
+    }
 
     // The other specifications ignore pads if auto_pad sets a rule.
-    for (operator, words) in [
-        (&backprop as &dyn Fn() -> Operator, ["valid", "same_upper"]),
-        (&forward, ["valid", "same_lower"]),
-        (&onednn, ["VALID", "SAME_UPPER"]),
+    let of_forward = vec!["output_padding=[0, 0], taken as absent, a forward convolution has none"];
+    for (operator, words, no_output_padding) in [
+        (&backprop as &dyn Fn() -> Operator, ["valid", "same_upper"], vec![]),
+        (&forward, ["valid", "same_lower"], of_forward),
+        (&onednn, ["VALID", "SAME_UPPER"], vec![]),
     ] {
         for word in words {
-            taken.push((operator(), same(word), with(word, both(&[0, 0], &[0, 0])), vec![]));
+            let absent = |begin| vec![begin, "pads_end=[0, 0], taken as absent beside auto_pad="];
+            let zeros = absent("pads_begin=[0, 0], taken as absent beside auto_pad=");
+            taken.push((operator(), same(word), with(word, both(&[0, 0], &[0, 0])), zeros));
+            let empty = absent("pads_begin=[], taken as absent");
+            taken.push((operator(), same(word), with(word, both(&[], &[0, 0])), empty));
             let unread = vec!["pads_begin=[1, 0], unread beside auto_pad=", "pads_end=[0, 2], unread beside auto_pad="];
             taken.push((operator(), same(word), with(word, both(&[1, 0], &[0, 2])), unread));
             refused.push((operator(), with(word, both(&[0], &[0, 0])), "2 values are needed on each side"));
@@ -557,7 +565,7 @@ fn lists_that_say_nothing_new_are_taken() {
             Box::new(move |node| zeros(node).ints("output_padding", values))
         };
         taken.push((operator(), both(&[0, 0], &[0, 0]), padded(&[]), vec!["output_padding=[], taken as absent"]));
-        taken.push((operator(), both(&[0, 0], &[0, 0]), padded(&[0, 0]), vec![]));
+        taken.push((operator(), both(&[0, 0], &[0, 0]), padded(&[0, 0]), no_output_padding));
         refused.push((operator(), padded(&[0]), "output_padding: output_padding=[0], 2 values are needed"));
     }
     refused.push((forward(), ints("output_padding", &[0, 1]), "a forward convolution has none"));

@@ -8,6 +8,7 @@ use common::probe::{Probe, axis};
 use common::proto::{Dim, Model, Node};
 use common::random::Random;
 use common::run::{Stage, guarded, load, refused, run};
+use common::spec::unpadded;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
@@ -16,7 +17,7 @@ use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
-use tract_deconv::{Activation, BetweenLayers, Pass, Step};
+use tract_deconv::{Activation, BetweenLayers, Dialect, GroupedDeconv, Pass, Step};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 use tract_onnx::pb::ModelProto;
 
@@ -368,5 +369,20 @@ fn an_unreadable_limit_is_an_error() -> TractResult<()> {
             refused(result, &[&needed]).map_err(|e| format_err!("{stage:?}: {e}"))?;
         }
     }
+    Ok(())
+}
+
+/// A plan holds for the options that it was made with only.
+#[test]
+fn options_changed_after_a_run_are_obeyed() -> TractResult<()> {
+    let spec = unpadded(Direction::Transposed, (2, 3, 1), &[3, 3], 2);
+    let inputs: TVec<TValue> =
+        tvec!(Tensor::zero::<f32>(&[1, 2, 4, 4])?.into(), Tensor::zero::<f32>(&spec.filter_shape())?.into());
+    let mut op = GroupedDeconv::new(spec, Dialect::Onnx, false, PlanOptions::default())?;
+    let run = |op: &GroupedDeconv| op.eval_out_of_plan(inputs.clone());
+    run(&op)?;
+    op.options.memory_limit = Some(16);
+    let error = format!("{:#}", run(&op).expect_err("the output has 972 bytes"));
+    ensure!(error.contains("limit of 16"), "{error}");
     Ok(())
 }

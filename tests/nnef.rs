@@ -12,8 +12,8 @@ use std::path::Path;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_deconv::{
-    DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OutputShape, Padding, PlanOptions, Side,
-    WithConv, WithDeconv,
+    DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, Isa, Options, OutputShape, Padding,
+    PlanOptions, Side, Strategy, WithConv, WithDeconv, WithDeconvOptions, explain,
 };
 use tract_nnef::ast::{Argument, Literal, ProtoModel, RValue};
 use tract_nnef::internal::Nnef;
@@ -336,6 +336,44 @@ fn dumps_of_stock_tract() -> TractResult<()> {
         round_trips(&ours.into_decluttered()?, &[probe.inputs()])?;
     }
     Ok(())
+}
+
+/// Both the fragments of NNEF and this crate's own primitive.
+#[test]
+fn options_reach_what_is_loaded() -> TractResult<()> {
+    let options = Options::default().with_strategy("reference").with_isa(Isa::Portable);
+    let before = tract_nnef::nnef().with_deconv_options(&options)?.with_deconv().with_conv();
+    let after = nnef().with_deconv_options(&Options::default().with_strategy("col2im"))?;
+    let after = after.with_deconv_options(&options)?;
+    for direction in [Direction::Transposed, Direction::Forward] {
+        for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
+            let spec = DeconvSpec { data_format, ..common::spec::unpadded(direction, (4, 6, 2), &[3, 3], 2) };
+            let (model, inputs) = model(&spec, DatumType::F32, true)?;
+            let tar = dump(&model)?;
+            for nnef in [&before, &after] {
+                let loaded = nnef.model_for_read(&mut &*tar)?;
+                let sizes = [("N", 2), ("H", 5), ("W", 4)];
+                let symbols = sizes.iter().fold(SymbolValues::default(), |values, (name, size)| {
+                    values.with(&loaded.symbols.sym(name), *size)
+                });
+                for stage in Stage::ALL {
+                    let explained = explain(&stage.of(loaded.clone())?, &symbols)?;
+                    let [only] = &*explained else { bail!("{stage:?}: {} layers", explained.len()) };
+                    let plan = &only.concrete.as_ref().context("the shape is known")?.plan;
+                    assert_eq!((plan.strategy(), plan.isa()), (Strategy::Reference, Isa::Portable), "{only}");
+                }
+                // Dumping the loaded model writes no options.
+                let again = reload(&nnef.write_to_tar(&loaded, vec![])?)?;
+                assert_eq!(deconvolutions(&again)?, deconvolutions(&loaded)?);
+                assert_eq!(run(again, &inputs)?, run(reload(&tar)?, &inputs)?);
+            }
+            let unfused = nnef().with_deconv_options(&Options::default().with_fusion(false))?;
+            let loaded = unfused.model_for_read(&mut &*tar)?;
+            assert!(loaded.nodes().iter().filter_map(|node| node.op_as::<GroupedDeconv>()).all(|op| !op.fusion));
+        }
+    }
+    let unknown = guarded(|| nnef().with_deconv_options(&Options::default().with_strategy("fastest")));
+    refused(unknown, &["strategy=fastest, the known ones are"]).map_err(|e| format_err!("{e}"))
 }
 
 #[test]

@@ -1,36 +1,68 @@
 //! Checks whether runs take fresh pages.
 //!
-//! An allocator's behaviour depends on the thread and on what the process did before. So this is a
-//! process of its own without a test harness, and its first thread runs the layers.
+//! An allocator's behaviour depends on the thread and on what the process did before. So each part
+//! is a process of its own, whose first thread runs the layers. Page faults are counted on Linux.
+//! Elsewhere the tests count as ignored.
 
 mod common;
 
 use common::spec::unpadded;
+use libtest_mimic::{Arguments, Failed, Trial};
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use tract_core::internal::*;
 use tract_deconv::PackedFilter;
 use tract_deconv::memory::{idle_bytes, release};
 use tract_deconv::spec::Direction;
 use tract_deconv::{Plan, PlanOptions};
 
-/// The variable that turns this program into a process whose pool has that size.
+/// The knob of the pool's size.
 const POOL_BYTES: &str = "TRACT_DECONV_POOL_BYTES";
 
 /// The maximum number of fresh pages of twenty runs, for small blocks that are not in the pool.
 const FEW: usize = 20;
 
-fn main() -> TractResult<()> {
-    if !cfg!(target_os = "linux") {
-        let _ = writeln!(std::io::stderr(), "pages: ignored, page faults are counted on Linux");
-        return Ok(());
+/// The variable that makes this program run one of [`PARTS`] on its first thread.
+const PART: &str = "TRACT_DECONV_TEST_PART";
+
+/// The parts, with the size of the pool where it is not the default.
+type Part = (&'static str, Option<&'static str>, fn() -> TractResult<()>);
+const PARTS: [Part; 4] = [
+    ("outputs_reuse_pages", None, outputs_reuse_pages),
+    ("released_blocks_are_not_resident", None, released_blocks_are_not_resident),
+    ("a_pool_of_nothing_keeps_nothing", Some("0"), nothing_is_kept),
+    ("a_pool_too_small_for_an_output_keeps_nothing", Some("92000000"), nothing_is_kept),
+];
+
+fn main() -> TractResult<ExitCode> {
+    if let Ok(name) = std::env::var(PART) {
+        let (_, _, run) = PARTS.iter().find(|(part, ..)| *part == name).context("no such part")?;
+        run()?;
+        return Ok(ExitCode::SUCCESS);
     }
-    if let Some(bytes) = std::env::var_os(POOL_BYTES) {
-        // 92 MB exceed the pool, so they are mapped at every run, or as the allocator decides.
-        let Faults { told, idle, .. } = faults(&[300])?;
-        ensure!(idle == 0, "{told}, with {bytes:?} for the pool");
-        return Ok(());
-    }
+    let mut arguments = Arguments::from_args();
+    // They would take memory and cores from each other.
+    arguments.test_threads = Some(1);
+    let trials = PARTS.map(|(name, pool, _)| {
+        Trial::test(name, move || process(name, pool)).with_ignored_flag(!cfg!(target_os = "linux"))
+    });
+    Ok(libtest_mimic::run(&arguments, trials.into()).exit_code())
+}
+
+fn process(part: &str, pool: Option<&str>) -> Result<(), Failed> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let status = command.env(PART, part).env_remove(POOL_BYTES).envs(pool.map(|bytes| (POOL_BYTES, bytes))).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{POOL_BYTES}={pool:?}: {status}").into()) }
+}
+
+/// 92 MB exceed the pool, so they are mapped at every run, or as the allocator decides.
+fn nothing_is_kept() -> TractResult<()> {
+    let Faults { told, idle, .. } = faults(&[300])?;
+    ensure!(idle == 0, "{told}");
+    Ok(())
+}
+
+fn outputs_reuse_pages() -> TractResult<()> {
     // 17 MB to 98 MB.
     for sides in [&[128][..], &[200], &[300], &[200, 310, 230]] {
         let Faults { first, others, pages, idle, told } = faults(sides)?;
@@ -41,17 +73,11 @@ fn main() -> TractResult<()> {
         release();
         ensure!(idle_bytes() == 0, "{told}");
     }
-    released()?;
-    // The pool is off, and too small for the output.
-    for bytes in ["0", "92000000"] {
-        let status = Command::new(std::env::current_exe()?).env(POOL_BYTES, bytes).status()?;
-        ensure!(status.success(), "with {POOL_BYTES}={bytes}: {status}");
-    }
     Ok(())
 }
 
 /// Blocks kept for later outputs are resident memory until they are released.
-fn released() -> TractResult<()> {
+fn released_blocks_are_not_resident() -> TractResult<()> {
     let layer = Layer::new(300)?;
     let bytes = layer.pages * PAGE;
     layer.run()?;

@@ -41,24 +41,23 @@ static ALLOCATOR: Counting = Counting;
 #[derive(Clone, Copy, Debug)]
 struct Held {
     live: isize,
-    /// Resident bytes, threads and open files, if Linux tells.
+    /// Resident bytes, threads and open files, on Linux.
     system: Option<(usize, usize, usize)>,
 }
 
 impl Held {
-    fn now() -> Held {
-        let entries = |folder: &str| Some(std::fs::read_dir(folder).ok()?.count());
-        let status = std::fs::read_to_string("/proc/self/status").ok();
-        let resident = status.as_deref().and_then(|status| {
-            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-            Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? << 10)
-        });
-        let system = resident
-            .zip(entries("/proc/self/task"))
-            .zip(entries("/proc/self/fd"))
-            .map(|((resident, threads), files)| (resident, threads, files));
-        Held { live: LIVE.load(Ordering::Relaxed), system }
+    fn now() -> TractResult<Held> {
+        let system = cfg!(target_os = "linux").then(of_system).transpose()?;
+        Ok(Held { live: LIVE.load(Ordering::Relaxed), system })
     }
+}
+
+fn of_system() -> TractResult<(usize, usize, usize)> {
+    let entries = |folder: &str| std::fs::read_dir(folder).map(Iterator::count);
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS is missing")?;
+    let kilobytes: usize = resident.trim().trim_end_matches("kB").trim().parse()?;
+    Ok((kilobytes << 10, entries("/proc/self/task")?, entries("/proc/self/fd")?))
 }
 
 fn soak(runs: usize) -> TractResult<()> {
@@ -89,7 +88,7 @@ fn soak(runs: usize) -> TractResult<()> {
                 multithread_tract_scope(executor.clone(), || runnable.run(tvec!(picture(2, h, 12))))?;
             }
         }
-        Ok(Held::now())
+        Held::now()
     };
     run(runs / 10, &mut elements)?;
     let before = settle()?;
@@ -97,15 +96,10 @@ fn soak(runs: usize) -> TractResult<()> {
     let after = settle()?;
     let _ = writeln!(std::io::stderr(), "soak: {runs} runs, {elements} elements; {before:?}, then {after:?}");
     ensure!(after.live <= before.live + (256 << 10), "{} bytes are kept", after.live - before.live);
-    match before.system.zip(after.system) {
-        Some((before, after)) => {
-            ensure!(after.0 <= before.0 + (16 << 20), "{} bytes more are resident", after.0 - before.0);
-            ensure!(after.1 <= before.1, "{} threads are left", after.1 - before.1);
-            ensure!(after.2 <= before.2, "{} open files are left", after.2 - before.2);
-        }
-        None => {
-            let _ = writeln!(std::io::stderr(), "soak: resident memory, threads and files skipped, no /proc here");
-        }
+    if let Some((before, after)) = before.system.zip(after.system) {
+        ensure!(after.0 <= before.0 + (16 << 20), "{} bytes more are resident", after.0 - before.0);
+        ensure!(after.1 <= before.1, "{} threads are left", after.1 - before.1);
+        ensure!(after.2 <= before.2, "{} open files are left", after.2 - before.2);
     }
     Ok(())
 }

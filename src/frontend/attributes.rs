@@ -100,12 +100,12 @@ impl<'a> Attributes<'a> {
         log::warn!("{} ({}): {what}", self.node.name, self.node.op_type);
     }
 
-    /// Logs a warning about nonzero pads that `rule` ignores.
+    /// Logs a warning about pads that `rule` ignores.
     pub fn note_unread_pads(&self, pads: &[DeclaredPads; 2], rule: &str) {
-        for DeclaredPads { name, values } in pads {
-            if let Some(values) = values.as_ref().filter(|values| values.iter().any(|pad| *pad != 0)) {
-                self.note(format_args!("{name}={values:?}, unread beside {rule}"));
-            }
+        for (name, values) in DeclaredPads::by_attribute(pads) {
+            let zero = values.iter().all(|pad| *pad == 0);
+            let outcome = if zero { "taken as absent" } else { "unread" };
+            self.note(format_args!("{name}={values:?}, {outcome} beside {rule}"));
         }
     }
 

@@ -46,6 +46,22 @@ pub(super) struct DeclaredPads {
     pub values: Option<TVec<i64>>,
 }
 
+impl DeclaredPads {
+    /// Returns the values of each attribute that is present. ONNX's single attribute has those of
+    /// both sides.
+    pub fn by_attribute(pads: &[DeclaredPads; 2]) -> TVec<(&'static str, TVec<i64>)> {
+        let mut attributes: TVec<(&'static str, TVec<i64>)> = tvec!();
+        for DeclaredPads { name, values } in pads {
+            let Some(values) = values else { continue };
+            match attributes.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => known.extend(values.iter().copied()),
+                None => attributes.push((name, values.clone())),
+            }
+        }
+        attributes
+    }
+}
+
 /// A node as its attributes describe it. Each attribute is already checked on its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Node {
@@ -152,13 +168,12 @@ impl Node {
                 spec.output_padding
             );
         }
-        for DeclaredPads { name, values } in &self.declared_pads {
-            if values.as_ref().is_some_and(|pads| pads.len() != rank) {
-                // ONNX's single attribute holds both sides.
-                let sides = self.declared_pads.iter().filter(|side| side.name == *name);
-                let pads: TVec<i64> = sides.flat_map(|side| side.values.iter().flatten().copied()).collect();
-                bail!("{name}: {name}={pads:?}, {rank} values are needed on each side, one per spatial axis");
-            }
+        for (name, pads) in DeclaredPads::by_attribute(&self.declared_pads) {
+            let sides = self.declared_pads.iter().filter(|side| side.name == name).count();
+            ensure!(
+                pads.len() == sides * rank,
+                "{name}: {name}={pads:?}, {rank} values are needed on each side, one per spatial axis"
+            );
         }
         spec.padding = match &self.padding {
             PaddingRule::Zero => Padding::zero(rank),

@@ -96,11 +96,12 @@ fn declared_pads(attributes: &Attributes) -> TractResult<[DeclaredPads; 2]> {
     let side = |values: Option<&[i64]>| DeclaredPads { name: "pads", values: values.map(|values| values.into()) };
     let Some(pads) = attributes.pads("pads", Some(0))? else { return Ok([side(None), side(None)]) };
     let auto_pad = attributes.string("auto_pad")?.unwrap_or("");
-    if !matches!(auto_pad, "" | "NOTSET") {
-        ensure!(pads.iter().all(|pad| *pad == 0), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
-        attributes.note(format_args!("pads={pads:?}, taken as absent beside auto_pad={auto_pad}"));
-    }
     ensure!(pads.len().is_multiple_of(2), "pads: pads={pads:?}, two values per spatial axis are needed");
     let (begin, end) = pads.split_at(pads.len() / 2);
-    Ok([side(Some(begin)), side(Some(end))])
+    let sides = [side(Some(begin)), side(Some(end))];
+    if !matches!(auto_pad, "" | "NOTSET") {
+        ensure!(pads.iter().all(|pad| *pad == 0), "pads: pads={pads:?}, they exclude auto_pad={auto_pad}");
+        attributes.note_unread_pads(&sides, &format!("auto_pad={auto_pad}"));
+    }
+    Ok(sides)
 }

@@ -94,6 +94,11 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
         PaddingRule::OutputShape { .. } => attributes.note_unread_pads(&declared_pads, "output_shape"),
         _ => attributes.note_unread_pads(&declared_pads, &format!("auto_pad={auto_pad}")),
     }
+    let output_padding = attributes.sizes("output_padding", 0)?;
+    if let Some(zeros) = output_padding.as_ref().filter(|values| !transposed && values.iter().all(|value| *value == 0))
+    {
+        attributes.note(format_args!("output_padding={zeros:?}, taken as absent, a forward convolution has none"));
+    }
     Ok(Node {
         operator: operator.name(),
         dialect: Dialect::OpenVino,
@@ -107,7 +112,7 @@ pub(super) fn node(operator: Operator, node: &NodeProto) -> TractResult<Node> {
         kernel_shape: None,
         strides,
         dilations,
-        output_padding: attributes.sizes("output_padding", 0)?,
+        output_padding,
         limits_output_padding: false,
         declared_pads,
         padding,

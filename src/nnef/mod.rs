@@ -30,13 +30,14 @@
 //! All other convolutions need the registry `tract_deconv` to load. Its one primitive is
 //! [`PRIMITIVE`], and [`registry`] documents the parameters. Models must be dumped before they are
 //! optimised. The planner's options are not written, because a file outlives the machine that it
-//! was made on.
+//! was made on. [`with_deconv_options`](crate::WithDeconvOptions) gives them where a file is loaded.
 
 mod standard;
 
 use crate::dimension;
 use crate::op::{Dialect, GroupedDeconv};
-use crate::plan::PlanOptions;
+use crate::options;
+use crate::options::{Options, WithDeconvOptions};
 use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use crate::{WithConv, WithDeconv};
@@ -97,6 +98,29 @@ impl WithConv for Nnef {
         self.enable_conv();
         self
     }
+}
+
+impl WithDeconvOptions for Nnef {
+    fn set_deconv_options(&mut self, options: &Options) -> TractResult<()> {
+        let settings = options.settings()?;
+        options.set_process();
+        self.registries.retain(|registry| !registry.id.0.starts_with(options::ENTRY));
+        self.registries.push(Registry::new(options::written(&settings)));
+        Ok(())
+    }
+
+    fn with_deconv_options(mut self, options: &Options) -> TractResult<Nnef> {
+        self.set_deconv_options(options)?;
+        Ok(self)
+    }
+}
+
+/// Creates the op of a node that is loaded, with the options of the framework.
+fn op(builder: &ModelBuilder, spec: DeconvSpec, dialect: Dialect, has_bias: bool) -> TractResult<GroupedDeconv> {
+    let carried = options::read(builder.framework.registries.iter().map(|registry| &registry.id.0))?;
+    let mut op = GroupedDeconv::new(spec, dialect, has_bias, settings::complete(&carried.planning)?)?;
+    op.fusion = carried.fusion;
+    Ok(op)
 }
 
 fn add_registry(nnef: &mut Nnef) {
@@ -304,8 +328,8 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractRes
         },
     };
     let dialect = arguments.word("dialect", &DIALECTS)?;
-    let mut op = GroupedDeconv::new(spec, dialect, has_bias, settings::complete(&PlanOptions::default())?)?;
-    op.fusion = arguments.get("fusion")?;
+    let mut op = op(arguments.builder, spec, dialect, has_bias)?;
+    op.fusion &= arguments.get::<bool>("fusion")?;
     inputs.extend(bias.into_iter().chain(output_size));
     builder.wire(op, &inputs)
 }

@@ -7,8 +7,6 @@
 
 use super::as_size;
 use crate::op::{Dialect, GroupedDeconv};
-use crate::plan::PlanOptions;
-use crate::settings;
 use crate::spec::list;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_core::ops::cast::cast;
@@ -168,8 +166,8 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation, direction: 
     let (channels, name) = (spec.out_channels, builder.generate_node_name());
     let mut wires = tvec!(input, filter);
     wires.extend(bias(builder, invocation, &name, data.datum_type, channels)?);
-    let options = settings::complete(&PlanOptions::default())?;
-    builder.wire(GroupedDeconv::new(spec, Dialect::Nnef, wires.len() == 3, options)?, &wires)
+    let op = super::op(builder, spec, Dialect::Nnef, wires.len() == 3)?;
+    builder.wire(op, &wires)
 }
 
 fn spec(

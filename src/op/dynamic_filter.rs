@@ -5,11 +5,11 @@ use crate::cache::{FilterCache, PlanCache};
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec, OutputShape};
 use std::fmt;
-use std::hash::Hash;
+use tract_core::internal::dyn_eq::{DynEq, eq_trait_object};
 use tract_core::internal::*;
 
 /// The attributes of a node. They determine a spec once the filter's shape is known.
-pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 'static {
+pub(crate) trait SpecOfFilter: fmt::Debug + DynEq + Send + Sync + 'static {
     /// Returns the spec for a filter shape. It checks every rule of the dialect.
     fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec>;
 
@@ -30,8 +30,27 @@ pub(crate) trait SpecOfFilter: Clone + fmt::Debug + Eq + Hash + Send + Sync + 's
     fn fusion(&self) -> bool;
 }
 
-/// The operator's name. It identifies the op whatever its type parameter.
-pub(crate) const DYNAMIC_FILTER_DECONV: &str = "DynamicFilterDeconv";
+eq_trait_object!(SpecOfFilter);
+
+/// A shared [`SpecOfFilter`]. Comparing the bare reference in a derived `PartialEq` would move it.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedSpecOfFilter(Arc<dyn SpecOfFilter>);
+
+impl PartialEq for SharedSpecOfFilter {
+    fn eq(&self, other: &SharedSpecOfFilter) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl Eq for SharedSpecOfFilter {}
+
+impl std::ops::Deref for SharedSpecOfFilter {
+    type Target = dyn SpecOfFilter;
+
+    fn deref(&self) -> &dyn SpecOfFilter {
+        &*self.0
+    }
+}
 
 /// A convolution whose filter shape is not known when the model is loaded.
 ///
@@ -39,9 +58,9 @@ pub(crate) const DYNAMIC_FILTER_DECONV: &str = "DynamicFilterDeconv";
 /// by a [`GroupedDeconv`] as soon as the filter's shape is known.
 ///
 /// The inputs are those of [`GroupedDeconv`], except that the filter has the dialect's axes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct DynamicFilterDeconv<N> {
-    pub node: N,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DynamicFilterDeconv {
+    pub node: SharedSpecOfFilter,
     pub dialect: Dialect,
     pub data_format: DataFormat,
     pub has_bias: bool,
@@ -51,22 +70,23 @@ pub(crate) struct DynamicFilterDeconv<N> {
     filters: FilterCache,
 }
 
-impl<N: SpecOfFilter> DynamicFilterDeconv<N> {
+impl DynamicFilterDeconv {
     pub fn new(
-        node: N,
+        node: impl SpecOfFilter,
         dialect: Dialect,
         data_format: DataFormat,
         has_bias: bool,
         output_shape: Option<OutputShape>,
         options: PlanOptions,
-    ) -> DynamicFilterDeconv<N> {
+    ) -> DynamicFilterDeconv {
+        let node = SharedSpecOfFilter(Arc::new(node));
         let (plans, filters) = (PlanCache::default(), FilterCache::default());
         DynamicFilterDeconv { node, dialect, data_format, has_bias, output_shape, options, plans, filters }
     }
 
     /// Returns the op for a filter shape. Both share their caches, so the plans last until the next
     /// run.
-    fn resolved(&self, filter: &[usize]) -> TractResult<GroupedDeconv> {
+    pub fn resolved(&self, filter: &[usize]) -> TractResult<GroupedDeconv> {
         let spec = self.node.spec(filter, self.output_shape.clone())?;
         let mut op = GroupedDeconv::new(spec, self.dialect, self.has_bias, self.options.clone())?;
         op.fusion = self.node.fusion();
@@ -87,9 +107,9 @@ impl<N: SpecOfFilter> DynamicFilterDeconv<N> {
     }
 }
 
-impl<N: SpecOfFilter> Op for DynamicFilterDeconv<N> {
+impl Op for DynamicFilterDeconv {
     fn name(&self) -> StaticName {
-        DYNAMIC_FILTER_DECONV.into()
+        "DynamicFilterDeconv".into()
     }
 
     fn info(&self) -> TractResult<Vec<String>> {
@@ -103,7 +123,7 @@ impl<N: SpecOfFilter> Op for DynamicFilterDeconv<N> {
     op_as_typed_op!();
 }
 
-impl<N: SpecOfFilter> EvalOp for DynamicFilterDeconv<N> {
+impl EvalOp for DynamicFilterDeconv {
     fn eval(&self, ctx: &EvalContext, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         ensure!(inputs.len() >= 2, "inputs: count={}, data and filter are needed", inputs.len());
         let op = self.resolved(inputs[1].shape())?;
@@ -121,7 +141,7 @@ impl<N: SpecOfFilter> EvalOp for DynamicFilterDeconv<N> {
     }
 }
 
-impl<N: SpecOfFilter> TypedOp for DynamicFilterDeconv<N> {
+impl TypedOp for DynamicFilterDeconv {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         let expected = 2 + self.has_bias as usize + self.reads_output_shape() as usize;
         ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());

@@ -11,7 +11,7 @@ mod shared;
 mod softmax;
 
 pub use between::{BetweenLayers, Pass};
-pub(crate) use dynamic_filter::{DYNAMIC_FILTER_DECONV, DynamicFilterDeconv, SpecOfFilter};
+pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
 pub use reduce::OptReduce;
 pub use resize::OptResize;

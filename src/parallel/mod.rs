@@ -62,7 +62,10 @@ fn set() -> Option<u64> {
 /// workers, or one thread, in order of falling cost. [`TRACT_DECONV_SHARE_FROM`] replaces the
 /// limits between them.
 pub fn threads(cost: u64) -> usize {
-    let machine = Machine::current();
+    threads_on(Machine::current(), cost)
+}
+
+fn threads_on(machine: &Machine, cost: u64) -> usize {
     let time = machine.nanoseconds(cost);
     let is_below = |least: f64| set().map_or(time < least, |least| cost < least);
     // Small work does not query the executor.

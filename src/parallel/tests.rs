@@ -110,20 +110,23 @@ fn a_panic_is_the_callers() {
     }
 }
 
+/// A machine on which spinning threads get smaller work than threads that sleep.
+const MACHINE: Machine = Machine::ZEN4;
+
 /// The lowest estimate that is shared with threads that sleep.
 fn least_shared() -> u64 {
-    least(Machine::current().rates.share_ns)
+    least(MACHINE.rates.share_ns)
 }
 
 /// The lowest estimate that is shared with threads that spin.
 fn share_spinning_ns() -> u64 {
-    least(Machine::current().rates.share_spinning_ns)
+    least(MACHINE.rates.share_spinning_ns)
 }
 
 /// The lowest estimate that takes as long.
 fn least(ns: f64) -> u64 {
-    let about = (ns * Machine::current().rates.fma_per_ns) as u64;
-    (about.saturating_sub(1)..).find(|cost| Machine::current().nanoseconds(*cost) >= ns).unwrap_or(about)
+    let about = (ns * MACHINE.rates.fma_per_ns) as u64;
+    (about.saturating_sub(1)..).find(|cost| MACHINE.nanoseconds(*cost) >= ns).unwrap_or(about)
 }
 
 #[test]
@@ -134,32 +137,31 @@ fn work_is_shared_out_to_as_many_threads_as_an_executor_has() {
             Executor::MultiThread(pool) => pool.current_num_threads(),
             Executor::RayonGlobal => rayon::current_num_threads(),
         };
-        assert_eq!(multithread_tract_scope(executor, || threads(least_shared())), wanted, "on {name}");
+        let threads = multithread_tract_scope(executor, || threads_on(&MACHINE, least_shared()));
+        assert_eq!(threads, wanted, "on {name}");
     }
 }
 
 #[test]
 fn little_work_is_not_shared() {
     for (name, executor) in executors() {
-        assert_eq!(multithread_tract_scope(executor, || threads(least_shared() - 1)), 1, "on {name}");
+        let threads = multithread_tract_scope(executor, || threads_on(&MACHINE, least_shared() - 1));
+        assert_eq!(threads, 1, "on {name}");
     }
 }
 
 #[test]
 fn a_worker_is_called_for_small_work_that_comes_again_and_again() {
     let _turn = spin_time_is_mine();
-    if share_spinning_ns() == least_shared() || workers::most_spinning() == 0 {
-        println!("parallel: skipped, small work is not shared here");
-        return;
-    }
+    assert!(share_spinning_ns() < least_shared() && workers::most_spinning() > 0);
     for executor in [Executor::multithread(2), Executor::RayonGlobal] {
         multithread_tract_scope(executor, || {
             let begin = Instant::now();
-            assert_eq!(threads(share_spinning_ns()), 1);
-            while threads(share_spinning_ns()) == 1 {
+            assert_eq!(threads_on(&MACHINE, share_spinning_ns()), 1);
+            while threads_on(&MACHINE, share_spinning_ns()) == 1 {
                 assert!(begin.elapsed() < LONG, "no worker came");
             }
-            assert_eq!(threads(share_spinning_ns() - 1), 1);
+            assert_eq!(threads_on(&MACHINE, share_spinning_ns() - 1), 1);
         });
     }
 }
@@ -312,10 +314,6 @@ fn no_worker_spins_where_the_host_says_so() -> TractResult<()> {
 #[test]
 fn a_worker_spins_as_long_as_the_host_says() -> TractResult<()> {
     let _turn = spin_time_is_mine();
-    if workers::most_spinning() == 0 {
-        println!("parallel: skipped, on one core no worker spins");
-        return Ok(());
-    }
     let time = Duration::from_millis(30);
     let _longer = SpinTime::of(time);
     assert!(workers::owner_spin() <= OWNER_SPIN);

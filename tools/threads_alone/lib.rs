@@ -36,12 +36,12 @@ mod estimate {
             pub rates: Rates,
         }
 
-        static MACHINE: Machine =
-            Machine { rates: Rates { fma_per_ns: 4.0, share_ns: 34_000.0, share_spinning_ns: 5_000.0 } };
-
         impl Machine {
+            pub const ZEN4: Machine =
+                Machine { rates: Rates { fma_per_ns: 4.0, share_ns: 34_000.0, share_spinning_ns: 5_000.0 } };
+
             pub fn current() -> &'static Machine {
-                &MACHINE
+                &Machine::ZEN4
             }
 
             pub fn nanoseconds(&self, cost: u64) -> f64 {

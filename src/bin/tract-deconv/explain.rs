@@ -65,9 +65,13 @@ fn text(of: &Explanation) -> String {
         // writing to a string can't fail
         let _ = write!(text, "\n  {label:<9} {value}");
     };
-    line("spec", of.spec.to_string());
+    match &of.spec {
+        Some(spec) => line("spec", spec.to_string()),
+        None => line("spec", "a filter whose sizes are known at run time only".into()),
+    }
     line("shapes", format!("{} → {} {:?}", shape(&of.input), shape(&of.output), of.datum_type));
     match &of.concrete {
+        None if of.spec.is_none() => line("strategy", "chosen at run time, once per shape of input and filter".into()),
         None => line("strategy", "chosen at run time, once per shape".into()),
         Some(known) => {
             let (input, filter, output) = (known.input_bytes, known.filter_bytes, known.output_bytes);
