@@ -67,6 +67,9 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// Replaces each value by its exponential. As [`Compute::activate`].
     fn exponentials<const FUSED: bool>(run: &mut [Self]);
 
+    /// Converts a number of elements.
+    fn of_count(count: usize) -> Self;
+
     /// The natural logarithm. Zero for integers.
     fn logarithm(self) -> Self;
 
@@ -118,6 +121,10 @@ macro_rules! float_compute {
                 exponentials::<$t, FUSED>(run)
             }
 
+            fn of_count(count: usize) -> Self {
+                count as Self
+            }
+
             #[inline(always)]
             fn logarithm(self) -> Self {
                 self.ln()
@@ -165,6 +172,10 @@ impl Compute for i64 {
     }
 
     fn exponentials<const FUSED: bool>(_run: &mut [Self]) {}
+
+    fn of_count(count: usize) -> Self {
+        count as i64
+    }
 
     fn logarithm(self) -> Self {
         0

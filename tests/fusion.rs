@@ -686,6 +686,19 @@ fn windows_are_pooled_between_layers() -> TractResult<()> {
             for n in [1, 3] {
                 same_numbers_for(&proto, dt, &[&[n, 4], spatial].concat())?;
             }
+            for count_include_pad in [0, 1] {
+                let proto = headed(dt, spatial, |model| {
+                    let change = |node| change(node).int("count_include_pad", count_include_pad);
+                    let (model, out) = unary("AveragePool", change)(model, "x");
+                    (model, out, vec![])
+                });
+                let (_, _, model) = optimised(&proto)?;
+                let pass = model.nodes.iter().find_map(|node| node.op_as::<BetweenLayers>());
+                assert!(matches!(pass.map(|op| op.passes()), Some([Pass::SumPool(_)])), "{model}");
+                for n in [1, 3] {
+                    same_numbers_for(&proto, dt, &[&[n, 4], spatial].concat())?;
+                }
+            }
         }
     }
     // Steps before and after the pool, with two readers.

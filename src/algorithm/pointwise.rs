@@ -1,4 +1,4 @@
-//! Passes over a tensor between layers: element-wise steps and max pooling.
+//! Passes over a tensor between layers: element-wise steps and pooling.
 //!
 //! Threads share the planes of a tensor in the same way as the work of layers.
 
@@ -102,12 +102,14 @@ impl<E: Element> ElementWise<'_, E> {
     }
 }
 
-/// Writes the maxima of the windows of each plane. Data is channels-first.
+/// Writes the maxima of the windows of each plane, or, with `factors`, their sums times the factor
+/// of each. Data is channels-first.
 ///
 /// `axes` are the axes of a plane, outermost first.
-pub(crate) fn max_pool<T: Compute>(
+pub(crate) fn pool<T: Compute>(
     kernels: &'static Kernels<T>,
     axes: &[PoolAxis],
+    factors: Option<&[T]>,
     from: &[T],
     to: &mut [T],
 ) -> TractResult<()> {
@@ -126,7 +128,11 @@ pub(crate) fn max_pool<T: Compute>(
         let mut rows = (0..axes.len() - 1).map(|ax| zeros("pooled row", inner(ax))).collect::<TractResult<Vec<_>>>()?;
         let mut rows: Vec<&mut [T]> = rows.iter_mut().map(|row| &mut row[..]).collect();
         for (i, to) in part.chunks_mut(written).enumerate() {
-            kernels.pool(axes, &from[(*task * planes_per_task + i) * read..][..read], to, &mut rows);
+            let from = &from[(*task * planes_per_task + i) * read..][..read];
+            kernels.pool(factors.is_some(), axes, from, to, &mut rows);
+            if let Some(factors) = factors {
+                to.iter_mut().zip(factors).for_each(|(to, factor)| *to = T::ZERO.mul_add(*to, *factor));
+            }
         }
         Ok(())
     })

@@ -31,22 +31,34 @@ pub(crate) fn leak<T: Compute>(slope: T, run: &mut [T]) {
 /// Sets `to[i]` to the larger of `to[i]` and `from[i·stride]`. NaN in `from` is ignored.
 #[inline(always)]
 pub(crate) fn larger<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
+    joined(from, stride, to, T::larger)
+}
+
+/// `to[i] += from[i·stride]`.
+#[inline(always)]
+pub(crate) fn plus<T: Compute>(from: &[T], stride: usize, to: &mut [T]) {
+    joined(from, stride, to, T::plus)
+}
+
+/// `to[i] = join(to[i], from[i·stride])`.
+#[inline(always)]
+fn joined<T: Compute>(from: &[T], stride: usize, to: &mut [T], join: impl Fn(T, T) -> T) {
     // The usual strides are constants, so that the compiler vectorises their loops.
     match stride {
-        1 => larger_by::<T, 1>(from, to),
-        2 => larger_by::<T, 2>(from, to),
-        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = to.larger(*from)),
+        1 => joined_by::<T, 1>(from, to, join),
+        2 => joined_by::<T, 2>(from, to, join),
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = join(*to, *from)),
     }
 }
 
 #[inline(always)]
-fn larger_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T]) {
+fn joined_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T], join: impl Fn(T, T) -> T) {
     let Some((last, to)) = to.split_last_mut() else { return };
     let (from, from_last) = from.split_at(to.len() * STRIDE);
-    // Whole chunks, whose size the compiler knows. `larger` avoids a conditional store, which would
-    // become a masked store.
-    to.iter_mut().zip(from.chunks_exact(STRIDE)).for_each(|(to, from)| *to = to.larger(from[0]));
-    *last = last.larger(from_last[0]);
+    // Whole chunks, whose size the compiler knows. A value is always stored, as a conditional store
+    // would become a masked one.
+    to.iter_mut().zip(from.chunks_exact(STRIDE)).for_each(|(to, from)| *to = join(*to, from[0]));
+    *last = join(*last, from_last[0]);
 }
 
 /// `to[i] += from[i]`.

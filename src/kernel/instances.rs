@@ -246,8 +246,8 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn pooled(axes: &[PoolAxis], from: &[$lane], to: &mut [$lane], rows: &mut [&mut [$lane]]) {
-                pool(axes, from, to, rows)
+            unsafe fn pooled<const SUM: bool>(axes: &[PoolAxis], from: &[$lane], to: &mut [$lane], rows: &mut [&mut [$lane]]) {
+                pool::<$lane, SUM>(axes, from, to, rows)
             }
 
             $(#[$feature])*
@@ -345,7 +345,7 @@ macro_rules! kernels {
                 add,
                 affine,
                 leak,
-                pool: pooled,
+                pool: [pooled::<false>, pooled::<true>],
                 softmax,
                 blend,
                 resample_row,

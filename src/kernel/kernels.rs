@@ -68,7 +68,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) add: unsafe fn(&[T], &mut [T]),
     pub(super) affine: unsafe fn(T, T, &mut [T]),
     pub(super) leak: unsafe fn(T, &mut [T]),
-    pub(super) pool: Pool<T>,
+    /// The largest values of windows, and their sums.
+    pub(super) pool: [Pool<T>; 2],
     pub(super) softmax: unsafe fn(log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]),
     pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
     pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
@@ -393,15 +394,15 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.leak)(slope, run) }
     }
 
-    /// Pools a plane: the largest value of each window. For each axis but the last, `rows` has room
-    /// for the inner axes of one position.
+    /// Pools a plane: the sum of each window if `sum`, else its largest value. For each axis but the
+    /// last, `rows` has room for the inner axes of one position.
     ///
     /// # Panics
     /// A slice is too short.
-    pub fn pool(&self, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+    pub fn pool(&self, sum: bool, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
-        unsafe { (self.pool)(axes, from, to, rows) }
+        unsafe { self.pool[usize::from(sum)](axes, from, to, rows) }
     }
 
     /// The softmax of each column, or its logarithm if `log`. Value `r` of column `c` is

@@ -1,7 +1,7 @@
-//! Max pooling: the largest value of each window.
+//! Pooling: the largest value or the sum of each window.
 
 use crate::compute::Compute;
-use crate::kernel::elementwise::larger;
+use crate::kernel::elementwise::{larger, plus};
 
 /// The windows along an axis.
 #[derive(Clone, Copy, Debug)]
@@ -29,29 +29,30 @@ impl PoolAxis {
     }
 }
 
-/// Pools a plane, whose axes are given outermost first.
+/// Pools a plane, whose axes are given outermost first: the sums of windows if `SUM`, else the
+/// largest values.
 ///
 /// For each axis but the last, `rows` has room for the inner axes of one input position.
-/// NaN is ignored. A window without any value gives the least number.
+/// A maximum ignores NaN. A window without any value gives the least number, or the sum zero.
 #[inline(always)]
-pub(crate) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+pub(crate) fn pool<T: Compute, const SUM: bool>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
     match (axes, rows) {
-        ([x], _) => pool_row(x, from, to),
-        ([y, x], [row]) => pool_plane([y, x], from, to, row),
+        ([x], _) => pool_row::<T, SUM>(x, from, to),
+        ([y, x], [row]) => pool_plane::<T, SUM>([y, x], from, to, row),
         ([axis, inner @ ..], [row, rows @ ..]) => {
             let (read, written) = (from.len() / axis.input.max(1), to.len() / axis.output.max(1));
             let row = &mut row[..read];
             for (o, to) in to.chunks_mut(written.max(1)).enumerate() {
-                row.fill(T::LEAST);
+                row.fill(nothing::<T, SUM>());
                 for k in 0..axis.kernel {
                     let at = (o * axis.stride + k * axis.dilation).checked_sub(axis.pad);
                     if let Some(at) = at.filter(|at| *at < axis.input) {
-                        larger(&from[at * read..][..read], 1, row);
+                        joined::<T, SUM>(&from[at * read..][..read], 1, row);
                     }
                 }
                 match inner {
-                    [y, x] => pool_plane([y, x], row, to, rows[0]),
-                    _ => pool_of(inner, row, to, rows),
+                    [y, x] => pool_plane::<T, SUM>([y, x], row, to, rows[0]),
+                    _ => pool_of::<T, SUM>(inner, row, to, rows),
                 }
             }
         }
@@ -60,32 +61,44 @@ pub(crate) fn pool<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows
 }
 
 /// Pools more axes than are inlined.
-fn pool_of<T: Compute>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
-    pool(axes, from, to, rows)
+fn pool_of<T: Compute, const SUM: bool>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+    pool::<T, SUM>(axes, from, to, rows)
 }
 
 #[inline(always)]
-fn pool_plane<T: Compute>([y, x]: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]) {
+fn pool_plane<T: Compute, const SUM: bool>([y, x]: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]) {
     let row = &mut row[..x.input];
     for (o, to) in to.chunks_exact_mut(x.output.max(1)).enumerate() {
-        row.fill(T::LEAST);
+        row.fill(nothing::<T, SUM>());
         for k in 0..y.kernel {
             let at = (o * y.stride + k * y.dilation).checked_sub(y.pad);
             if let Some(at) = at.filter(|at| *at < y.input) {
-                larger(&from[at * x.input..][..x.input], 1, row);
+                joined::<T, SUM>(&from[at * x.input..][..x.input], 1, row);
             }
         }
-        pool_row(x, row, to);
+        pool_row::<T, SUM>(x, row, to);
     }
 }
 
 #[inline(always)]
-fn pool_row<T: Compute>(axis: &PoolAxis, from: &[T], to: &mut [T]) {
-    to.fill(T::LEAST);
+fn pool_row<T: Compute, const SUM: bool>(axis: &PoolAxis, from: &[T], to: &mut [T]) {
+    to.fill(nothing::<T, SUM>());
     for k in 0..axis.kernel {
         let (met, first) = axis.met(k);
         if !met.is_empty() {
-            larger(&from[first..], axis.stride, &mut to[met]);
+            joined::<T, SUM>(&from[first..], axis.stride, &mut to[met]);
         }
     }
+}
+
+/// The result of a window without any value.
+#[inline(always)]
+fn nothing<T: Compute, const SUM: bool>() -> T {
+    if SUM { T::ZERO } else { T::LEAST }
+}
+
+/// Joins `from[i·stride]` to `to[i]`.
+#[inline(always)]
+fn joined<T: Compute, const SUM: bool>(from: &[T], stride: usize, to: &mut [T]) {
+    if SUM { plus(from, stride, to) } else { larger(from, stride, to) }
 }

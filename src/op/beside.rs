@@ -1,12 +1,14 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
-use super::{BetweenLayers, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax};
+use super::{BetweenLayers, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
 use crate::plan::PlanOptions;
+use crate::spec::DataFormat;
 use std::collections::HashSet;
 use tract_core::internal::*;
 use tract_core::ops::array::{Slice, TypedConcat};
 use tract_core::ops::binary::{OptBinByScalar, OptBinChain, OptBinUnicast, TypedBinOp};
 use tract_core::ops::change_axes::IntoShape;
+use tract_core::ops::cnn::{OptSumPool, SumPool};
 use tract_core::ops::element_wise::ElementWiseOp;
 use tract_core::ops::math::Ln;
 use tract_core::ops::nn::resize::NearestUpsample;
@@ -64,6 +66,18 @@ fn faster(
     }
     if let Some(op) = node.op_as::<Reduce>() {
         return Ok(OptReduce::of(op, input, options).map(|op| (Box::new(op) as _, outlet)));
+    }
+    let pool = match (node.op_as::<SumPool>(), node.op_as::<OptSumPool>()) {
+        (Some(pool), _) => Some(pool.clone()),
+        (_, Some(OptSumPool { pool_spec, count_include_pad, normalize, .. })) => {
+            Some(SumPool::new(pool_spec.clone(), *count_include_pad, *normalize))
+        }
+        _ => None,
+    };
+    if let Some(pool) = pool.filter(|_| matches!(input.datum_type, DatumType::F32 | DatumType::F64)) {
+        // An error means a pool that the kernel can't compute.
+        let op = BetweenLayers::new(vec![Pass::SumPool(Box::new(pool))], DataFormat::Ncx, options);
+        return Ok(op.ok().map(|op| (Box::new(op) as _, outlet)));
     }
     Ok(OptResize::of(node, input, options).map(|op| (Box::new(op) as _, outlet)))
 }

@@ -2,11 +2,11 @@
 //!
 //! One op runs them, on the kernels and threads that layers use.
 
-use crate::algorithm::pointwise::{ElementWise, max_pool};
+use crate::algorithm::pointwise::{ElementWise, pool};
 use crate::compute::Compute;
 use crate::element::{Element, dispatch_element};
 use crate::kernel::{Dispatch, PoolAxis};
-use crate::memory;
+use crate::memory::{self, collected};
 use crate::output::epilogue;
 use crate::output::epilogue::{Bound, Step};
 use crate::plan::{MemoryLimit, PlanOptions};
@@ -14,7 +14,7 @@ use crate::simd::isa::Isa;
 use crate::spec::DataFormat;
 use std::fmt;
 use tract_core::internal::*;
-use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
+use tract_core::ops::cnn::{PaddingSpec, PoolSpec, SumPool};
 
 /// The largest kernel size, stride, dilation or padding of a pool.
 const MOST_SIZE: usize = i32::MAX as usize;
@@ -29,11 +29,21 @@ pub enum Pass {
     Scale,
     /// Takes the maximum of each window.
     MaxPool(Box<PoolSpec>),
+    /// Takes the sum or the average of each window.
+    SumPool(Box<SumPool>),
 }
 
 impl Pass {
     pub(super) fn takes_input(&self) -> bool {
         matches!(self, Pass::Scale | Pass::Step(Step::Add))
+    }
+
+    fn pool(&self) -> Option<&PoolSpec> {
+        match self {
+            Pass::MaxPool(pool) => Some(pool),
+            Pass::SumPool(pool) => Some(&pool.pool_spec),
+            Pass::Step(_) | Pass::Scale => None,
+        }
     }
 }
 
@@ -43,6 +53,10 @@ impl fmt::Display for Pass {
             Pass::Step(step) => write!(f, "{step}"),
             Pass::Scale => f.write_str("Scale"),
             Pass::MaxPool(pool) => write!(f, "MaxPool {:?}", pool.kernel_shape),
+            Pass::SumPool(pool) => {
+                let name = if pool.normalize { "AveragePool" } else { "SumPool" };
+                write!(f, "{name} {:?}", pool.pool_spec.kernel_shape)
+            }
         }
     }
 }
@@ -79,7 +93,7 @@ impl BetweenLayers {
         // An instruction set that this CPU lacks is harmless: it selects the portable kernels.
         let isa = options.isa.unwrap_or_else(Isa::best);
         for pass in &passes {
-            if let Pass::MaxPool(pool) = pass {
+            if let Some(pool) = pass.pool() {
                 check_pool(pool, data_format)?;
             }
         }
@@ -101,20 +115,24 @@ impl BetweenLayers {
         self.isa
     }
 
-    fn pooled<E: Element>(&self, pool: &PoolSpec, value: &Tensor) -> TractResult<Tensor> {
-        let (axes, output) = self.pool_of_shape(pool, value.shape())?;
+    /// Pools a tensor: the sums of windows if `sum`, else the largest values.
+    fn pooled<E: Element>(&self, spec: &PoolSpec, sum: Option<&SumPool>, value: &Tensor) -> TractResult<Tensor> {
+        let (axes, output) = self.pool_of_shape(spec, value.shape())?;
         self.limit.check_output(&output, value.datum_type())?;
-        self.limit.check_working(pool_working_bytes(&axes, value.datum_type()))?;
+        let factors = if sum.is_some() { axes.iter().fold(1, |n, axis| axis.output.saturating_mul(n)) } else { 0 };
+        let factors = factors.saturating_mul(size_of::<E::Compute>());
+        self.limit.check_working(pool_working_bytes(&axes, value.datum_type()).saturating_add(factors))?;
+        let factors = sum.map(|sum| factors_of_windows::<E::Compute>(sum, &axes)).transpose()?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
-        // there is an `Element` for it. `max_pool` writes every window of every plane, or fails,
-        // and then the tensor is dropped without a read.
+        // there is an `Element` for it. `pool` writes every window of every plane, or fails, and
+        // then the tensor is dropped without a read.
         let mut to = unsafe { memory::output_tensor("pool", value.datum_type(), &output)? };
         let from = value.try_as_plain_ram()?;
         let mut view = to.try_as_plain_ram_mut()?;
         let operands = E::as_compute(from.as_slice::<E>()?).zip(E::as_compute_mut(view.as_slice_mut::<E>()?));
         let (from, to_slice) = operands.context("pool: floats of 32 or 64 bits are needed")?;
-        max_pool(E::Compute::kernels(self.isa), &axes, from, to_slice)?;
+        pool(E::Compute::kernels(self.isa), &axes, factors.as_deref(), from, to_slice)?;
         Ok(to)
     }
 
@@ -240,6 +258,38 @@ fn pool_working_bytes(axes: &[PoolAxis], datum_type: DatumType) -> usize {
     (0..axes.len().saturating_sub(1)).map(inner).fold(0, usize::saturating_add)
 }
 
+/// Returns what the sum of each window of a plane is multiplied by.
+fn factors_of_windows<T: Compute>(pool: &SumPool, axes: &[PoolAxis]) -> TractResult<Vec<T>> {
+    let windows = axes.iter().map(|axis| axis.output).product();
+    if !pool.normalize {
+        return collected("pool", (0..windows).map(|_| T::of_count(1)));
+    }
+    let mut counts: TVec<Vec<usize>> = tvec!();
+    for (ax, axis) in axes.iter().enumerate() {
+        // The positions that count, from the begin of the padding on. With ONNX's ceil mode, windows
+        // may leave the padded input.
+        let counted = match &pool.pool_spec.padding {
+            _ if !pool.count_include_pad => axis.pad..axis.pad + axis.input,
+            PaddingSpec::ExplicitOnnxPool(_, end, true) => 0..axis.pad + axis.input + end[ax],
+            _ => 0..usize::MAX,
+        };
+        let taps_before =
+            |o: usize, end: usize| end.saturating_sub(o * axis.stride).div_ceil(axis.dilation).min(axis.kernel);
+        let count = |o| taps_before(o, counted.end) - taps_before(o, counted.start);
+        counts.push(collected("pool", (0..axis.output).map(count))?);
+    }
+    let count = |window: usize| {
+        let mut rest = window;
+        let each = |counts: &Vec<usize>| {
+            let count = counts[rest % counts.len()];
+            rest /= counts.len();
+            count
+        };
+        counts.iter().rev().map(each).fold(1, usize::saturating_mul)
+    };
+    collected("pool", (0..windows).map(|window| T::of_count(count(window)).reciprocal()))
+}
+
 /// The operand of an element-wise pass.
 enum Operand<'a, E: Element> {
     /// A step that is the same for all images.
@@ -292,12 +342,13 @@ impl EvalOp for BetweenLayers {
         let mut value = inputs.next().context("inputs: count=0, the data is needed")?;
         let others: TVec<TValue> = inputs.collect();
         let mut others: TVec<&Tensor> = others.iter().map(|value| &**value).collect();
-        for passes in self.passes.chunk_by(|a, b| !matches!((a, b), (Pass::MaxPool(_), _) | (_, Pass::MaxPool(_)))) {
+        for passes in self.passes.chunk_by(|a, b| a.pool().or(b.pool()).is_none()) {
             let count = passes.iter().filter(|pass| pass.takes_input()).count();
             ensure!(count <= others.len(), "inputs: {} are missing", count - others.len());
             let taken: TVec<&Tensor> = others.drain(..count).collect();
             let tensor = dispatch_element!(value.datum_type(), E => match passes {
-                [Pass::MaxPool(pool)] => self.pooled::<E>(pool, &value)?,
+                [Pass::MaxPool(pool)] => self.pooled::<E>(pool, None, &value)?,
+                [Pass::SumPool(pool)] => self.pooled::<E>(&pool.pool_spec, Some(pool), &value)?,
                 _ => self.element_wise::<E>(value, passes, &taken)?,
             });
             value = tensor.into_tvalue();
@@ -312,7 +363,7 @@ impl TypedOp for BetweenLayers {
         ensure!(inputs.len() == expected, "inputs: count={}, {expected} are needed", inputs.len());
         let mut fact = inputs[0].without_value();
         for pass in &self.passes {
-            if let Pass::MaxPool(pool) = pass {
+            if let Some(pool) = pass.pool() {
                 ensure!(
                     fact.rank() == pool.rank() + 2,
                     "pool: shape={:?}, {} axes are needed",
