@@ -1,7 +1,7 @@
 //! Resizing of axes: linear interpolation and nearest neighbours.
 
 use crate::kernel::{Dispatch, Kernels, TwoTaps};
-use crate::memory::{self, zeros};
+use crate::memory::{self, collected, zeros};
 use crate::parallel::{parallel, threads};
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
@@ -80,8 +80,8 @@ impl OptResize {
             taps.push((
                 axis,
                 match &self.rule {
-                    Rule::Nearest(_) => Taps::One((0..output).map(|at| at / (output / input)).collect()),
-                    Rule::Resize(op) => Taps::new(&op.plan_axis(scale, input, output)),
+                    Rule::Nearest(_) => Taps::One(collected("resize", (0..output).map(|at| at / (output / input)))?),
+                    Rule::Resize(op) => Taps::new(&op.plan_axis(scale, input, output))?,
                 },
             ));
         }
@@ -108,7 +108,7 @@ impl OptResize {
                 None => (Some(first), None, axis),
             };
             let inner = shape[row_axis + if columns.is_some() { 2 } else { 1 }..].iter().product();
-            let plane = Plane::new(kernels, &shape[row_axis..], rows, columns, inner);
+            let plane = Plane::new(kernels, &shape[row_axis..], rows, columns, inner)?;
             self.limit.check_working(plane.working_bytes())?;
             shape[axis] = output[axis];
             if plane.columns.is_some() {
@@ -139,12 +139,9 @@ enum Taps {
 }
 
 impl Taps {
-    fn new(plan: &AxisPlan) -> Taps {
-        let two: Vec<TwoTaps<f32>> = plan
-            .indices
-            .chunks(plan.window)
-            .zip(plan.weights.chunks(plan.window))
-            .map(|(positions, weights)| {
+    fn new(plan: &AxisPlan) -> TractResult<Taps> {
+        let taps =
+            plan.indices.chunks(plan.window).zip(plan.weights.chunks(plan.window)).map(|(positions, weights)| {
                 let mut used = positions.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
                 match (used.next(), used.next()) {
                     // Twice a half is exact, and reads no other value.
@@ -153,12 +150,12 @@ impl Taps {
                     (Some((at, weight)), None) => TwoTaps { positions: [*at; 2], weights: [*weight, 0.0] },
                     (None, _) => TwoTaps { positions: [0; 2], weights: [0.0; 2] },
                 }
-            })
-            .collect();
-        if two.iter().all(|taps| taps.weights == [0.5; 2] && taps.positions[0] == taps.positions[1]) {
-            return Taps::One(two.iter().map(|taps| taps.positions[0]).collect());
+            });
+        let taps: Vec<TwoTaps<f32>> = collected("resize", taps)?;
+        if taps.iter().all(|taps| taps.weights == [0.5; 2] && taps.positions[0] == taps.positions[1]) {
+            return Ok(Taps::One(collected("resize", taps.iter().map(|taps| taps.positions[0]))?));
         }
-        Taps::Two(two)
+        Ok(Taps::Two(taps))
     }
 
     fn len(&self) -> usize {
@@ -169,15 +166,20 @@ impl Taps {
     }
 
     /// Returns the taps of values, of which each position has `count`.
-    fn repeated(self, count: usize) -> Taps {
-        match self {
-            Taps::One(taps) => Taps::One(taps.iter().flat_map(|at| (0..count).map(move |i| at * count + i)).collect()),
-            Taps::Two(taps) => {
-                let each =
-                    |tap: &TwoTaps<f32>, i| TwoTaps { positions: tap.positions.map(|at| at * count + i), ..*tap };
-                Taps::Two(taps.iter().flat_map(|tap| (0..count).map(move |i| each(tap, i))).collect())
+    fn repeated(self, count: usize) -> TractResult<Taps> {
+        let values = self.len().saturating_mul(count);
+        Ok(match self {
+            Taps::One(taps) => {
+                Taps::One(collected("resize", (0..values).map(|i| taps[i / count] * count + i % count))?)
             }
-        }
+            Taps::Two(taps) => {
+                let each = |i: usize| {
+                    let tap = &taps[i / count];
+                    TwoTaps { positions: tap.positions.map(|at| at * count + i % count), ..*tap }
+                };
+                Taps::Two(collected("resize", (0..values).map(each))?)
+            }
+        })
     }
 }
 
@@ -204,14 +206,14 @@ impl Plane {
         rows: Option<Taps>,
         columns: Option<Taps>,
         inner: usize,
-    ) -> Plane {
+    ) -> TractResult<Plane> {
         let input_row = shape[1..].iter().product();
         let output_row = columns.as_ref().map_or(input_row, |columns| columns.len() * inner);
         let (columns, inner) = match columns {
-            Some(columns) if inner < SHORT_ROW => (Some(columns.repeated(inner)), 1),
+            Some(columns) if inner < SHORT_ROW => (Some(columns.repeated(inner)?), 1),
             columns => (columns, inner),
         };
-        Plane { kernels, input_rows: shape[0], input_row, output_row, rows, columns, inner }
+        Ok(Plane { kernels, input_rows: shape[0], input_row, output_row, rows, columns, inner })
     }
 
     fn output_rows(&self) -> usize {

@@ -3,7 +3,7 @@
 use crate::compute::Compute;
 use crate::element::{Element, dispatch_element};
 use crate::kernel::{Dispatch, Kernels};
-use crate::memory::{self, zeros};
+use crate::memory::{self, collected, reserved, zeros};
 use crate::parallel::{parallel, threads};
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
@@ -111,9 +111,9 @@ impl<T: Compute> Columns<T> {
         } else {
             let columns = self.inner.div_ceil(parts.div_ceil(to.len() / plane)).next_multiple_of(COLUMNS);
             for (p, to) in to.chunks_mut(plane).enumerate() {
-                let mut parts: Vec<Task<E>> = (0..self.inner.div_ceil(columns))
-                    .map(|part| Task { first: p * plane + part * columns, to: Vec::with_capacity(self.length) })
-                    .collect();
+                let parts = (0..self.inner.div_ceil(columns))
+                    .map(|part| Ok(Task { first: p * plane + part * columns, to: reserved("softmax", self.length)? }));
+                let mut parts = parts.collect::<TractResult<Vec<Task<E>>>>()?;
                 for row in to.chunks_mut(self.inner) {
                     parts.iter_mut().zip(row.chunks_mut(columns)).for_each(|(part, row)| part.to.push(row));
                 }
@@ -136,7 +136,7 @@ impl<T: Compute> Columns<T> {
                 columns,
                 |r, row| row.iter_mut().enumerate().for_each(|(c, x)| *x = from[c * self.length + r].widen()),
                 |r, row| row.iter().enumerate().for_each(|(c, x)| to[c * self.length + r] = E::narrow(*x)),
-            );
+            )?;
         }
         Ok(())
     }
@@ -144,8 +144,9 @@ impl<T: Compute> Columns<T> {
     /// Computes columns whose values are `inner` apart.
     fn strided<E: Element<Compute = T>>(&self, from: &[E], rows: &mut [&mut [E]]) -> TractResult<()> {
         if let Some(from) = E::as_compute(from) {
-            let mut rows: Vec<&mut [T]> = rows.iter_mut().filter_map(|row| E::as_compute_mut(row)).collect();
-            self.kernels.softmax(self.log, from, self.inner, &mut rows);
+            let mut to: Vec<&mut [T]> = reserved("softmax", rows.len())?;
+            to.extend(rows.iter_mut().filter_map(|row| E::as_compute_mut(row)));
+            self.kernels.softmax(self.log, from, self.inner, &mut to);
             return Ok(());
         }
         let mut values = Block::new(self.length)?;
@@ -157,7 +158,7 @@ impl<T: Compute> Columns<T> {
                 columns,
                 |r, row| E::widen_slice(&from[r * self.inner + first..][..columns], row),
                 |r, row| E::narrow_slice(row, &mut rows[r][first..][..columns]),
-            );
+            )?;
         }
         Ok(())
     }
@@ -183,12 +184,13 @@ impl<T: Compute> Block<T> {
         columns: usize,
         read: impl Fn(usize, &mut [T]),
         mut write: impl FnMut(usize, &[T]),
-    ) {
+    ) -> TractResult<()> {
         let values = self.length * columns;
         self.from[..values].chunks_mut(columns).enumerate().for_each(|(r, row)| read(r, row));
-        let mut rows: Vec<&mut [T]> = self.to[..values].chunks_mut(columns).collect();
+        let mut rows: Vec<&mut [T]> = collected("softmax", self.to[..values].chunks_mut(columns))?;
         of.kernels.softmax(of.log, &self.from[..values], columns, &mut rows);
         rows.iter().enumerate().for_each(|(r, row)| write(r, row));
+        Ok(())
     }
 }
 
