@@ -14,24 +14,29 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = [("Zen 4", ROOT / "benches/record/2026-11-25-zen4/files/results.json"),
-           ("Xeon with AMX", ROOT / "benches/record/2026-11-24-between/files/results.json")]
+RECORDS = [("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-25-zen3/files/results.json")]
 OUT = ROOT / "docs/models.svg"
 
 # Engines that are no rivals: the plugin itself, and the plugin without forward convolutions.
 OWN = {"plugin", "deconv"}
-GROUPS = [
-    ("Models of other projects", [
-        ("gtcrn_stream_simple", "gtcrn, speech enhancement"), ("ppocr_v3_det", "PP-OCRv3, text detection"),
-        ("unet_sed", "unet_sed, U-Net 224²"), ("burn_ct1d", "burn, one 1-D layer"), ("burn_ct2d", "burn, one 2-D layer"),
-        ("burn_ct3d", "burn, one 3-D layer"), ("onnx_ct2d", "onnx, one 2-D layer"),
-        ("tract_deconv_group", "tract, one 1-D layer")]),
-    ("Models of this repository", [
-        ("dcgan_small", "dcgan_small"), ("denoiser", "denoiser"), ("istft", "istft"),
-        ("unet_symbolic", "unet_symbolic, 53×39"), ("upscale4", "upscale4"), ("vocoder", "vocoder")]),
-]
-LABELS, PANEL, GAP, ROW, HEAD, TOP, BOTTOM = 190, 330, 60, 24, 26, 92, 40
-LEAST, MOST = 0.5, 8.0
+# Rows are named as in the record, except these.
+NAMES = {
+    "agllnet_256": "AGLLNet 256², light enhancement", "bodypix_s16": "BodyPix, poses", "burn_ct1d": "burn, one 1-D layer",
+    "burn_ct2d": "burn, one 2-D layer", "burn_ct3d": "burn, one 3-D layer", "cae_mnist_dec": "autoencoder's decoder",
+    "deeplab_v3_257": "DeepLab v3, segmentation", "dfn3_df_dec": "DeepFilterNet 3, df_dec",
+    "dfn3_enc": "DeepFilterNet 3, enc", "dfn3_erb_dec": "DeepFilterNet 3, erb_dec",
+    "dfn3_erb_dec_stream": "DeepFilterNet 3, streaming", "dnsmos_p808": "DNSMOS, speech quality",
+    "fsanet_var": "FSA-Net, head pose", "gtcrn_stream_simple": "gtcrn, speech enhancement",
+    "onnx_ct2d": "onnx, one 2-D layer", "pnsn_eqt": "EQTransformer, earthquakes",
+    "pnsn_tele_global_20Hz": "tele global, earthquakes", "pnsn_unet": "PNSN U-Net, earthquakes",
+    "ppocr_v3_det": "PP-OCRv3, text detection", "ppocr_v4_det": "PP-OCRv4, text detection",
+    "road_seg_adas": "road segmentation", "seizure_a": "seizure detection", "selfie_seg": "selfie segmentation",
+    "ssrnet": "SSR-Net, ages", "tbefn_180x320": "TBEFN, light enhancement", "ten_vad": "TEN VAD, voice activity",
+    "tract_deconv_group": "tract, one 1-D layer", "ultraface_slim_320": "UltraFace slim, faces",
+    "unet_sed": "unet_sed, U-Net 224²", "yolox_nano_416": "YOLOX nano, objects",
+}
+LABELS, PANEL, GAP, ROW, TOP, BOTTOM = 220, 420, 90, 22, 92, 40
+LEAST, MOST = 0.25, 16.0
 COLOURS = {True: ("#0072b2", "#7fb8d8"), False: ("#c44e00", "#e8a77c")}
 
 
@@ -71,7 +76,7 @@ def bars(left, y, of_model):
     return lines
 
 
-def panel(left, bottom, title, results):
+def panel(left, bottom, title, rows, results):
     ratios, lines = {}, []
     for result in results:
         value = ratio(result)
@@ -83,38 +88,29 @@ def panel(left, bottom, title, results):
     lines.append(text(left, 52, title, 12, weight="bold"))
     words = " and ".join(map(str, counts))
     lines.append(text(left, 68, f"{words} threads: mean {means}; slower on {behind} of {len(ratios)}", 10))
-    for tick in (0.5, 1, 2, 4, 8):
+    for tick in (0.25, 0.5, 1, 2, 4, 8, 16):
         x, main = position(left, tick), tick == 1
         lines.append(f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}" '
                      f'stroke="{"#444444" if main else "#dddddd"}" stroke-width="{1.2 if main else 1}"/>')
         lines.append(text(x, bottom + 14, f"{tick:g}×", 10, "middle"))
-    y = TOP
-    for _, models in GROUPS:
-        y += HEAD
-        for name, _ in models:
-            lines += bars(left, y, ratios.get(name, {}))
-            y += ROW
+    for at, row in enumerate(rows):
+        lines += bars(left, TOP + at * ROW, ratios.get(row, {}))
     return lines
 
 
 def draw(records):
-    bottom = TOP + sum(HEAD + ROW * len(models) for _, models in GROUPS)
-    width = LABELS + len(records) * (PANEL + GAP)
+    panels = [(title, json.loads(Path(file).read_text())["results"]) for title, file in records]
+    rows = sorted({result["row"] for _, results in panels for result in results if ratio(result) is not None},
+                  key=lambda row: NAMES.get(row, row).lower())
+    bottom = TOP + ROW * len(rows)
+    width = max(LABELS + len(records) * (PANEL + GAP), 760)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + BOTTOM}" width="{width}" '
              f'height="{bottom + BOTTOM}" font-family="Helvetica, Arial, sans-serif">',
              f'<rect width="{width}" height="{bottom + BOTTOM}" fill="white"/>',
-             text(10, 22, "Speed of whole models relative to the fastest other engine (onnxruntime, OpenVINO, MNN, tract)",
-                  14, weight="bold")]
-    y = TOP
-    for title, models in GROUPS:
-        lines.append(text(10, y + 18, title, 11, weight="bold"))
-        y += HEAD
-        for _, label in models:
-            lines.append(text(10, y + 15, label))
-            y += ROW
-    for at, (title, file) in enumerate(records):
-        results = json.loads(Path(file).read_text())["results"]
-        lines += panel(LABELS + at * (PANEL + GAP), bottom, title, results)
+             text(10, 22, "Speed of whole models relative to the fastest other engine of the record", 14, weight="bold")]
+    lines += [text(10, TOP + at * ROW + 15, NAMES.get(row, row)) for at, row in enumerate(rows)]
+    for at, (title, results) in enumerate(panels):
+        lines += panel(LABELS + at * (PANEL + GAP), bottom, title, rows, results)
     lines.append(text(10, bottom + 32, "Blue: the plugin is faster. Orange: it is slower. Upper bar: one thread; lower bar: two. "
                       "Plugin: tract with with_deconv and with_conv.", 10))
     return "\n".join([*lines, "</svg>"]) + "\n"
