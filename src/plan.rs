@@ -236,7 +236,13 @@ impl Plan {
         spec.validate()?;
         let problem = spec.problem(input, requested)?;
         let folded = problem.folded();
-        Plan::choose(spec, problem, folded, datum_type, options)
+        let chosen = Plan::choose(spec, problem.clone(), folded.clone(), datum_type, options);
+        // A given layout may have been chosen for open sizes. Those that turn out to be one fold, and
+        // another axis becomes that of columns.
+        if chosen.is_err() && options.layout.is_some() && folded != problem {
+            return Plan::choose(spec, problem.clone(), problem, datum_type, options).or(chosen);
+        }
+        chosen
     }
 
     /// Chooses the best strategy that accepts a problem. `folded` is the same problem, folded where

@@ -228,6 +228,30 @@ fn pointwise_axes_are_folded() -> TractResult<()> {
     Ok(())
 }
 
+/// A layout for open sizes serves inputs whose last axis turns out to be dropped, so that a strided
+/// one becomes that of columns.
+#[test]
+fn a_layout_for_open_sizes_does_not_count_on_axes_that_are_dropped() -> TractResult<()> {
+    let symbols = SymbolScope::default();
+    let dims = || (0..3).map(|_| symbols.new_with_prefix("size").to_dim()).collect::<TVec<_>>();
+    let spec = DeconvSpec {
+        strides: tvec!(1, 3, 1),
+        padding: Padding::OutputShape { shape: OutputShape::Input(dims()), extra: Side::Begin },
+        ..unpadded(Direction::Transposed, (1, 19, 1), &[1, 1, 1], 1)
+    };
+    for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+        let options = on(isa);
+        let open: TVec<TDim> = [1.to_dim(), 1.to_dim()].into_iter().chain(dims()).collect();
+        for datum_type in [DatumType::F32, DatumType::F64] {
+            let layout = Plan::shape_free_layout(&spec, &open, datum_type, &options);
+            let options = options.clone().with_layout(layout);
+            let plan = Plan::new(&spec, &[1; 5], Some(&[1; 3]), datum_type, &options)?;
+            assert_ne!(plan.strategy(), Strategy::Reference, "{}", plan.explain());
+        }
+    }
+    Ok(())
+}
+
 /// An axis of one position and one tap is dropped: the layer is that of the other axis.
 #[test]
 fn single_axes_are_folded() -> TractResult<()> {
