@@ -196,7 +196,13 @@ impl Algorithm for DirectPositions {
                     }
                     false => Cost::ZERO,
                 };
-                let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, resident, machine);
+                // Half of L2 is the input's. Weights of a panel that exceed the other half are evicted from
+                // tile to tile.
+                let evicted = !tile_major && chain.saturating_mul(mr * element) > machine.l2 / 2;
+                let weights =
+                    |m: usize| if evicted { machine.rates.far_weights * m as f64 / lanes as f64 } else { 0.0 };
+                let tile_cost =
+                    |m: usize, n: usize| cost::tile(m, n, lanes * element, resident, machine) + Cost::new(weights(m));
                 // Tiles that write rows end where rows end. Other tiles run over row ends.
                 let (runs, vectors) =
                     if rows { (block_rows, block_columns.div_ceil(lanes)) } else { (1, flat.div_ceil(lanes)) };

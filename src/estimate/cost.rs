@@ -400,6 +400,20 @@ impl InPlace {
     }
 }
 
+/// Reading pixels in passes over some of their channels, beyond reading each cache line once.
+///
+/// `bytes` are those of a pixel and of a pass over it. If L2 does not hold the pixels, each pass
+/// loads whole lines, however little of them it uses.
+pub(crate) fn read_in_passes(pixels: usize, bytes: [usize; 2], vector_bytes: usize, machine: &Machine) -> Cost {
+    const LINE: usize = 64;
+    let [pixel, pass] = bytes.map(|bytes| bytes.max(1));
+    if pixels.saturating_mul(pixel) <= machine.l2 || pass >= LINE {
+        return Cost::ZERO;
+    }
+    let lines = pixel.div_ceil(pass).saturating_sub(pixel.div_ceil(LINE));
+    Cost(machine.rates.far_weights * LINE as f64 / vector_bytes as f64).times(&[pixels, lines])
+}
+
 /// The cost of one (channel, tap) pair of an `m` × `n` tile.
 ///
 /// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of

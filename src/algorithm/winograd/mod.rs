@@ -133,6 +133,11 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
+/// Input channels per chain for this many tap blocks.
+fn chain(problem: &Problem, tap_blocks: usize) -> usize {
+    even_part(problem.group_in, LONGEST_CHAIN / tap_blocks.clamp(1, LONGEST_CHAIN))
+}
+
 /// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on
 /// all that it reads, so those have to be the same however the grid is cut. A result of the other
 /// tiles depends on its own taps only.
@@ -219,6 +224,10 @@ impl Algorithm for Winograd {
                     of(nv) * (panels - 1) + of(last_width / lanes)
                 };
                 let of_acc_block = |(tiles, of): &(usize, &Work)| {
+                    let pixels = tiles.saturating_mul(of.products);
+                    let of_pass = CHAINS_OF_PASS * chain(problem, of.products / of.points.max(1));
+                    let bytes = [channels_of(problem, lanes) * element, of_pass * element];
+                    let read_again = cost::read_in_passes(pixels, bytes, lanes * element, machine) * panels;
                     let multiplied = of_run(*tiles) * problem.group_in;
                     let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out]);
                     let data = cost::TRANSFORMED.times(&[*tiles, vectors_in]);
@@ -226,6 +235,7 @@ impl Algorithm for Winograd {
                     let result = cost::FROM_PRODUCTS * of.points * machine.rates.transforms + cost::SUMMED * chains;
                     (multiplied + (weights + data) * machine.rates.transforms) * of.products
                         + result.times(&[*tiles, vectors_out])
+                        + read_again
                 };
                 let multiplied = windows.iter().map(of_acc_block).sum::<Cost>() * accumulators;
                 let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
@@ -357,7 +367,7 @@ impl Winograd {
     /// Returns the input channels per chain for this many tap blocks, and the input channels whose
     /// weights are transformed together.
     fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
-        let chain = even_part(problem.group_in, LONGEST_CHAIN / tap_blocks.clamp(1, LONGEST_CHAIN));
+        let chain = chain(problem, tap_blocks);
         let pass = chain * CHAINS_OF_PASS;
         // The weights of a chunk are adjacent.
         (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
