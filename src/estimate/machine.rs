@@ -77,7 +77,7 @@ rates! {
     /// The same if the planes of the output are a multiple of 4 KiB apart. They then compete for
     /// the same cache sets.
     aliased_transposed_store,
-    /// Loading a vector of weights again that L2 has evicted.
+    /// Loading a vector again that L2 has evicted: of weights, or of transformed tiles.
     far_weights,
     /// The share of the last-level cache whose contents a thread still finds in its next run. Zero
     /// if only L2 counts.

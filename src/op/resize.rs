@@ -144,10 +144,9 @@ impl Taps {
             plan.indices.chunks(plan.window).zip(plan.weights.chunks(plan.window)).map(|(positions, weights)| {
                 let mut used = positions.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
                 match (used.next(), used.next()) {
-                    // Twice a half is exact, and reads no other value.
-                    (Some((at, 1.0)), None) => TwoTaps { positions: [*at; 2], weights: [0.5; 2] },
                     (Some((a, x)), Some((b, y))) => TwoTaps { positions: [*a, *b], weights: [*x, *y] },
-                    (Some((at, weight)), None) => TwoTaps { positions: [*at; 2], weights: [*weight, 0.0] },
+                    // Twice a half is exact, and reads no other value.
+                    (Some((at, weight)), None) => TwoTaps { positions: [*at; 2], weights: [weight / 2.0; 2] },
                     (None, _) => TwoTaps { positions: [0; 2], weights: [0.0; 2] },
                 }
             });
