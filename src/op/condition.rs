@@ -364,8 +364,11 @@ impl TypedOp for OptIf {
     as_op!();
 }
 
-/// A function that evaluates one node, as `tract_core::plan::eval` does.
+/// A function that evaluates one node of a branch, as `tract_core::plan::eval` does.
+///
+/// The first argument is the branch: `then/` or `else/`.
 pub type EvalNode<'a> = &'a mut dyn FnMut(
+    &'static str,
     &EvalContext,
     Option<&mut (dyn OpState + 'static)>,
     &TypedNode,
@@ -389,8 +392,8 @@ impl IfState {
     /// # Errors
     /// Those of the branch's nodes, and a condition that is not one value.
     pub fn eval_nodes(&mut self, ctx: &EvalContext, inputs: TVec<TValue>, eval: EvalNode) -> TractResult<TVec<TValue>> {
-        self.run(ctx, inputs, |state, inputs| {
-            state.run_plan_with_eval(inputs, |ctx, op_state, node, inputs| eval(ctx, op_state, node, inputs))
+        self.run(ctx, inputs, |label, state, inputs| {
+            state.run_plan_with_eval(inputs, |ctx, op_state, node, inputs| eval(label, ctx, op_state, node, inputs))
         })
     }
 
@@ -398,7 +401,7 @@ impl IfState {
         &mut self,
         ctx: &EvalContext,
         inputs: TVec<TValue>,
-        run: impl FnOnce(&mut TypedSimpleState, TVec<TValue>) -> TractResult<TVec<TValue>>,
+        run: impl FnOnce(&'static str, &mut TypedSimpleState, TVec<TValue>) -> TractResult<TVec<TValue>>,
     ) -> TractResult<TVec<TValue>> {
         let condition = inputs.first().context("inputs: count=0, a condition is needed")?;
         let selected = if condition.cast_to_scalar::<bool>()? { 0 } else { 1 };
@@ -419,7 +422,7 @@ impl IfState {
         if turn.seating != *ctx.seating {
             turn.seating = ctx.seating.clone();
         }
-        let outputs = run(&mut state, of_branch)?;
+        let outputs = run(LABELS[selected], &mut state, of_branch)?;
         let carries = |state: &Box<dyn OpState>| !(**state).is::<IfState>();
         if !state.op_states.iter().flatten().any(carries) {
             self.kept[selected] = Some(state);
@@ -430,7 +433,7 @@ impl IfState {
 
 impl OpState for IfState {
     fn eval(&mut self, ctx: &EvalContext, _op: &dyn Op, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        self.run(ctx, inputs, |state, inputs| state.run(inputs))
+        self.run(ctx, inputs, |_, state, inputs| state.run(inputs))
     }
 
     fn reset_lanes(&mut self, _lanes: &[LaneId]) -> TractResult<()> {

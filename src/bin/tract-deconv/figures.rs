@@ -185,6 +185,14 @@ fn names(contenders: &[Contender]) -> Vec<String> {
                 names.push(node.name.clone());
             }
         }
+        // those in the branches of a condition, of which the profile has the branch that ran
+        let explained = tract_deconv::explain(&contender.ready.typed, &Default::default()).unwrap_or_default();
+        let timed = |name: &String| contender.profile.iter().any(|p| p.nodes.iter().any(|(node, ..)| node == name));
+        for name in explained.into_iter().map(|layer| layer.name).filter(timed) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
     }
     names
 }
