@@ -172,7 +172,7 @@ fn many_threads_run_one_model_at_once() -> TractResult<()> {
     let stock = load_stock(&proto)?.into_runnable()?;
     let inputs = |turn: usize| {
         let x = data(turn as u64, 1 + turn % 2, 2 + turn % 9);
-        tvec!(tensor0(turn % 3 == 0).into_tvalue(), x.into_tvalue())
+        tvec!(tensor0(turn.is_multiple_of(3)).into_tvalue(), x.into_tvalue())
     };
     let expected = (0..18).map(|turn| Ok(stock.run(inputs(turn))?.remove(0))).collect::<TractResult<Vec<_>>>()?;
     let together = Barrier::new(THREADS);
@@ -181,7 +181,7 @@ fn many_threads_run_one_model_at_once() -> TractResult<()> {
         together.wait();
         for i in 0..expected.len() {
             let turn = (i * 5 + thread) % expected.len();
-            let found = if i % 2 == 0 { kept.run(inputs(turn))? } else { ours.run(inputs(turn))? };
+            let found = if i.is_multiple_of(2) { kept.run(inputs(turn))? } else { ours.run(inputs(turn))? };
             expected[turn].close_enough(&found[0], true).with_context(|| format!("{thread}, {turn}"))?;
         }
         Ok(())

@@ -423,8 +423,7 @@ impl IfState {
             turn.seating = ctx.seating.clone();
         }
         let outputs = run(LABELS[selected], &mut state, of_branch)?;
-        let carries = |state: &Box<dyn OpState>| !(**state).is::<IfState>();
-        if !state.op_states.iter().flatten().any(carries) {
+        if state.op_states.iter().flatten().all(|inner| inner.is::<IfState>()) {
             self.kept[selected] = Some(state);
         }
         Ok(outputs)

@@ -104,7 +104,8 @@ impl Figures {
         if names.len() > ROWS {
             table.add_row([format!("{} more", names.len() - ROWS)]);
         }
-        let sums = profiles.iter().zip(&times).map(|(p, t)| share(Some(t.iter().flatten().sum()), p.total()));
+        let sum = |times: &[Option<f64>]| times.iter().flatten().copied().reduce(|sum, ms| sum + ms);
+        let sums = profiles.iter().zip(&times).map(|(p, t)| share(sum(t), p.total()));
         table.add_row([format!("all {}", names.len())].into_iter().chain(sums));
         table
     }
