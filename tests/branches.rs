@@ -333,6 +333,7 @@ fn two_conditions_in_one_graph() -> TractResult<()> {
     let proto = outer(1.into(), 6.into()).node(branches("first", "x")).node(branches("second", "first"));
     let proto = proto.output("second").build();
     assert!(load_stock(&proto).is_err(), "tract loads it by now");
+    load_unfused(&proto)?.into_optimized()?;
     let x = data(7, 1, 6);
     let expected = |weights: &Tensor| -> TractResult<Arc<Tensor>> {
         let model = Model::opset(13).input("x", DatumType::F32, &sizes(x.shape())).initializer("w", weights);
@@ -506,6 +507,115 @@ fn bodies_of_loops_are_decluttered_after_a_transform() -> TractResult<()> {
     let optimised = model.into_optimized()?;
     let scan = optimised.nodes.iter().find_map(|node| node.op_as::<OptScan>()).context("a loop")?;
     assert_eq!(count::<OptGroupedDeconv>(scan.plan.model()), 1, "{}", scan.plan.model());
+    Ok(())
+}
+
+/// A condition in the body of a loop.
+#[test]
+fn a_condition_in_a_loop() -> TractResult<()> {
+    let row = sizes(&[1, CHANNELS, 4]);
+    let then = Model::opset(13).node(layer("Conv", "a", "row", "v")).output("a");
+    let otherwise = Model::opset(13).node(layer("ConvTranspose", "b", "row", "w")).output("b");
+    let body = Model::opset(13)
+        .input("sum", DatumType::F32, &row)
+        .input("c", DatumType::Bool, &[])
+        .input("row", DatumType::F32, &row)
+        .node(either(then, otherwise).output("turned"))
+        .node(Node::new("Add").named("add").inputs(&["sum", "turned"]).output("next"))
+        .output("next");
+    let scan = Node::new("Scan").named("scan").inputs(&["start", "cs", "x"]).outputs(&["total"]).graph("body", body);
+    let proto = Model::opset(13)
+        .input("start", DatumType::F32, &row)
+        .input("cs", DatumType::Bool, &sizes(&[3]))
+        .input("x", DatumType::F32, &sizes(&[3, 1, CHANNELS, 4]))
+        .initializer("v", &weights(1))
+        .initializer("w", &weights(2))
+        .node(scan.int("num_scan_inputs", 2))
+        .output("total")
+        .build();
+    let inputs = [data(1, 1, 4), tensor1(&[true, false, true]), Random(3).tensor(DatumType::F32, &[3, 1, CHANNELS, 4])];
+    let expected = run(load_stock(&proto)?, &inputs)?;
+    for stage in Stage::ALL {
+        let model = stage.of(load(&proto)?)?;
+        let mut names: Vec<String> = explain(&model, &SymbolValues::default())?.into_iter().map(|e| e.name).collect();
+        names.sort();
+        assert_eq!(names, ["scan/either/else/b", "scan/either/then/a"], "{stage:?}");
+        if let Some(scan) = model.nodes.iter().find_map(|node| node.op_as::<OptScan>()) {
+            assert_eq!(count::<OptIf>(scan.plan.model()), 1, "{}", scan.plan.model());
+        }
+        expected[0].close_enough(&run(model, &inputs)?[0], true).with_context(|| format!("{stage:?}"))?;
+    }
+    Ok(())
+}
+
+/// Returns a graph of random steps from `x` on, with conditions inside conditions. tract takes one
+/// condition per graph.
+fn random_branch(random: &mut Random, path: &str, depth: usize) -> Model {
+    let mut graph = Model::opset(13);
+    let mut last = "x".to_string();
+    let mut conditions = 0;
+    for step in 0..1 + random.below(4) {
+        let name = format!("{path}.{step}");
+        let own = format!("{name}.weights");
+        graph = match random.below(8) {
+            0 | 1 if depth > 0 && conditions == 0 => {
+                conditions += 1;
+                let condition = ["c", "d"][random.below(2)];
+                let [then, otherwise] =
+                    ["t", "e"].map(|side| random_branch(random, &format!("{name}.{side}"), depth - 1));
+                let branches =
+                    either(then, otherwise).named(&name).inputs(&[condition]).output(&format!("{name}.chosen"));
+                let sum = Node::new("Add").named(&format!("{name}.sum")).inputs(&[&last, &format!("{name}.chosen")]);
+                graph.node(branches).node(sum.output(&name))
+            }
+            0..=2 => graph.node(layer("Conv", &name, &last, "v")),
+            3 => graph.initializer(&own, &weights(random.next())).node(layer("Conv", &name, &last, &own)),
+            4 => graph.node(layer("ConvTranspose", &name, &last, "w")),
+            5 => graph.node(Node::new("Relu").named(&name).inputs(&[&last]).output(&name)),
+            6 => graph.node(Node::new("Add").named(&name).inputs(&[&last, "x"]).output(&name)),
+            _ => graph.node(Node::new("Tanh").named(&name).inputs(&[&last]).output(&name)),
+        };
+        last = name;
+    }
+    graph.output(&last)
+}
+
+/// Random conditions with layers in random places give what stock tract and the unfused model give.
+#[test]
+fn random_branches_give_what_they_give_in_tract() -> TractResult<()> {
+    let mut with_layers = 0;
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let [then, otherwise] = ["t", "e"].map(|side| random_branch(&mut random, side, 2));
+        let shape: [Dim; 3] = if seed % 2 == 0 {
+            ["N".into(), CHANNELS.into(), "T".into()]
+        } else {
+            [2.into(), CHANNELS.into(), 7.into()]
+        };
+        let proto = Model::opset(13)
+            .input("c", DatumType::Bool, &[])
+            .input("d", DatumType::Bool, &[])
+            .input("x", DatumType::F32, &shape)
+            .initializer("v", &weights(1))
+            .initializer("w", &weights(2))
+            .node(either(then, otherwise).output("y"))
+            .output("y")
+            .build();
+        let stock = load_stock(&proto)?.into_runnable()?;
+        let unfused = load_unfused(&proto)?.into_optimized()?.into_runnable()?;
+        let ours = load(&proto)?.into_optimized()?;
+        with_layers += count::<OptIf>(&ours);
+        let mut state = ours.into_runnable()?.spawn()?;
+        for (turn, (c, d)) in [(true, true), (false, true), (true, false), (false, false)].into_iter().enumerate() {
+            let size = if seed % 2 == 0 { 3 + turn } else { 7 };
+            let inputs = || tvec!(tensor0(c).into(), tensor0(d).into(), data(seed, 2, size).into());
+            let found = state.run(inputs())?;
+            for expected in [stock.run(inputs())?, unfused.run(inputs())?] {
+                expected[0].close_enough(&found[0], true).with_context(|| format!("seed {seed}, {c}, {d}"))?;
+            }
+        }
+    }
+    ensure!(with_layers >= 45, "{with_layers} of 60 models hold layers");
     Ok(())
 }
 

@@ -4,10 +4,13 @@ use crate::op::bodies;
 use tract_core::ops::logic::IfThenElse;
 use tract_hir::internal::*;
 
-/// tract's op for If. Inference is tract's. The typed op is this crate's where a branch holds a
-/// layer.
+/// tract's op for If. Inference is tract's. With fusion, the typed op is this crate's where a branch
+/// holds a layer.
 #[derive(Clone, Debug)]
-pub(super) struct Condition(pub Box<dyn InferenceOp>);
+pub(super) struct Condition {
+    pub of_tract: Box<dyn InferenceOp>,
+    pub fusion: bool,
+}
 
 /// No two are taken for equal, as models can't be compared.
 impl PartialEq for Condition {
@@ -20,7 +23,7 @@ impl Eq for Condition {}
 
 impl Op for Condition {
     fn name(&self) -> StaticName {
-        self.0.name()
+        self.of_tract.name()
     }
 
     not_a_typed_op!();
@@ -28,11 +31,11 @@ impl Op for Condition {
 
 impl EvalOp for Condition {
     fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        self.0.eval(ctx, inputs)
+        self.of_tract.eval(ctx, inputs)
     }
 
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
-        self.0.eval_out_of_plan(inputs)
+        self.of_tract.eval_out_of_plan(inputs)
     }
 }
 
@@ -43,11 +46,11 @@ impl InferenceOp for Condition {
         outputs: TVec<&InferenceFact>,
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
-        self.0.infer_facts(inputs, outputs, observed)
+        self.of_tract.infer_facts(inputs, outputs, observed)
     }
 
     fn nboutputs(&self) -> TractResult<usize> {
-        self.0.nboutputs()
+        self.of_tract.nboutputs()
     }
 
     /// Names the typed node as in the file. tract names it after the operator, and two nodes of one
@@ -65,10 +68,11 @@ impl InferenceOp for Condition {
             let fact = target.outlet_fact(mapping[input])?.clone();
             sources.insert(*input, alone.add_source(format!("input.{ix}"), fact)?);
         }
-        let outlets = self.0.to_typed(source, node, &mut alone, &sources)?;
+        let outlets = self.of_tract.to_typed(source, node, &mut alone, &sources)?;
         let outlet = outlets.first().context("outputs: count=0, an If has one at least")?;
         let op = alone.node_mut(outlet.node).op_as_mut::<IfThenElse>();
-        let op = bodies::condition(std::mem::take(op.context("tract's own condition is expected")?))?;
+        let op = std::mem::take(op.context("tract's own condition is expected")?);
+        let op = if self.fusion { bodies::condition(op)? } else { Box::new(op) };
         let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
         target.wire_node(&node.name, op, &inputs)
     }

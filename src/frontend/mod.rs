@@ -123,9 +123,9 @@ fn conv_transpose(ctx: &ParsingContext, node: &NodeProto) -> Built {
 }
 
 fn condition(ctx: &ParsingContext, node: &NodeProto) -> Built {
-    let (op, outer) = built_by_tract(ctx, node)?;
+    let (of_tract, outer) = built_by_tract(ctx, node)?;
     let fusion = options::carried(ctx.framework)?.fusion;
-    Ok((if fusion { Box::new(condition::Condition(op)) } else { op }, outer))
+    Ok((Box::new(condition::Condition { of_tract, fusion }), outer))
 }
 
 fn of_openvino(operator: openvino::Operator, ctx: &ParsingContext, node: &NodeProto) -> Built {

@@ -15,6 +15,22 @@ struct Branch<M> {
     inputs: Vec<usize>,
 }
 
+impl Branch<TypedModel> {
+    /// Returns the value of an input of the body, if it is a constant that the input's type and
+    /// shape allow.
+    fn constant<'a>(&self, slot: usize, inputs: &[&'a TypedFact]) -> Option<&'a Arc<Tensor>> {
+        let outer = inputs.get(*self.inputs.get(slot)?).filter(|fact| !fact.is_exotic())?;
+        let inner = self.body.input_fact(slot).ok()?;
+        outer.konst.as_ref().filter(|value| inner.matches(value, None).unwrap_or(false))
+    }
+
+    /// Returns whether the body reads its input.
+    fn reads(&self, slot: usize) -> bool {
+        let input = self.body.inputs.get(slot);
+        input.is_some_and(|input| !self.body.outlet_successors(*input).is_empty() || self.body.outputs.contains(input))
+    }
+}
+
 /// A condition whose branches are optimised with the model: tract's `IfThenElse` in the form that
 /// this crate's optimisations understand.
 ///
@@ -87,37 +103,34 @@ impl If {
     /// Moves constants that a branch reads into the branch, and drops inputs that are not read.
     fn with_fewer_inputs(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
         let facts = model.node_input_facts(node.id)?;
+        let read = |slot: &usize| *slot == 0 || self.branches.iter().any(|branch| branch.inputs.contains(slot));
+        let stays = |branch: &Branch<TypedModel>| {
+            (0..branch.inputs.len()).all(|slot| branch.constant(slot, &facts).is_none() && branch.reads(slot))
+        };
+        if self.branches.iter().all(stays) && (0..node.inputs.len()).all(|slot| read(&slot)) {
+            return Ok(None);
+        }
         let mut op = self.clone();
         for branch in &mut op.branches {
-            let body = &mut branch.body;
             for slot in (0..branch.inputs.len()).rev() {
-                let source = body.inputs[slot];
-                let (inner, outer) = (body.outlet_fact(source)?, facts[branch.inputs[slot]]);
-                let fits = |value: &&Arc<Tensor>| inner.matches(value, None).unwrap_or(false) && !outer.is_exotic();
-                if let Some(value) = outer.konst.as_ref().filter(fits) {
-                    body.nodes[source.node].op = Box::new(Const::new(Arc::clone(value))?);
+                if let Some(value) = branch.constant(slot, &facts) {
+                    let source = branch.body.inputs[slot].node;
+                    branch.body.nodes[source].op = Box::new(Const::new(Arc::clone(value))?);
                     op.decluttered = false;
-                } else if !body.outlet_successors(source).is_empty() || body.outputs.contains(&source) {
+                } else if branch.reads(slot) {
                     continue;
                 }
-                body.inputs.remove(slot);
+                branch.body.inputs.remove(slot);
                 branch.inputs.remove(slot);
             }
         }
         let read = |slot: &usize| *slot == 0 || op.branches.iter().any(|branch| branch.inputs.contains(slot));
         let kept: Vec<usize> = (0..node.inputs.len()).filter(read).collect();
-        if kept.len() == node.inputs.len() && op.inner_inputs() == self.inner_inputs() {
-            return Ok(None);
-        }
         for slot in op.branches.iter_mut().flat_map(|branch| &mut branch.inputs) {
             *slot = kept.iter().position(|kept| kept == slot).context("an input of a branch is kept")?;
         }
         let inputs: TVec<OutletId> = kept.iter().map(|slot| node.inputs[*slot]).collect();
         TypedModelPatch::replace_single_op(model, node, &inputs, op).map(Some)
-    }
-
-    fn inner_inputs(&self) -> usize {
-        self.branches.iter().map(|branch| branch.inputs.len()).sum()
     }
 
     /// Plans the branches as they are.
