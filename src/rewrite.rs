@@ -304,6 +304,7 @@ fn transposed_spec(op: &Deconv) -> TractResult<DeconvSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::If;
     use tract_core::ops::cnn::PoolSpec;
     use tract_core::ops::nn::DataFormat as TractFormat;
 
@@ -394,8 +395,8 @@ mod tests {
         let y = outer.wire_node("if", op, &[condition, x])?;
         outer.select_output_outlets(&y)?;
         Replace::new(Direction::Transposed, &Options::default())?.transform(&mut outer)?;
-        let op = outer.node_by_name("if")?.op_as::<IfThenElse>().unwrap();
-        for body in [&op.then_body, &op.else_body] {
+        let op = outer.node_by_name("if")?.op_as::<If>().context("a condition of this crate")?;
+        for (_, body) in op.bodies() {
             assert!(body.nodes().iter().any(|n| n.op_is::<GroupedDeconv>()), "{body}");
         }
         Ok(())
