@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::beside::layer_then;
 use common::proto::{Dim, Model, Node};
 use common::random::Random;
 use common::run::{Stage, load, run};
@@ -16,22 +17,13 @@ use tract_deconv::{OptReduce, OptResize, OptSoftmax, WithConv, WithDeconvOptions
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
-/// A depthwise convolution that multiplies by one, then other nodes. `tail` takes the name of its input.
 fn model(
     dt: DatumType,
     shape: &[Dim],
     channels: usize,
     tail: impl FnOnce(Model, &str) -> (Model, String),
 ) -> ModelProto {
-    let ones = Tensor::from_shape(&[channels], &vec![1f32; channels]).unwrap();
-    let mut w = ones.cast_to_dt(dt).unwrap().into_owned();
-    w.set_shape(&[&[channels], &*vec![1; shape.len() - 1]].concat()).unwrap();
-    let model = Model::opset(13)
-        .input("x", dt, shape)
-        .initializer("w", &w)
-        .node(Node::new("Conv").named("c").inputs(&["x", "w"]).output("c").int("group", channels as i64));
-    let (model, last) = tail(model, "c");
-    model.output(&last).build()
+    layer_then(13, dt, shape, channels, tail)
 }
 
 fn softmax(op: &'static str, axis: i64) -> impl FnOnce(Model, &str) -> (Model, String) {
