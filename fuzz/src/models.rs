@@ -124,11 +124,21 @@ fn load_and_run(proto: &ModelProto) -> TractResult<Outcome> {
     if typed.nodes.iter().any(|node| node.op_is::<cnn::Conv>() || node.op_is::<cnn::Deconv>()) {
         return Ok(outcome);
     }
+    let mut three = SymbolValues::default();
+    let facts = typed.nodes.iter().flat_map(|node| &node.outputs).map(|output| &output.fact);
+    for symbol in facts.flat_map(|fact| fact.shape.iter()).flat_map(|dim| dim.symbols()) {
+        three.set(&symbol, 3);
+    }
+    // tract plans pools and resized axes as it optimises a model.
+    let has = |op: &str| proto.graph.iter().flat_map(|graph| &graph.node).any(|node| node.op_type == op);
+    if ["Resize", "AveragePool", "MaxPool"].into_iter().any(has) && !is_small(&typed, &three) {
+        return Ok(outcome);
+    }
     let mut answers: Vec<TVec<TValue>> = vec![];
     let optimised = typed.clone().into_optimized();
     for model in [Ok(typed), optimised] {
         let model = model?;
-        let mut symbols = SymbolValues::default();
+        let mut symbols = three.clone();
         let mut inputs = tvec!();
         for outlet in model.input_outlets()? {
             let fact = model.outlet_fact(*outlet)?;
