@@ -107,13 +107,11 @@ struct Ours {
     replaced: bool,
 }
 
-/// Runs a model in all ways. Returns a result per instruction set, and tract's, if it has one. None if
-/// neither can run it.
-fn ways(
-    proto: &ModelProto,
-    x: &Tensor,
-    is_ours: fn(&TypedNode) -> bool,
-) -> Result<Option<(Vec<Ours>, Option<Arc<Tensor>>)>, String> {
+/// A result per instruction set, and tract's, if it has one.
+type Ways = (Vec<Ours>, Option<Arc<Tensor>>);
+
+/// Runs a model in all ways. None if neither this crate nor tract can run it.
+fn ways(proto: &ModelProto, x: &Tensor, is_ours: fn(&TypedNode) -> bool) -> Result<Option<Ways>, String> {
     static TWO: OnceLock<Executor> = OnceLock::new();
     let two = TWO.get_or_init(|| Executor::multithread(2));
     let x = std::slice::from_ref(x);
@@ -392,7 +390,7 @@ fn positions_of_extremes() {
             let values = group.iter().enumerate().filter(|(_, x)| !x.is_nan());
             let better = |x: f64, best: f64| if *largest { x > best } else { x < best };
             let best = values.fold(None, |best, (i, x)| match best {
-                Some((_, y)) if !better(*x, y) && !(*last && *x == y) => best,
+                Some((_, y)) if !(better(*x, y) || *last && *x == y) => best,
                 _ => Some((i, *x)),
             });
             best.map_or(0, |(i, _)| i) as f64
