@@ -1,5 +1,6 @@
 //! Explains how each convolution of a model will be computed, and why.
 
+use crate::op::bodies::for_each_node;
 use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, OptGroupedDeconv};
 use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
@@ -9,9 +10,6 @@ use crate::spec::{DeconvSpec, OutputShape, Padding};
 use crate::tuning;
 use std::fmt;
 use tract_core::internal::*;
-use tract_core::ops::logic::IfThenElse;
-use tract_core::ops::scan::{OptScan, Scan};
-use tract_core::ops::submodel::SubmodelOp;
 
 /// One convolution of a model that this crate computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,42 +76,6 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
         Ok(())
     })?;
     Ok(explanations)
-}
-
-/// Visits the nodes of a model and of the models inside them, each with its name in reports:
-/// [`Explanation::name`].
-///
-/// # Errors
-/// The nodes have no evaluation order, and the errors of `visit`.
-pub(crate) fn for_each_node(
-    prefix: &str,
-    model: &TypedModel,
-    visit: &mut impl FnMut(&str, &TypedModel, &TypedNode) -> TractResult<()>,
-) -> TractResult<()> {
-    for id in model.eval_order()? {
-        let node = model.node(id);
-        let name = format!("{prefix}{}", node.name);
-        visit(&name, model, node)?;
-        for (label, body) in bodies(node) {
-            for_each_node(&format!("{name}/{label}"), body, visit)?;
-        }
-    }
-    Ok(())
-}
-
-/// Returns the models inside a node, each with its part of the name.
-fn bodies(node: &TypedNode) -> TVec<(&'static str, &TypedModel)> {
-    if let Some(op) = node.op_as::<Scan>() {
-        tvec!(("", &op.body))
-    } else if let Some(op) = node.op_as::<OptScan>() {
-        tvec!(("", op.plan.model()))
-    } else if let Some(op) = node.op_as::<IfThenElse>() {
-        tvec!(("then/", &op.then_body), ("else/", &op.else_body))
-    } else if let Some(op) = node.op_as::<SubmodelOp>() {
-        tvec!(("", op.model()))
-    } else {
-        tvec!()
-    }
 }
 
 fn explain_node(

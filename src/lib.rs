@@ -307,7 +307,9 @@ pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
-pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
+pub use op::{
+    BetweenLayers, Dialect, GroupedDeconv, If, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax, Pass,
+};
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;
 pub use parallel::{set_share_from, set_spin_time, spin_time};

@@ -45,7 +45,8 @@ pub struct Options {
     pub tuning: Option<String>,
     /// The file that measured choices are read from and written to.
     pub tuning_file: Option<PathBuf>,
-    /// Whether neighbouring operators may be folded into a convolution.
+    /// Whether neighbouring operators may be folded into a convolution, and conditions around
+    /// convolutions may be replaced.
     pub fusion: bool,
     /// The most bytes of an output, and of the working memory that a thread takes for it, as in
     /// [`PlanOptions::memory_limit`].

@@ -19,7 +19,7 @@
 //!
 //! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
-use crate::explain::for_each_node;
+use crate::op::bodies::{bodies_mut, condition, for_each_node};
 use crate::op::{Dialect, GroupedDeconv};
 pub use crate::options::Options;
 use crate::options::Settings;
@@ -28,7 +28,6 @@ use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec, wire_reshape_bias_as_vector};
 use tract_core::ops::logic::IfThenElse;
-use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
 
 /// Replaces every `Deconv` of tract's, or every `Conv`, including those in the bodies of loops and
@@ -76,11 +75,12 @@ impl ModelTransform for Replace {
         #[cfg(feature = "pulse")]
         crate::pulse::register()?;
         for node in &mut model.nodes {
-            if let Some(scan) = node.op_as_mut::<Scan>() {
-                self.transform(&mut scan.body).with_context(|| format!("in the body of {}", node.name))?;
-            } else if let Some(branches) = node.op_as_mut::<IfThenElse>() {
-                self.transform(&mut branches.then_body)?;
-                self.transform(&mut branches.else_body)?;
+            let name = node.name.clone();
+            for body in bodies_mut(node) {
+                self.transform(body).with_context(|| format!("in the body of {name}"))?;
+            }
+            if let Some(op) = node.op_as_mut::<IfThenElse>().filter(|_| self.settings.fusion) {
+                node.op = condition(std::mem::take(op))?;
             }
         }
         let (deconv, conv) = (self.clone(), self.clone());

@@ -18,14 +18,12 @@
 //! can't express is not replaced. [`kept_from_tract`] and the log list such convolutions with the
 //! reason.
 
-use crate::explain::for_each_node;
-use crate::op::{BetweenLayers, DynamicFilterDeconv, GroupedDeconv, OptGroupedDeconv};
+use crate::op::bodies::{bodies_mut, for_each_node, holds_layers};
+use crate::op::{BetweenLayers, DynamicFilterDeconv, GroupedDeconv, If, OptGroupedDeconv, OptIf};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec};
-use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::nn::DataFormat as TractFormat;
-use tract_core::ops::scan::Scan;
 use tract_core::transform::ModelTransform;
 
 /// The transform. It includes the bodies of loops and conditions.
@@ -52,11 +50,12 @@ impl ModelTransform for ToTract {
 
 fn rewrite(model: &mut TypedModel) -> TractResult<()> {
     for node in &mut model.nodes {
-        if let Some(scan) = node.op_as_mut::<Scan>() {
-            rewrite(&mut scan.body).with_context(|| format!("in the body of {}", node.name))?;
-        } else if let Some(branches) = node.op_as_mut::<IfThenElse>() {
-            rewrite(&mut branches.then_body)?;
-            rewrite(&mut branches.else_body)?;
+        let name = node.name.clone();
+        for body in bodies_mut(node) {
+            rewrite(body).with_context(|| format!("in the body of {name}"))?;
+        }
+        if let Some(op) = node.op_as::<If>().filter(|op| !op.bodies().iter().any(|(_, body)| holds_layers(body))) {
+            node.op = Box::new(op.to_tract());
         }
     }
     Rewriter::<()>::default()
@@ -83,7 +82,7 @@ pub fn kept_from_tract(model: &TypedModel) -> TractResult<Vec<KeptFromTract>> {
     for_each_node("", model, &mut |name, model, node| {
         let reason = if let Some(op) = node.op_as::<GroupedDeconv>() {
             Converted::of(&op.spec, model.node_input_facts(node.id)?[0]).err().map(|reason| format!("{reason:#}"))
-        } else if node.op_is::<OptGroupedDeconv>() || node.op_is::<BetweenLayers>() {
+        } else if node.op_is::<OptGroupedDeconv>() || node.op_is::<BetweenLayers>() || node.op_is::<OptIf>() {
             Some("the model is optimised already".to_string())
         } else if node.op_is::<DynamicFilterDeconv>() {
             Some("filter: its sizes are known at run time only".to_string())

@@ -169,8 +169,7 @@ fn in_the_branches_of_a_condition() -> TractResult<()> {
             let model = stage.of(load(&proto)?)?;
             let names: Vec<String> =
                 explain(&model, &SymbolValues::default())?.into_iter().map(|explanation| explanation.name).collect();
-            // tract names every condition after its operator.
-            assert_eq!(names, ["If/then/plus", "If/else/minus"], "{stage:?}");
+            assert_eq!(names, ["either/then/plus", "either/else/minus"], "{stage:?}");
             for plus in [true, false] {
                 let got = run(model.clone(), &[tensor0(plus), probe.x.clone()])?.remove(0);
                 let sign = if plus { 1.0 } else { -1.0 };

@@ -446,6 +446,38 @@ fn a_benchmark_writes_its_figures_and_no_bar() {
     assert!(svg.starts_with("<svg") && svg.contains("stock tract: median") && svg.contains("plugin: median"));
 }
 
+/// The condition's value is random, so that one of the branches runs.
+#[test]
+fn a_benchmark_times_the_layers_in_a_condition() {
+    let branch = |name: &str| {
+        let layer = Node::new("ConvTranspose").named(name).inputs(&["x", "w"]).output(name);
+        let relu = format!("{name}.relu");
+        Model::opset(13).node(layer).node(Node::new("Relu").named(&relu).inputs(&[name]).output(&relu)).output(&relu)
+    };
+    let branches = Node::new("If").named("either").inputs(&["c"]);
+    let branches = branches.graph("then_branch", branch("up")).graph("else_branch", branch("grown"));
+    let model = Model::opset(13)
+        .input("x", DatumType::F32, &sizes(&[1, 4, 30, 30]))
+        .input("limit", DatumType::F32, &sizes(&[1]))
+        .initializer("w", &Tensor::zero::<f32>(&[4, 3, 3, 3]).unwrap())
+        .initializer("zero", &tensor1(&[0f32]))
+        .node(Node::new("Greater").inputs(&["limit", "zero"]).output("c"))
+        .node(branches.output("y"))
+        .output("y");
+    let files = folder(model.build());
+    let json = path(&files, "bench.json");
+    tract_deconv(["bench", &path(&files, "model.onnx"), "--seconds", "0.1", "--json", &json]).with(0);
+    let json: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let plugin = &json["engines"]["plugin"];
+    let [layer] = &plugin["deconvolutions"].as_array().unwrap()[..] else { panic!("{plugin}") };
+    let name = layer["name"].as_str().unwrap();
+    assert!(["either/then/up", "either/else/grown"].contains(&name), "{plugin}");
+    assert!(layer["ms"].as_f64().unwrap() > 0.0, "{plugin}");
+    let parts: f64 = plugin["operators_ms"].as_object().unwrap().values().map(|ms| ms.as_f64().unwrap()).sum();
+    let total = plugin["profiled_total_ms"].as_f64().unwrap();
+    assert!((parts / total - 1.0).abs() < 1e-6 && plugin["operators_ms"]["OptIf"].is_number(), "{plugin}");
+}
+
 #[test]
 fn a_model_that_only_the_plugin_can_do_is_timed_alone() {
     let model =

@@ -227,13 +227,22 @@ def copy(row, folder):
         np.save(folder / f"x{at}.npy", x)
     outputs = [value.name for value in model.graph.output]
     # The declared shapes of results may not fit the fixed shapes.
-    del model.graph.value_info[:]
+    for graph in graphs(model.graph):
+        del graph.value_info[:]
     for value in model.graph.output:
         for dim, size in zip(value.type.tensor_type.shape.dim, io["out__" + value.name].shape):
             dim.dim_value = size
     onnx.save(model, folder / "model.onnx")
     np.save(folder / "y.npy", io["out__" + outputs[0]])
     (folder / "names.json").write_text(json.dumps({"inputs": [value.name for value in inputs], "outputs": outputs}))
+
+
+def graphs(graph):
+    """Yields a graph and the graphs inside its nodes."""
+    yield graph
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            yield from graphs(inner)
 
 
 def convert_to_mnn(folder):

@@ -6,14 +6,16 @@
 //!
 //! | command | answer |
 //! |---|---|
-//! | `inputs PATH …` | `ok`; uses the .npy files as the model's inputs |
+//! | `inputs PATH …` | `ok`; uses the .npy files of f32, i64, i32 or bool as the model's inputs |
 //! | `load THREADS PATH` | `ok NS`; drops the previous model, reads and optimises an ONNX file |
-//! | `output PATH` | `ok`; runs once and writes the first output as .npy |
+//! | `output PATH` | `ok`; runs once and writes the first output as .npy of f32 |
 //! | `time WARMUP N` | `ok NS …`; times N runs one by one after WARMUP untimed ones |
 //! | `peak THREADS MS` | `ok FLOPS`; measures the flops per second of a pure FMA loop |
 
 #[path = "fma_peak.rs"]
 mod fma_peak;
+#[path = "../common/npy.rs"]
+mod npy;
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -22,7 +24,6 @@ use ndarray_npy::{read_npy, write_npy};
 use tract_deconv::{WithConv, WithDeconv};
 use tract_onnx::model::Onnx;
 use tract_onnx::prelude::multithread::{Executor, set_default_executor};
-use tract_onnx::prelude::tract_ndarray::ArrayD;
 use tract_onnx::prelude::*;
 
 use anyhow::{Context, bail};
@@ -59,8 +60,8 @@ impl Runner {
         match verb {
             "inputs" => {
                 let read = |path: &str| -> TractResult<TValue> {
-                    let x: ArrayD<f32> = read_npy(path).with_context(|| path.to_string())?;
-                    Ok(x.into_tensor().into_tvalue())
+                    let x = npy::read_of_any_type!(read_npy(path)).with_context(|| path.to_string())?;
+                    Ok(x.into_tvalue())
                 };
                 self.inputs = arguments.split(' ').map(read).collect::<TractResult<_>>()?;
                 Ok(String::new())
@@ -73,7 +74,7 @@ impl Runner {
             }
             "output" => {
                 let output = self.run()?.remove(0);
-                write_npy(arguments, &output.to_plain_array_view::<f32>()?)?;
+                write_npy(arguments, &output.cast_to::<f32>()?.to_plain_array_view::<f32>()?)?;
                 Ok(String::new())
             }
             "time" => {

@@ -1,6 +1,7 @@
 //! Import of ONNX files into [`crate::spec::DeconvSpec`]. Only this module knows the dialects.
 
 mod attributes;
+mod condition;
 mod expand;
 #[cfg(test)]
 mod fuzz;
@@ -47,6 +48,7 @@ impl WithDeconv for Onnx {
             .insert("ConvolutionBackpropData", |ctx, node| of_openvino(Operator::ConvolutionBackpropData, ctx, node));
         register.insert("GroupConvolution", |ctx, node| of_openvino(Operator::GroupConvolution, ctx, node));
         register.insert("Convolution", |ctx, node| of_openvino(Operator::Convolution, ctx, node));
+        register.insert("If", condition);
         enable_pulse();
     }
 
@@ -88,6 +90,7 @@ pub trait WithConv {
 impl WithConv for Onnx {
     fn enable_conv(&mut self) {
         self.op_register.insert("Conv", conv);
+        self.op_register.insert("If", condition);
         enable_pulse();
     }
 
@@ -117,6 +120,12 @@ fn conv_transpose(ctx: &ParsingContext, node: &NodeProto) -> Built {
         _ if onednn::is_ours(node) => built(ctx, onednn::conv_transpose(node)?),
         _ => built_by_tract(ctx, node),
     }
+}
+
+fn condition(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    let (of_tract, outer) = built_by_tract(ctx, node)?;
+    let fusion = options::carried(ctx.framework)?.fusion;
+    Ok((Box::new(condition::Condition { of_tract, fusion }), outer))
 }
 
 fn of_openvino(operator: openvino::Operator, ctx: &ParsingContext, node: &NodeProto) -> Built {

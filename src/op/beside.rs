@@ -1,6 +1,6 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
-use super::{BetweenLayers, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
+use super::{BetweenLayers, If, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
 use crate::plan::PlanOptions;
 use crate::spec::DataFormat;
 use std::collections::HashSet;
@@ -10,6 +10,7 @@ use tract_core::ops::binary::{OptBinByScalar, OptBinChain, OptBinUnicast, TypedB
 use tract_core::ops::change_axes::IntoShape;
 use tract_core::ops::cnn::{OptSumPool, SumPool};
 use tract_core::ops::element_wise::ElementWiseOp;
+use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::math::Ln;
 use tract_core::ops::nn::resize::NearestUpsample;
 use tract_core::ops::nn::{Reduce, Softmax};
@@ -37,7 +38,9 @@ pub(super) fn replaced(
                 let mut patch = TypedModelPatch::default();
                 let taps = patch.taps(model, &node.inputs)?;
                 let wires = patch.wire_node(&model.node(replaced.node).name, op, &taps)?;
-                patch.shunt_outside(model, replaced, wires[0])?;
+                for (slot, wire) in wires.into_iter().enumerate() {
+                    patch.shunt_outside(model, OutletId::new(replaced.node, replaced.slot + slot), wire)?;
+                }
                 return Ok(Some(patch));
             }
             if is_passed(node) {
@@ -48,7 +51,7 @@ pub(super) fn replaced(
     Ok(None)
 }
 
-/// Returns the op that replaces a node, and the outlet that it computes.
+/// Returns the op that replaces a node, and the first outlet that it computes.
 fn faster(
     model: &TypedModel,
     node: &TypedNode,
@@ -67,6 +70,9 @@ fn faster(
     }
     if let Some(op) = node.op_as::<Reduce>() {
         return Ok(OptReduce::of(op, input, options).map(|op| (Box::new(op) as _, outlet)));
+    }
+    if let Some(op) = node.op_as::<IfThenElse>() {
+        return Ok(Some((Box::new(If::of(op.clone())?.optimised()?), outlet)));
     }
     let pool = match (node.op_as::<SumPool>(), node.op_as::<OptSumPool>()) {
         (Some(pool), _) => Some(pool.clone()),

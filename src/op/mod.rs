@@ -3,6 +3,8 @@
 mod axes;
 mod beside;
 mod between;
+pub(crate) mod bodies;
+mod condition;
 mod dynamic_filter;
 mod find_passes;
 mod packed;
@@ -12,6 +14,7 @@ mod shared;
 mod softmax;
 
 pub use between::{BetweenLayers, Pass};
+pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use packed::{Bias, OptGroupedDeconv};
 pub use reduce::OptReduce;

@@ -104,7 +104,8 @@ impl Figures {
         if names.len() > ROWS {
             table.add_row([format!("{} more", names.len() - ROWS)]);
         }
-        let sums = profiles.iter().zip(&times).map(|(p, t)| share(Some(t.iter().flatten().sum()), p.total()));
+        let sum = |times: &[Option<f64>]| times.iter().flatten().copied().reduce(|sum, ms| sum + ms);
+        let sums = profiles.iter().zip(&times).map(|(p, t)| share(sum(t), p.total()));
         table.add_row([format!("all {}", names.len())].into_iter().chain(sums));
         table
     }
@@ -183,6 +184,14 @@ fn names(contenders: &[Contender]) -> Vec<String> {
         for node in nodes.filter(|node| explain::is_deconvolution(node)) {
             if !names.contains(&node.name) {
                 names.push(node.name.clone());
+            }
+        }
+        // those in the branches of a condition, of which the profile has the branch that ran
+        let explained = tract_deconv::explain(&contender.ready.typed, &Default::default()).unwrap_or_default();
+        let timed = |name: &String| contender.profile.iter().any(|p| p.nodes.iter().any(|(node, ..)| node == name));
+        for name in explained.into_iter().map(|layer| layer.name).filter(timed) {
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Profiles a run: the convolutions one by one, everything else by operator.
 
 use crate::model::Ready;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
+use tract_deconv::op::IfState;
 
 /// The least profiled runs, after one that is not profiled.
 const FEWEST_RUNS: usize = 5;
@@ -10,44 +12,96 @@ const MOST_RUNS: usize = 1000;
 
 /// The times of one engine's nodes, in milliseconds: medians over the profiled runs.
 ///
-/// Nodes inside the bodies of loops and conditions count as the loop or condition.
+/// Nodes inside the body of a loop, and inside a condition of tract's own, count as the loop or
+/// condition. A condition of this crate's has the time that its branches' nodes leave.
 pub struct Profile {
     /// The name, operator and time of each node.
     pub nodes: Vec<(String, String, f64)>,
 }
 
+/// The times of one node, one per run.
+struct Times {
+    name: String,
+    operator: String,
+    ms: Vec<f64>,
+}
+
+/// Evaluates nodes and records their times.
+#[derive(Default)]
+struct Clock {
+    /// The nodes of each model: that of the file has the prefix `""`.
+    times: HashMap<String, HashMap<usize, Times>>,
+    /// The sum of all times so far.
+    spent: f64,
+    recording: bool,
+}
+
+impl Clock {
+    /// Evaluates a node of the model whose nodes have this prefix in reports.
+    fn eval(
+        &mut self,
+        prefix: &str,
+        context: &EvalContext,
+        op_state: Option<&mut (dyn OpState + 'static)>,
+        node: &TypedNode,
+        inputs: TVec<TValue>,
+    ) -> TractResult<TVec<TValue>> {
+        let (from, before) = (Instant::now(), self.spent);
+        let outputs = match op_state {
+            Some(state) if state.is::<IfState>() => {
+                let state = state.downcast_mut::<IfState>().context("the state of a condition")?;
+                let mut branch = String::new();
+                state.eval_nodes(context, inputs, &mut |label, context, op_state, node_of_branch, inputs| {
+                    if branch.is_empty() {
+                        branch = format!("{prefix}{}/{label}", node.name);
+                    }
+                    self.eval(&branch, context, op_state, node_of_branch, inputs)
+                })?
+            }
+            op_state => tract_core::plan::eval(context, op_state, node, inputs)?,
+        };
+        // What the nodes of a branch took is theirs.
+        let own = from.elapsed().as_secs_f64() * 1e3 - (self.spent - before);
+        self.spent += own;
+        if self.recording {
+            if !self.times.contains_key(prefix) {
+                self.times.insert(prefix.to_string(), HashMap::new());
+            }
+            let nodes = self.times.get_mut(prefix).context("the times of a model")?;
+            let times = nodes.entry(node.id).or_insert_with(|| Times {
+                name: format!("{prefix}{}", node.name),
+                operator: node.op.name().into_owned(),
+                ms: vec![],
+            });
+            times.ms.push(own);
+        }
+        Ok(outputs)
+    }
+}
+
 impl Profile {
     /// Runs the model node by node for about `seconds`.
     pub fn take(ready: &Ready, inputs: &[Arc<Tensor>], seconds: f64) -> TractResult<Profile> {
-        let model = ready.runnable.model();
         let mut state = ready.runnable.spawn()?;
-        let mut times: Vec<Vec<f64>> = vec![vec![]; model.nodes().len()];
+        let mut clock = Clock::default();
         let limit = Duration::from_secs_f64(seconds);
         let start = Instant::now();
         for run in 0..=MOST_RUNS {
             if run > FEWEST_RUNS && start.elapsed() >= limit {
                 break;
             }
+            clock.recording = run > 0;
             let values = inputs.iter().map(|input| input.clone().into_tvalue()).collect();
             state.run_plan_with_eval(values, |context, op_state, node, inputs| {
-                let from = Instant::now();
-                let outputs = tract_core::plan::eval(context, op_state, node, inputs);
-                if run > 0 {
-                    times[node.id].push(from.elapsed().as_secs_f64() * 1e3);
-                }
-                outputs
+                clock.eval("", context, op_state, node, inputs)
             })?;
         }
-        let median = |times: &mut Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            times.get(times.len() / 2).copied()
+        let nodes = clock.times.into_values().flat_map(HashMap::into_values);
+        let median = |Times { name, operator, mut ms }: Times| {
+            ms.sort_by(f64::total_cmp);
+            Some((name, operator, *ms.get(ms.len() / 2)?))
         };
-        let nodes = model.nodes().iter().zip(&mut times);
-        Ok(Profile {
-            nodes: nodes
-                .filter_map(|(node, times)| Some((node.name.clone(), node.op.name().into_owned(), median(times)?)))
-                .collect(),
-        })
+        Ok(Profile { nodes: nodes.filter_map(median).collect() })
     }
 
     /// Returns the time of all nodes together.
