@@ -12,6 +12,8 @@ use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_deconv::Layer;
 use tract_deconv::{DeconvSpec, Direction, FilterFormat, GroupedDeconv, OptGroupedDeconv};
+use tract_deconv::{Options, WithDeconv, WithDeconvOptions};
+use tract_onnx::prelude::{Framework, InferenceModelExt};
 
 const F32: DatumType = DatumType::F32;
 
@@ -159,6 +161,21 @@ fn symbols_that_get_values_make_an_ordinary_op() -> TractResult<()> {
     assert!(known.nodes.iter().all(|node| !node.op_is::<OptGroupedDeconv>()), "{known}");
     let y = run(known, &[probe.x.clone(), probe.w.clone()])?;
     probe.expected(&[axis(2, 1, 1, 11), axis(3, 1, 0, 16)]).check(&y[0]).map_err(TractError::msg)
+}
+
+/// Without fusion, the op of known sizes takes no neighbours either.
+#[test]
+fn an_op_of_known_sizes_keeps_the_choice_of_fusion() -> TractResult<()> {
+    let proto = Probe::new(&[1, 4, 5, 6], &[4, 3, 4, 3]).filter_dims(&dims(&["4", "3", "K", "3"])).proto();
+    for fusion in [false, true] {
+        let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&Options::default().with_fusion(fusion))?;
+        let model = onnx.model_for_proto_model(&proto)?.into_typed()?;
+        let values = [(model.symbols.sym("K"), 4.to_dim())];
+        let known = model.set_symbols(&values.into_iter().collect())?.into_decluttered()?;
+        let op = known.nodes.iter().find_map(|node| node.op_as::<GroupedDeconv>()).context("an ordinary op")?;
+        assert_eq!(op.fusion, fusion);
+    }
+    Ok(())
 }
 
 #[test]
