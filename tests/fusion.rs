@@ -205,6 +205,13 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
         join(model, "Mul", [&halved, from])
     });
     folds_into(dt, kin, &["Gate { scale: 0.5, shift: -0.125, low: 0.25, high: 0.25 }"])?;
+    // Crossed bounds, the upper one first.
+    let crossed = model(dt, true, |model, from| {
+        let (model, least) = binary("Min", tensor0(-0.5f32), false)(model, from);
+        let (model, clipped) = binary("Max", tensor0(0.5f32), false)(model, &least);
+        join(model, "Mul", [from, &clipped])
+    });
+    folds_into(dt, crossed, &["Gate { scale: 1.0, shift: 0.0, low: 0.5, high: 0.5 }"])?;
     // A term after the bounds moves both.
     let moved = model(dt, true, |model, from| {
         let (model, clipped) = clip(model, dt, from, [0.0, 6.0]);
