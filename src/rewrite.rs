@@ -394,8 +394,8 @@ mod tests {
         let y = outer.wire_node("if", op, &[condition, x])?;
         outer.select_output_outlets(&y)?;
         Replace::new(Direction::Transposed, &Options::default())?.transform(&mut outer)?;
-        let op = outer.node_by_name("if")?.op_as::<IfThenElse>().unwrap();
-        for body in [&op.then_body, &op.else_body] {
+        let op = outer.node_by_name("if")?.op_as::<crate::op::If>().context("the condition is replaced")?;
+        for (_, body) in op.bodies() {
             assert!(body.nodes().iter().any(|n| n.op_is::<GroupedDeconv>()), "{body}");
         }
         Ok(())

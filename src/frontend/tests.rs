@@ -547,8 +547,8 @@ fn nodes_in_branches_run() -> TractResult<()> {
     assert_eq!(run(&proto, &[tensor0(false), x3()])?, tensor3(&[[[0f32, 1., 2., 2.]]]));
     let names: Vec<String> =
         crate::explain(&load(&proto)?, &SymbolValues::default())?.into_iter().map(|e| e.name).collect();
-    // tract names every condition `If`, which is the part before the first slash.
-    assert_eq!(names, ["If/then/then_branch", "If/else/else_branch"]);
+    // The condition's own name is the part before the first slash.
+    assert_eq!(names, ["node/then/then_branch", "node/else/else_branch"]);
     Ok(())
 }
 
