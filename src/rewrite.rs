@@ -304,7 +304,6 @@ fn transposed_spec(op: &Deconv) -> TractResult<DeconvSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::If;
     use tract_core::ops::cnn::PoolSpec;
     use tract_core::ops::nn::DataFormat as TractFormat;
 
@@ -395,7 +394,7 @@ mod tests {
         let y = outer.wire_node("if", op, &[condition, x])?;
         outer.select_output_outlets(&y)?;
         Replace::new(Direction::Transposed, &Options::default())?.transform(&mut outer)?;
-        let op = outer.node_by_name("if")?.op_as::<If>().context("a condition of this crate")?;
+        let op = outer.node_by_name("if")?.op_as::<crate::op::If>().context("the condition is replaced")?;
         for (_, body) in op.bodies() {
             assert!(body.nodes().iter().any(|n| n.op_is::<GroupedDeconv>()), "{body}");
         }

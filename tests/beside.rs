@@ -6,32 +6,25 @@
 
 mod common;
 
+use common::beside::layer_then;
+use common::oracle::FromTensor;
 use common::proto::{Dim, Model, Node};
 use common::random::Random;
 use common::run::{Stage, load, run};
 use tract_core::internal::*;
-use tract_core::ops::nn::Softmax;
 use tract_core::ops::nn::resize::{NearestUpsample, Resize};
+use tract_core::ops::nn::{Softmax, SoftmaxKind};
 use tract_deconv::{OptReduce, OptResize, OptSoftmax, WithConv, WithDeconvOptions};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
-/// A depthwise convolution that multiplies by one, then other nodes. `tail` takes the name of its input.
 fn model(
     dt: DatumType,
     shape: &[Dim],
     channels: usize,
     tail: impl FnOnce(Model, &str) -> (Model, String),
 ) -> ModelProto {
-    let ones = Tensor::from_shape(&[channels], &vec![1f32; channels]).unwrap();
-    let mut w = ones.cast_to_dt(dt).unwrap().into_owned();
-    w.set_shape(&[&[channels], &*vec![1; shape.len() - 1]].concat()).unwrap();
-    let model = Model::opset(13)
-        .input("x", dt, shape)
-        .initializer("w", &w)
-        .node(Node::new("Conv").named("c").inputs(&["x", "w"]).output("c").int("group", channels as i64));
-    let (model, last) = tail(model, "c");
-    model.output(&last).build()
+    layer_then(13, dt, shape, channels, tail)
 }
 
 fn softmax(op: &'static str, axis: i64) -> impl FnOnce(Model, &str) -> (Model, String) {
@@ -301,6 +294,69 @@ fn sizes_open_until_the_run() -> TractResult<()> {
     for shape in [[1, 2, 1, 1], [2, 2, 30, 17]] {
         resizes_as_tract(&proto, &Random(9).tensor(DatumType::F32, &shape))?;
     }
+    Ok(())
+}
+
+/// Runs a model with fusion, and without it, so that tract's own ops compute it.
+fn ours_and_theirs(proto: &ModelProto, x: &Tensor) -> TractResult<[Vec<f64>; 2]> {
+    let all = |fusion| -> TractResult<Vec<f64>> {
+        let options = tract_deconv::Options::default().with_fusion(fusion);
+        let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
+        let y = run(onnx.model_for_proto_model(proto)?.into_typed()?.into_optimized()?, std::slice::from_ref(x))?;
+        Ok(f64::from_tensor(&y[0]).into_iter().collect())
+    };
+    Ok([all(true)?, all(false)?])
+}
+
+/// tract begins its search with the least finite number.
+#[test]
+fn extremes_that_tract_gets_wrong() -> TractResult<()> {
+    let (inf, least) = (f32::INFINITY, f32::MIN);
+    let dims = [Dim::from("N"), Dim::from(3), Dim::from("T")];
+    let x = tract_ndarray::arr3(&[[[-inf, -inf, 1.0], [-inf, least, 1.0], [-inf, -inf, 0.0]]]);
+    for (op, sign, values, positions) in
+        [("Max", 1.0, [-inf, least, 1.0], [0.0, 1.0, 0.0]), ("Min", -1.0, [inf, -least, -1.0], [0.0, 1.0, 0.0])]
+    {
+        let x = x.mapv(|x| sign * x).into_tensor();
+        let of = |op: String, node: fn(Node) -> Node| {
+            let tail = |model: Model, from: &str| {
+                (model.node(node(Node::new(&op).named("r").inputs(&[from]).output("r"))), "r".to_string())
+            };
+            ours_and_theirs(&model(DatumType::F32, &dims, 3, tail), &x)
+        };
+        let [ours, theirs] = of(format!("Reduce{op}"), |node| node.ints("axes", &[1]))?;
+        assert_eq!(ours, values.map(f64::from));
+        assert_eq!(theirs, [sign * least, sign * least, sign].map(f64::from), "tract is right about Reduce{op}");
+        let [ours, theirs] = of(format!("Arg{op}"), |node| node.int("axis", 1))?;
+        assert_eq!(ours, positions);
+        assert_eq!(theirs, [0.0; 3], "tract is right about Arg{op}");
+    }
+    Ok(())
+}
+
+#[test]
+fn logarithms_that_tract_gets_wrong() -> TractResult<()> {
+    let dims = [Dim::from("N"), Dim::from(2), Dim::from("T")];
+    let proto = model(DatumType::F32, &dims, 2, softmax("LogSoftmax", 1));
+    let [ours, theirs] = ours_and_theirs(&proto, &tract_ndarray::arr3(&[[[0f32], [200.0]]]).into_tensor())?;
+    assert_eq!((ours, theirs), (vec![-200.0, 0.0], vec![f64::NEG_INFINITY, 0.0]));
+    Ok(())
+}
+
+/// A softmax that is a logarithm already, which models in NNEF have.
+#[test]
+fn the_logarithm_of_a_logarithm() -> TractResult<()> {
+    let dims = [Dim::from("N"), Dim::from(2), Dim::from("T")];
+    let mut model = load(&model(DatumType::F32, &dims, 2, |model, from| (model, from.to_string())))?;
+    let op = Softmax { axes: tvec!(1), quant_output_dt: None, kind: SoftmaxKind::LogSoftmax };
+    let outputs = model.output_outlets()?.to_vec();
+    let wires = model.wire_node("s", op, &outputs)?;
+    let wires = model.wire_node("l", tract_core::ops::math::ln(), &wires)?;
+    model.select_output_outlets(&wires)?;
+    let model = model.into_optimized()?;
+    assert!(model.nodes().iter().any(|node| node.op_is::<OptSoftmax>()), "{model}");
+    let y = run(model, &[tract_ndarray::arr3(&[[[1f32], [2.0]]]).into_tensor()])?;
+    assert!(f64::from_tensor(&y[0]).iter().all(|y| y.is_nan()), "{y:?}");
     Ok(())
 }
 

@@ -12,6 +12,9 @@ use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_deconv::Layer;
 use tract_deconv::{DeconvSpec, Direction, FilterFormat, GroupedDeconv, OptGroupedDeconv};
+use tract_deconv::{Options, WithDeconv, WithDeconvOptions};
+use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::{Framework, InferenceModelExt};
 
 const F32: DatumType = DatumType::F32;
 
@@ -159,6 +162,82 @@ fn symbols_that_get_values_make_an_ordinary_op() -> TractResult<()> {
     assert!(known.nodes.iter().all(|node| !node.op_is::<OptGroupedDeconv>()), "{known}");
     let y = run(known, &[probe.x.clone(), probe.w.clone()])?;
     probe.expected(&[axis(2, 1, 1, 11), axis(3, 1, 0, 16)]).check(&y[0]).map_err(TractError::msg)
+}
+
+/// Checks that the output's fact, with the sizes of a run in place of the symbols, has this shape.
+fn promises(proto: &ModelProto, sizes: &[(&str, i64)], expected: &[usize]) -> TractResult<()> {
+    let model = load(proto)?;
+    let values =
+        sizes.iter().fold(SymbolValues::default(), |values, (name, size)| values.with(&model.symbols.sym(name), *size));
+    let shape = model.output_fact(0)?.shape.eval_to_usize(&values)?.into_owned();
+    ensure!(*shape == *expected, "{:?} is {shape:?}, not {expected:?}", model.output_fact(0)?.shape);
+    Ok(())
+}
+
+#[test]
+fn facts_of_open_sizes_are_those_of_the_result() -> TractResult<()> {
+    let conv = || Probe::conv(F32, &[2, 4, 9, 8], &[6, 2, 4, 3]).group(2);
+    let transposed = || Probe::new(&[2, 4, 9, 8], &[4, 3, 4, 3]).group(2);
+    let spread = |probe: Probe| probe.ints("strides", &[2, 5]).ints("dilations", &[2, 1]);
+    let cases = [
+        (conv(), [2, 6, 6, 6]),
+        (spread(conv()).ints("pads", &[1, 2, 3, 1]), [2, 6, 4, 2]),
+        (spread(conv()).string("auto_pad", "SAME_UPPER"), [2, 6, 5, 2]),
+        (transposed(), [2, 6, 12, 10]),
+        // F is 2·8 + 7 + 1 and 5·7 + 3 + 2.
+        (spread(transposed()).ints("output_padding", &[1, 2]).ints("pads", &[1, 0, 2, 1]), [2, 6, 21, 39]),
+        // The smaller of F and the strides' multiple of the input.
+        (spread(transposed()).ints("output_padding", &[1, 1]).string("auto_pad", "SAME_LOWER"), [2, 6, 18, 39]),
+        (spread(transposed()).ints("output_shape", &[11, 16]), [2, 6, 11, 16]),
+    ];
+    let sizes = |w: &Tensor| {
+        let filter = ["A", "B", "K", "L"].into_iter().zip(w.shape().iter().map(|dim| *dim as i64));
+        [("N", 2), ("H", 9), ("W", 8)].into_iter().chain(filter).collect::<Vec<_>>()
+    };
+    for (probe, expected) in cases {
+        let open = probe.dims(&dims(&["N", "4", "H", "W"])).filter_dims(&dims(&["A", "B", "K", "L"]));
+        promises(&open.proto(), &sizes(&open.w), &expected).with_context(|| format!("{:?}", open.node))?;
+        let result = run(load(&open.proto())?, &open.inputs())?;
+        assert_eq!(result[0].shape(), expected);
+    }
+    // The first axis of the filter is that of the groups. Valid ignores the pads.
+    for (operator, auto_pad, expected) in [
+        ("GroupConvolutionBackpropData", "explicit", [2, 6, 20, 36]),
+        ("GroupConvolutionBackpropData", "valid", [2, 6, 23, 38]),
+        ("GroupConvolution", "explicit", [2, 4, 3, 2]),
+        ("GroupConvolution", "valid", [2, 4, 2, 2]),
+    ] {
+        let node = Node::new(operator).domain("org.openvinotoolkit").inputs(&["x", "w"]).string("auto_pad", auto_pad);
+        let node = node.ints("strides", &[2, 5]).ints("dilations", &[2, 1]);
+        let node = node.ints("pads_begin", &[1, 0]).ints("pads_end", &[2, 2]).output("y");
+        let (x, w) = (Random(5).tensor(F32, &[2, 4, 9, 8]), Random(6).tensor(F32, &[2, 2, 3, 4, 3]));
+        // A forward filter has its output channels before the input channels.
+        let w = if operator == "GroupConvolution" { w.into_shape(&[2, 3, 2, 4, 3])?.slice(1, 0, 2)? } else { w };
+        let model = Model::opset(13).input("x", F32, &dims(&["N", "4", "H", "W"]));
+        let proto = model.input("w", F32, &dims(&["G", "A", "B", "K", "L"])).node(node).output("y").build();
+        let mut values = sizes(&w);
+        values.truncate(3);
+        values.extend(["G", "A", "B", "K", "L"].into_iter().zip(w.shape().iter().map(|dim| *dim as i64)));
+        promises(&proto, &values, &expected).with_context(|| format!("{operator} {auto_pad}"))?;
+        let result = run(load(&proto)?, &[x, w])?;
+        assert_eq!(result[0].shape(), expected);
+    }
+    Ok(())
+}
+
+/// Without fusion, the op of known sizes takes no neighbours either.
+#[test]
+fn an_op_of_known_sizes_keeps_the_choice_of_fusion() -> TractResult<()> {
+    let proto = Probe::new(&[1, 4, 5, 6], &[4, 3, 4, 3]).filter_dims(&dims(&["4", "3", "K", "3"])).proto();
+    for fusion in [false, true] {
+        let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&Options::default().with_fusion(fusion))?;
+        let model = onnx.model_for_proto_model(&proto)?.into_typed()?;
+        let values = [(model.symbols.sym("K"), 4.to_dim())];
+        let known = model.set_symbols(&values.into_iter().collect())?.into_decluttered()?;
+        let op = known.nodes.iter().find_map(|node| node.op_as::<GroupedDeconv>()).context("an ordinary op")?;
+        assert_eq!(op.fusion, fusion);
+    }
+    Ok(())
 }
 
 #[test]

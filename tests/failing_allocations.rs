@@ -15,6 +15,9 @@
 
 mod common;
 
+use common::beside::layer_then;
+use common::proto::{Node, sizes};
+use common::random::Random;
 use ndarray_npy::NpzReader;
 use prost::Message;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -217,11 +220,47 @@ impl Case {
             let array: tract_ndarray::ArrayD<f32> = npz.by_name(&file)?;
             inputs.push((input.name.clone(), array.into_arc_tensor()));
         }
+        Case::of(name, folder, &proto, inputs)
+    }
+
+    /// Writes a model to a file, as failures while reading it count too.
+    fn of(
+        name: &'static str,
+        folder: &Path,
+        proto: &ModelProto,
+        inputs: Vec<(String, Arc<Tensor>)>,
+    ) -> TractResult<Case> {
         let model = folder.join(format!("{name}.onnx"));
         std::fs::write(&model, proto.encode_to_vec())?;
         let case = Case { name, model, inputs, expected: vec![] };
         let expected = case.attempt()?;
         Ok(Case { expected, ..case })
+    }
+
+    /// Returns a model of a layer and the ops around it that this crate computes.
+    fn around(name: &'static str, folder: &Path, dt: DatumType) -> TractResult<Case> {
+        let proto = layer_then(13, dt, &sizes(&[2, 8, 40, 40]), 8, |model, from| {
+            let resized = Node::new("Resize").named("r").inputs(&[from, "", "scales"]).output("r");
+            // tract's pool of f16 would end the search for ops.
+            let pooled = Node::new(if dt == DatumType::F16 { "Neg" } else { "AveragePool" }).named("p");
+            let pooled = pooled.inputs(&["r"]).output("p");
+            let pooled = match dt {
+                DatumType::F16 => pooled,
+                _ => pooled.ints("kernel_shape", &[3, 2]).ints("strides", &[1, 2]),
+            };
+            let extreme = Node::new("ReduceMax").named("m").inputs(&["p"]).output("m").ints("axes", &[2]);
+            let sum = Node::new("ReduceSum").named("a").inputs(&["p", "axes"]).output("a");
+            let softmax = Node::new("LogSoftmax").named("s").inputs(&["p"]).output("s").int("axis", 1);
+            let rows = Node::new("Softmax").named("t").inputs(&["v"]).output("t").int("axis", 2);
+            let turned = Node::new("Transpose").named("v").inputs(&["s"]).output("v").ints("perm", &[0, 2, 1, 3]);
+            let position = Node::new("ArgMax").named("y").inputs(&["t"]).output("y").int("axis", 1);
+            let model =
+                model.initializer("scales", &tensor1(&[1f32, 1.0, 1.5, 2.5])).initializer("axes", &tensor1(&[1i64]));
+            let model = model.node(resized.string("mode", "linear")).node(pooled).node(extreme).node(sum).node(softmax);
+            (model.node(turned).node(rows).node(position).output("m").output("a").output("s"), "y".into())
+        });
+        let x = Random(3).tensor(dt, &[2, 8, 40, 40]);
+        Case::of(name, folder, &proto, vec![("x".into(), x.into_arc_tensor())])
     }
 
     fn attempt(&self) -> TractResult<Vec<Arc<Tensor>>> {
@@ -318,8 +357,12 @@ fn an_error_or_a_result() -> TractResult<()> {
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     let folder = tempfile::tempdir()?;
     let (mut of_tract, mut wrong) = (BTreeMap::<String, usize>::new(), vec![]);
-    for (name, bf16) in [("dcgan_small", false), ("vocoder", true), ("unet_symbolic", false)] {
-        let case = Case::new(name, folder.path(), bf16)?;
+    let files = [("dcgan_small", false), ("vocoder", true), ("unet_symbolic", false)];
+    let around = [("ops_around_f32", DatumType::F32), ("ops_around_f16", DatumType::F16)];
+    let files = files.into_iter().map(|(name, bf16)| Case::new(name, folder.path(), bf16));
+    for case in files.chain(around.into_iter().map(|(name, dt)| Case::around(name, folder.path(), dt))) {
+        let case = case?;
+        let name = case.name;
         // The symbol tables for backtraces are read once, before the forks.
         let _ = Backtrace::force_capture().to_string();
         let blocks = case.blocks()?;

@@ -10,6 +10,7 @@ use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
 use common::run::{Stage, load, run};
 use tract_core::internal::*;
+use tract_core::ops::source::TypedSource;
 use tract_deconv::{Activation, BetweenLayers, OptGroupedDeconv, Pass, Step};
 
 const CHANNELS: usize = 6;
@@ -204,6 +205,20 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
         join(model, "Mul", [&halved, from])
     });
     folds_into(dt, kin, &["Gate { scale: 0.5, shift: -0.125, low: 0.25, high: 0.25 }"])?;
+    // Crossed bounds, the upper one first.
+    let crossed = model(dt, true, |model, from| {
+        let (model, least) = binary("Min", tensor0(-0.5f32), false)(model, from);
+        let (model, clipped) = binary("Max", tensor0(0.5f32), false)(model, &least);
+        join(model, "Mul", [from, &clipped])
+    });
+    folds_into(dt, crossed, &["Gate { scale: 1.0, shift: 0.0, low: 0.5, high: 0.5 }"])?;
+    // A term after the bounds moves both.
+    let moved = model(dt, true, |model, from| {
+        let (model, clipped) = clip(model, dt, from, [0.0, 6.0]);
+        let (model, moved) = binary("Add", tensor0(1f32), false)(model, &clipped);
+        join(model, "Mul", [from, &moved])
+    });
+    folds_into(dt, moved, &["Gate { scale: 1.0, shift: 1.0, low: 1.0, high: 7.0 }"])?;
     // The first two steps go into weights and bias.
     let hard_sigmoid = model(dt, true, unary("HardSigmoid", |n| n.float("alpha", 0.25)));
     folds(dt, hard_sigmoid, &activations(&[Activation::Min(1.0), Activation::Max(0.0)]))
@@ -243,6 +258,51 @@ fn a_gate_that_is_read_elsewhere_stays_outside() -> TractResult<()> {
     for proto in [twice, other, per_channel] {
         let (ours, others, model) = optimised(&proto)?;
         assert!(ours[0].epilogue.is_empty() && others > 0, "{model}");
+        same_numbers(&proto, dt)?;
+    }
+    Ok(())
+}
+
+/// Infinite bounds would be no numbers if the factor moved into the gate.
+#[test]
+fn a_gate_takes_no_infinite_factor() -> TractResult<()> {
+    let dt = DatumType::F32;
+    let proto = model(dt, true, |model, from| {
+        let (model, clipped) = clip(model, dt, from, [0.0, 6.0]);
+        let (model, product) = join(model, "Mul", [from, &clipped]);
+        binary("Mul", tensor0(f32::INFINITY), false)(model, &product)
+    });
+    let (ours, others, optimised) = optimised(&proto)?;
+    assert_eq!(others, 0, "{optimised}");
+    assert_eq!(names(&ours[0].epilogue), ["Gate { scale: 1.0, shift: 0.0, low: 0.0, high: 6.0 }", "Affine"]);
+    Ok(())
+}
+
+/// `if tested < 0 then slopes * from else from`, as a file may spell PRelu.
+fn spelled_prelu(model: Model, from: &str, tested: &str) -> (Model, String) {
+    let (model, scaled) = binary("Mul", Random(5).tensor(DatumType::F32, &[CHANNELS, 1, 1]), false)(model, from);
+    let (model, negative) = binary("Greater", tensor0(0f32), true)(model, tested);
+    let where_node = Node::new("Where").inputs(&[&negative, &scaled, from]).output("chosen");
+    (model.node(where_node), "chosen".into())
+}
+
+#[test]
+fn a_choice_that_is_no_prelu_stays_outside() -> TractResult<()> {
+    let dt = DatumType::F32;
+    folds_into(dt, model(dt, true, |model, from| spelled_prelu(model, from, from)), &["PRelu"])?;
+    // The scaled value is an output of the model, too.
+    let read = model(dt, true, |model, from| {
+        let (model, chosen) = spelled_prelu(model, from, from);
+        (model.output(&format!("{from}.Mul")), chosen)
+    });
+    // The sign of another value decides.
+    let other = model(dt, true, |model, from| {
+        let (model, mirrored) = unary("Neg", |n| n)(model, from);
+        spelled_prelu(model, from, &mirrored)
+    });
+    for (proto, left) in [(read, 3), (other, 4)] {
+        let (ours, others, optimised) = optimised(&proto)?;
+        assert_eq!((ours[0].epilogue.len(), others), (0, left), "{optimised}");
         same_numbers(&proto, dt)?;
     }
     Ok(())
@@ -469,8 +529,10 @@ fn what_precedes_and_is_read_elsewhere_is_kept() -> TractResult<()> {
         let (model, scaled) = binary("Mul", Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]), false)(model, from);
         (model.output(&scaled), scaled)
     });
-    let (_, others, _) = optimised(&proto)?;
+    let (_, others, model) = optimised(&proto)?;
     assert_eq!(others, 1);
+    let layer = model.nodes.iter().find(|node| node.op_is::<OptGroupedDeconv>()).context("a layer")?;
+    assert!(!model.node(layer.inputs[0].node).op_is::<TypedSource>(), "it reads the scaled value: {model}");
     same_numbers(&proto, DatumType::F32)
 }
 

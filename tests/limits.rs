@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::beside::layer_then;
 use common::oracle::Expected;
 use common::probe::{Probe, axis};
 use common::proto::{Dim, Model, Node};
@@ -17,7 +18,7 @@ use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
-use tract_deconv::{Activation, BetweenLayers, Dialect, GroupedDeconv, Pass, Step};
+use tract_deconv::{Activation, BetweenLayers, Dialect, GroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass, Step};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 use tract_onnx::pb::ModelProto;
 
@@ -356,6 +357,112 @@ fn passes_between_layers_keep_the_limit() -> TractResult<()> {
     let refusal = guarded(|| op.eval(&EvalContext::out_of_plan(), tvec!(x)));
     let words = "working memory: bytes=400, which are needed, are more than the limit of 399";
     refused(refusal, &[words]).map_err(TractError::msg)
+}
+
+/// Returns the op that an optimised model with open sizes has in the place of an op behind a layer.
+fn around<O: Op>(dt: DatumType, limit: usize, node: Node, constants: &[(&str, Tensor)]) -> TractResult<TypedNode> {
+    let dims = ["N".into(), Dim::Size(3), "H".into(), "W".into()];
+    let proto = layer_then(13, dt, &dims, 3, |model, from| {
+        let model = constants.iter().fold(model, |model, (name, tensor)| model.initializer(name, tensor));
+        let inputs: Vec<&str> = [from].into_iter().chain(constants.iter().map(|(name, _)| *name)).collect();
+        (model.node(node.named("o").inputs(&inputs).output("o")), "o".into())
+    });
+    let model = under(limit, || load(&proto)?.into_optimized())??;
+    model.nodes().iter().find(|node| node.op_is::<O>()).cloned().with_context(|| format!("tract's stays: {model}"))
+}
+
+/// The outputs of ops around layers, and what they take for copies, taps and lists, are limited.
+#[test]
+fn ops_around_layers_keep_the_limit() -> TractResult<()> {
+    type Made = Box<dyn Fn(usize) -> TractResult<TypedNode>>;
+    let softmax = |dt, op: &'static str| -> Made {
+        Box::new(move |limit| around::<OptSoftmax>(dt, limit, Node::new(op).int("axis", 1), &[]))
+    };
+    let reduced = |op: &'static str| -> Made {
+        let axes = [("axes", tensor1(&[1i64]))];
+        Box::new(move |limit| match op {
+            "ReduceSum" => around::<OptReduce>(DatumType::F32, limit, Node::new(op), &axes),
+            "ArgMax" => around::<OptReduce>(DatumType::F32, limit, Node::new(op).int("axis", 1), &[]),
+            _ => around::<OptReduce>(DatumType::F32, limit, Node::new(op).ints("axes", &[1]), &[]),
+        })
+    };
+    let resized = |dt, mode: &'static str| -> Made {
+        let node = Node::new("Resize").string("mode", mode).string("nearest_mode", "floor");
+        Box::new(move |limit| {
+            let scales = tensor1(&[1f32, 1.0, 2.0, 2.0]);
+            let empty = Tensor::zero::<f32>(&[0])?;
+            around::<OptResize>(dt, limit, node.clone(), &[("roi", empty), ("scales", scales)])
+        })
+    };
+    let pooled: Made = Box::new(|limit| {
+        around::<BetweenLayers>(DatumType::F32, limit, Node::new("AveragePool").ints("kernel_shape", &[2, 2]), &[])
+    });
+    // For 3 channels of 9x7: the values of the output and their bytes, and the bytes of working
+    // memory.
+    let lists = 3 * 9 * size_of::<&mut [f32]>();
+    let cases: [(&str, DatumType, Made, usize, usize); 10] = [
+        ("Softmax", DatumType::F32, softmax(DatumType::F32, "Softmax"), 3 * 63 * 4, lists),
+        ("LogSoftmax", DatumType::F64, softmax(DatumType::F64, "LogSoftmax"), 3 * 63 * 8, lists),
+        // Two copies of each column.
+        ("f16 Softmax", DatumType::F16, softmax(DatumType::F16, "Softmax"), 3 * 63 * 2, 3 * 63 * 2 * 4 + lists),
+        ("ReduceSum", DatumType::F32, reduced("ReduceSum"), 63 * 4, 0),
+        ("ReduceMax", DatumType::F32, reduced("ReduceMax"), 63 * 4, 0),
+        ("ArgMax", DatumType::F32, reduced("ArgMax"), 63 * 8, 0),
+        // The taps of 18 rows and 14 columns, those of columns once more, and two rows. Of the rows'
+        // inner axis, 7 values are few.
+        ("linear", DatumType::F32, resized(DatumType::F32, "linear"), 12 * 63 * 4, (18 * 8 + 14 * 2) * 24 + 14 * 8),
+        // The same bounds.
+        ("nearest", DatumType::F32, resized(DatumType::F32, "nearest"), 12 * 63 * 4, (18 * 8 + 14 * 2) * 24 + 14 * 8),
+        // In f32, the input and the output too.
+        (
+            "f16",
+            DatumType::F16,
+            resized(DatumType::F16, "linear"),
+            12 * 63 * 2,
+            15 * 63 * 4 + (18 * 8 + 14 * 2) * 24 + 14 * 8,
+        ),
+        // A row of 7 values, and a factor for each of 8x6 windows.
+        ("AveragePool", DatumType::F32, pooled, 3 * 48 * 4, (7 + 48) * 4),
+    ];
+    for (what, dt, made, output, working) in cases {
+        let x = Random(3).tensor(dt, &[1, 3, 9, 7]).into_tvalue();
+        let inputs: TVec<TValue> = match what {
+            "linear" | "nearest" | "f16" => tvec!(x, tensor1(&[1f32, 1.0, 2.0, 2.0]).into_tvalue()),
+            _ => tvec!(x),
+        };
+        let run = |limit: usize| made(limit)?.op.eval(&EvalContext::out_of_plan(), inputs.clone());
+        let least = output.max(working);
+        let fits = run(least).map_err(|e| format_err!("{what}: {e:#}"))?;
+        ensure!(fits[0].as_bytes().len() == output, "{what}: {} bytes", fits[0].as_bytes().len());
+        let words = format!("its {output} bytes are more than the limit of");
+        refused(guarded(|| run(output - 1)), &[&words]).map_err(|e| format_err!("{what}: {e}"))?;
+        if working > output {
+            let words = format!("working memory: bytes={working}, which are needed, are more than the limit of");
+            refused(guarded(|| run(working - 1)), &[&words]).map_err(|e| format_err!("{what}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The product of a scale and a size, which tract does not check, may be no number of positions.
+#[test]
+fn scales_of_no_size_are_refused() -> TractResult<()> {
+    let node = Node::new("Resize").string("mode", "linear");
+    let scales = |scale: f32| tensor1(&[1f32, 1.0, scale, 1.0]);
+    let constants = [("roi", Tensor::zero::<f32>(&[0])?), ("scales", scales(2.0))];
+    let node = around::<OptResize>(DatumType::F32, 1 << 30, node, &constants)?;
+    let run = |scale: f32, rows: usize| {
+        let x = Random(3).tensor(DatumType::F32, &[1, 3, rows, 2]).into_tvalue();
+        node.op.eval(&EvalContext::out_of_plan(), tvec!(x, scales(scale).into_tvalue()))
+    };
+    ensure!(run(2.5, 4)?[0].shape() == [1, 3, 10, 2]);
+    ensure!(run(2.5, 0)?[0].shape() == [1, 3, 0, 2]);
+    ensure!(run(-2.0, 4)?[0].shape() == [1, 3, 0, 2]);
+    for scale in [f32::NAN, f32::INFINITY, 1e30, 3e18] {
+        let words = format!("resize: scale={scale}, an axis of 4 gets more than");
+        refused(guarded(|| run(scale, 4)), &[&words]).map_err(TractError::msg)?;
+    }
+    refused(guarded(|| run(1e9, 4)), &["output size: shape=[1, 3, 4000000000, 2]"]).map_err(TractError::msg)
 }
 
 #[test]

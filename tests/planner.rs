@@ -275,6 +275,38 @@ fn single_axes_are_folded() -> TractResult<()> {
 }
 
 #[test]
+fn empty_problems_are_left_to_the_reference() -> TractResult<()> {
+    let plan = plan(&spec([64, 64], 1, [3, 2, 0]), [0, 8], &vectors())?;
+    assert_eq!(plan.strategy(), Strategy::Reference);
+    assert_eq!(plan.declined().len(), Strategy::ALL.len() - 1);
+    assert!(plan.declined().iter().all(|(_, reason)| reason == "the input or the output is empty"));
+    Ok(())
+}
+
+/// An open batch counts as one image. A requested size that is known is the size planned for.
+#[test]
+fn a_layout_for_open_sizes_is_that_of_the_sizes_assumed() -> TractResult<()> {
+    let planned = |spec: &DeconvSpec, shape: &[usize]| -> TractResult<FilterLayout> {
+        Ok(Plan::new(spec, shape, None, DatumType::F32, &vectors())?.filter_layout())
+    };
+    let point = forward([256, 256], 1, [1, 1, 0]);
+    let image = planned(&point, &[1, 256, 8, 8])?;
+    assert_ne!(image, planned(&point, &[48, 256, 8, 8])?, "the batch does not matter");
+    let open = [SymbolScope::default().sym("N").to_dim(), 256.to_dim(), 8.to_dim(), 8.to_dim()];
+    assert_eq!(Plan::shape_free_layout(&point, &open, DatumType::F32, &vectors()), image);
+
+    let sized = |size: usize| {
+        let shape = OutputShape::Dims(tvec!(size.to_dim(); 2));
+        DeconvSpec { padding: Padding::OutputShape { shape, extra: Side::Begin }, ..spec([512, 256], 1, [4, 2, 1]) }
+    };
+    let (input, known) = ([1, 512, 2, 2], [1, 512, 2, 2].map(|dim: usize| dim.to_dim()));
+    let large = planned(&sized(16), &input)?;
+    assert_ne!(large, planned(&sized(4), &input)?, "the output's size does not matter");
+    assert_eq!(Plan::shape_free_layout(&sized(16), &known, DatumType::F32, &vectors()), large);
+    Ok(())
+}
+
+#[test]
 fn plans_are_values() -> TractResult<()> {
     let spec = spec([64, 64], 1, [3, 1, 1]);
     let (one, two) = (plan(&spec, [56, 56], &vectors())?, plan(&spec, [56, 56], &vectors())?);

@@ -8,7 +8,7 @@ use std::sync::Once;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_core::ops::cnn;
-use tract_deconv::{WithConv, WithDeconv};
+use tract_deconv::{BetweenLayers, Pass, WithConv, WithDeconv};
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
@@ -29,10 +29,31 @@ const OURS: [&str; 6] = [
     "GroupConvolution",
     "Convolution",
 ];
-const AROUND: [&str; 8] = ["Relu", "Identity", "Transpose", "Add", "Mul", "Sigmoid", "LeakyRelu", "Clip"];
+const AROUND: [&str; 18] = [
+    "Relu",
+    "Identity",
+    "Transpose",
+    "Add",
+    "Mul",
+    "Sigmoid",
+    "LeakyRelu",
+    "Clip",
+    "Softmax",
+    "LogSoftmax",
+    "Resize",
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "MaxPool",
+];
 
 /// The maximum size of an output in bytes.
 const LIMIT: &str = "4194304";
+/// The maximum number of positions over which a pool's window extends.
+const MOST_REACH: usize = 1000;
 const MOST_MULTIPLY_ADDS: u64 = 1_000_000;
 
 thread_local! {
@@ -103,11 +124,21 @@ fn load_and_run(proto: &ModelProto) -> TractResult<Outcome> {
     if typed.nodes.iter().any(|node| node.op_is::<cnn::Conv>() || node.op_is::<cnn::Deconv>()) {
         return Ok(outcome);
     }
+    let mut three = SymbolValues::default();
+    let facts = typed.nodes.iter().flat_map(|node| &node.outputs).map(|output| &output.fact);
+    for symbol in facts.flat_map(|fact| fact.shape.iter()).flat_map(|dim| dim.symbols()) {
+        three.set(&symbol, 3);
+    }
+    // tract plans pools and resized axes as it optimises a model.
+    let has = |op: &str| proto.graph.iter().flat_map(|graph| &graph.node).any(|node| node.op_type == op);
+    if ["Resize", "AveragePool", "MaxPool"].into_iter().any(has) && !is_small(&typed, &three) {
+        return Ok(outcome);
+    }
     let mut answers: Vec<TVec<TValue>> = vec![];
     let optimised = typed.clone().into_optimized();
     for model in [Ok(typed), optimised] {
         let model = model?;
-        let mut symbols = SymbolValues::default();
+        let mut symbols = three.clone();
         let mut inputs = tvec!();
         for outlet in model.input_outlets()? {
             let fact = model.outlet_fact(*outlet)?;
@@ -126,7 +157,7 @@ fn load_and_run(proto: &ModelProto) -> TractResult<Outcome> {
         }
         let explained = tract_deconv::explain(&model, &symbols)?;
         let products = explained.iter().map(|e| e.concrete.as_ref().map_or(0, |c| c.multiply_adds.max(c.output_bytes)));
-        if products.fold(0, u64::saturating_add) > MOST_MULTIPLY_ADDS {
+        if products.fold(0, u64::saturating_add) > MOST_MULTIPLY_ADDS || !is_small(&model, &symbols) {
             return Ok(outcome);
         }
         answers.push(model.into_runnable()?.run(inputs)?);
@@ -140,12 +171,46 @@ fn load_and_run(proto: &ModelProto) -> TractResult<Outcome> {
     Ok(outcome)
 }
 
+/// Returns whether tensors and windows are small enough for tract's own ops, which have no limit.
+fn is_small(model: &TypedModel, symbols: &SymbolValues) -> bool {
+    // Sizes that only a run tells are those of this crate's layers.
+    let bytes = |fact: &TypedFact| {
+        let size = |dim: &TDim| dim.eval_to_i64(symbols).map_or(1, |size| usize::try_from(size).unwrap_or(usize::MAX));
+        fact.shape.iter().fold(fact.datum_type.size_of(), |bytes, dim| bytes.saturating_mul(size(dim)))
+    };
+    let limit = LIMIT.parse::<usize>().expect("a number");
+    let outputs = model.nodes.iter().flat_map(|node| &node.outputs);
+    let reach = |pool: &cnn::PoolSpec| {
+        let dilations = pool.dilations();
+        let taps = pool.kernel_shape.iter().zip(&*dilations);
+        taps.fold(1usize, |reach, (kernel, dilation)| reach.saturating_mul(kernel.saturating_mul(*dilation)))
+    };
+    let passes = model.nodes.iter().filter_map(|node| node.op_as::<BetweenLayers>()).flat_map(BetweenLayers::passes);
+    let ours = passes.filter_map(|pass| match pass {
+        Pass::MaxPool(pool) => Some(reach(pool)),
+        Pass::SumPool(pool) => Some(reach(&pool.pool_spec)),
+        _ => None,
+    });
+    let of_tract = model.nodes.iter().filter_map(|node| {
+        let largest = node.op_as::<cnn::MaxPool>().map(|op| &op.pool_spec);
+        let largest = largest.or_else(|| node.op_as::<cnn::OptMaxPool>().map(|op| &op.pool_spec));
+        let sum = largest.or_else(|| node.op_as::<cnn::SumPool>().map(|op| &op.pool_spec));
+        sum.or_else(|| node.op_as::<cnn::OptSumPool>().map(|op| &op.pool_spec)).map(reach)
+    });
+    ours.chain(of_tract).all(|reach| reach <= MOST_REACH)
+        && outputs.map(|output| bytes(&output.fact)).all(|bytes| bytes <= limit)
+}
+
 fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto { name: name.into(), r#type: kind as i32, ..Default::default() }
 }
 
 fn ints(name: &str, values: &[i64]) -> AttributeProto {
     AttributeProto { ints: values.to_vec(), ..attribute(name, AttributeType::Ints) }
+}
+
+fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { i: value, ..attribute(name, AttributeType::Int) }
 }
 
 fn text(name: &str, value: &str) -> AttributeProto {
@@ -226,8 +291,26 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let full = [ints("strides", &[2, 1]), ints("dilations", &[1, 2]), ints("pads", &[1, 0, 0, 1])];
     let onnx = "ConvTranspose";
-    let group = AttributeProto { i: 2, ..attribute("group", AttributeType::Int) };
-    let groups = AttributeProto { i: 2, ..attribute("groups", AttributeType::Int) };
+    let (group, groups) = (int("group", 2), int("groups", 2));
+    // A layer, then an op that this crate computes as well.
+    let around = |x: Vec<ValueInfoProto>, w: &[i64], op: &str, attributes: &[AttributeProto]| {
+        let layer = node("", "Conv", &["x", "w"], "z", &[]);
+        model(x, vec![floats("w", w)], vec![layer, node("", op, &["z"], "y", attributes)])
+    };
+    let resized = |scales: &[f32], mode: &str| {
+        let scales = TensorProto {
+            name: "s".into(),
+            dims: vec![scales.len() as i64],
+            data_type: DataType::Float as i32,
+            float_data: scales.to_vec(),
+            ..Default::default()
+        };
+        let attributes =
+            [text("mode", mode), text("nearest_mode", "floor"), text("coordinate_transformation_mode", "asymmetric")];
+        let nodes =
+            vec![node("", "Conv", &["x", "w"], "z", &[]), node("", "Resize", &["z", "r", "s"], "y", &attributes)];
+        model(x(&[-1, 2, 4, -2]), vec![floats("w", &[2, 2, 1, 1]), floats("r", &[0]), scales], nodes)
+    };
     vec![
         one(onnx, "", x(&[1, 2, 3, 4]), &[2, 2, 3, 2], &full),
         one(onnx, "", x(&[-1, 2, -2]), &[2, 1, 3], &[ints("strides", &[2]), text("auto_pad", "SAME_UPPER")]),
@@ -275,6 +358,25 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 node("", "Sigmoid", &["a"], "y", &[]),
             ],
         ),
+        around(x(&[-1, 2, 5, -2]), &[3, 2, 2, 1], "Softmax", &[int("axis", 1)]),
+        around(x(&[1, 2, 3, 4]), &[3, 2, 1, 1], "LogSoftmax", &[int("axis", -1)]),
+        around(x(&[1, 2, 5, -1]), &[3, 2, 2, 2], "ReduceSum", &[ints("axes", &[1, 2]), int("keepdims", 0)]),
+        around(x(&[-1, 2, 5, 4]), &[3, 2, 1, 2], "ReduceMax", &[ints("axes", &[-3])]),
+        around(x(&[-1, 2, 5]), &[3, 2, 2], "ArgMax", &[int("axis", 1), int("select_last_index", 1)]),
+        around(
+            x(&[1, 2, 7, -1]),
+            &[3, 2, 1, 1],
+            "AveragePool",
+            &[
+                ints("kernel_shape", &[2, 3]),
+                ints("strides", &[2, 1]),
+                ints("pads", &[1, 0, 0, 1]),
+                int("ceil_mode", 1),
+                int("count_include_pad", 1),
+            ],
+        ),
+        resized(&[1.0, 1.0, 2.0, 3.0], "linear"),
+        resized(&[1.0, 1.0, 2.0, 2.0], "nearest"),
     ]
 }
 
@@ -316,7 +418,7 @@ const NUMBERS: [i64; 20] = [
     i64::MAX,
     i64::MIN,
 ];
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 23] = [
     "strides",
     "dilations",
     "pads",
@@ -331,13 +433,18 @@ const NAMES: [&str; 19] = [
     "data_format",
     "filter_format",
     "weights_format",
-    "x",
-    "w",
-    "y",
-    "",
-    "s",
+    "axis",
+    "axes",
+    "keepdims",
+    "select_last_index",
+    "ceil_mode",
+    "count_include_pad",
+    "mode",
+    "nearest_mode",
+    "coordinate_transformation_mode",
 ];
-const TEXTS: [&str; 16] = [
+const TENSORS: [&str; 7] = ["x", "w", "z", "y", "r", "s", ""];
+const TEXTS: [&str; 21] = [
     "NOTSET",
     "VALID",
     "SAME_UPPER",
@@ -350,6 +457,11 @@ const TEXTS: [&str; 16] = [
     "OIX",
     "XOI",
     "IOX",
+    "linear",
+    "nearest",
+    "align_corners",
+    "half_pixel_symmetric",
+    "round_prefer_ceil",
     "2,2",
     "1,",
     "0,-1,9223372036854775808",
@@ -411,16 +523,20 @@ fn field_changed(graph: &mut GraphProto, random: &mut Random) {
         7 => {
             let at = random.below(node.input.len() + 1);
             match node.input.get_mut(at) {
-                Some(input) => *input = pick(&NAMES[14..], random).into(),
-                None => node.input.push(pick(&NAMES[14..], random).into()),
+                Some(input) => *input = pick(&TENSORS, random).into(),
+                None => node.input.push(pick(&TENSORS, random).into()),
             }
         }
         8 | 9 => {
             let at = random.below(graph.initializer.len().max(1));
             if let Some(tensor) = graph.initializer.get_mut(at) {
-                match random.below(4) {
+                match random.below(5) {
                     0 => tensor.data_type = random.below(18) as i32,
                     1 => tensor.int64_data = vec![number(random); random.below(4)],
+                    2 if !tensor.float_data.is_empty() => {
+                        let at = random.below(tensor.float_data.len());
+                        tensor.float_data[at] = number(random) as f32 / [1.0, 2.0, 3.0][random.below(3)];
+                    }
                     _ => {
                         list_changed(&mut tensor.dims, random);
                         // Mostly with the number of values that the shape requires.

@@ -113,10 +113,11 @@ pub(crate) fn pool<T: Compute>(
     from: &[T],
     to: &mut [T],
 ) -> TractResult<()> {
-    let [read, written]: [usize; 2] = [axes.iter().map(|a| a.input).product(), axes.iter().map(|a| a.output).product()];
+    // The axes of no plane at all may have more positions than can be counted.
     if to.is_empty() {
         return Ok(());
     }
+    let [read, written]: [usize; 2] = [axes.iter().map(|a| a.input).product(), axes.iter().map(|a| a.output).product()];
     let planes = to.len() / written.max(1);
     ensure!(to.len() == planes * written, "output: length={}, whole planes of {written} are needed", to.len());
     ensure!(planes * read <= from.len(), "input: length={}, {} are needed", from.len(), planes * read);

@@ -174,7 +174,7 @@ impl Machine {
             aliased_in_place: 8.0,
             aliased_in_place_l2: 0.0,
             narrow_in_place: 60.0,
-            fetched_planes: 0.0,
+            fetched_planes: 17.0,
             strided_row: 360.0,
             planes_at_once: 16.0,
             share_ns: 34_000.0,

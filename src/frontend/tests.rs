@@ -149,6 +149,29 @@ fn refused_attributes_are_named_with_value_and_rule() {
 }
 
 #[test]
+fn wrong_types_of_attributes_are_named() {
+    let names = [
+        (AttributeType::Undefined, "undefined"),
+        (AttributeType::Int, "int"),
+        (AttributeType::Float, "float"),
+        (AttributeType::String, "string"),
+        (AttributeType::Tensor, "tensor"),
+        (AttributeType::Graph, "graph"),
+        (AttributeType::Floats, "list of floats"),
+        (AttributeType::Strings, "list of strings"),
+        (AttributeType::Tensors, "list of tensors"),
+        (AttributeType::Graphs, "list of graphs"),
+        (AttributeType::SparseTensor, "another type"),
+    ];
+    for (found, name) in names {
+        let attribute = AttributeProto { r#type: found as i32, ..ints("strides", &[1]) };
+        let error = refusal(&one(&[attribute]), &[x3()]);
+        let expected = format!("strides: type={name}, list of ints is needed");
+        assert!(error.contains(&expected), "{expected:?} is not in {error:?}");
+    }
+}
+
+#[test]
 fn refused_inputs_are_named() {
     let with = |inputs: &[&str], x: ValueInfoProto, others: Vec<TensorProto>| {
         model(vec![x], others, vec![node("", "ConvTranspose", inputs, &[])])
@@ -524,7 +547,7 @@ fn nodes_in_branches_run() -> TractResult<()> {
     assert_eq!(run(&proto, &[tensor0(false), x3()])?, tensor3(&[[[0f32, 1., 2., 2.]]]));
     let names: Vec<String> =
         crate::explain(&load(&proto)?, &SymbolValues::default())?.into_iter().map(|e| e.name).collect();
-    // The helper names every node `node`.
+    // The condition's own name is the part before the first slash.
     assert_eq!(names, ["node/then/then_branch", "node/else/else_branch"]);
     Ok(())
 }

@@ -62,7 +62,8 @@ fn faster(
     let input = model.outlet_fact(*input)?;
     if let Some(op) = node.op_as::<Softmax>() {
         let Some(op) = OptSoftmax::of(op, input, options) else { return Ok(None) };
-        return Ok(Some(match logarithm(model, outlet) {
+        // The logarithm of a logarithm stays tract's.
+        return Ok(Some(match logarithm(model, outlet).filter(|_| !op.is_logarithm()) {
             Some(logarithm) => (Box::new(op.logarithm()), logarithm),
             None => (Box::new(op), outlet),
         }));

@@ -1,5 +1,6 @@
 //! The tract operators: those that importers create, and those that optimised models run.
 
+mod axes;
 mod beside;
 mod between;
 pub(crate) mod bodies;

@@ -1,5 +1,6 @@
-//! Sums and positions of extremes over axes that tract reads element by element.
+//! Sums, extremes and their positions over axes that tract reads element by element.
 
+use super::axes::{neighbours, product};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::kernel::Dispatch;
@@ -29,6 +30,8 @@ const FOUR_ELEMENTS: u64 = 4;
 enum Reduction {
     /// The sum, of f32 or f64.
     Sum,
+    /// The largest or smallest value, of f16, f32 or f64.
+    Extreme { largest: bool },
     /// The position of the largest or smallest value, of f16, f32 or f64. Of equal values the first
     /// or the last one.
     Position { largest: bool, last: bool },
@@ -36,8 +39,11 @@ enum Reduction {
 
 /// A reduction over neighbouring axes, which get the size one.
 ///
-/// It has one input and one output: the type of the input for sums, i64 for positions. A NaN is no
-/// extreme, as in tract.
+/// It has one input and one output: i64 for positions, else the type of the input.
+///
+/// A NaN makes a sum NaN. A position is never that of a NaN, and 0 if all values are NaN. The extreme
+/// value is that of the values after the last NaN, and NaN if none is after it. All this is as in
+/// tract. Without any value, the sum and the position are 0, and the extreme value is infinite.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OptReduce {
     axes: Range<usize>,
@@ -49,21 +55,25 @@ pub struct OptReduce {
 impl OptReduce {
     /// Returns the op that replaces tract's, or none if tract's is as fast or not understood.
     pub(super) fn of(op: &Reduce, input: &TypedFact, options: &PlanOptions) -> Option<OptReduce> {
-        let (first, last) = (*op.axes.iter().min()?, *op.axes.iter().max()?);
-        let axes = first..last + 1;
+        let axes = neighbours(&op.axes, input.rank())?;
         let dt = input.datum_type;
         let (reduction, slow) = match op.reducer {
             // tract adds whole rows of f32 in the first case, and contiguous values in the second.
             Reducer::Sum if matches!(dt, DatumType::F32 | DatumType::F64) => {
-                let fast = first == 0 && dt == DatumType::F32 || first + 1 == input.rank();
+                let fast = axes.start == 0 && dt == DatumType::F32 || axes.start + 1 == input.rank();
                 (Reduction::Sum, !fast)
             }
             Reducer::ArgMax(last) => (Reduction::Position { largest: true, last }, true),
             Reducer::ArgMin(last) => (Reduction::Position { largest: false, last }, true),
+            Reducer::Max | Reducer::Min => {
+                // tract reads contiguous values of f32 by vectors.
+                let inner: TDim = input.shape[axes.end..].iter().product();
+                (Reduction::Extreme { largest: op.reducer == Reducer::Max }, !inner.is_one() || dt != DatumType::F32)
+            }
             _ => return None,
         };
         let float = matches!(dt, DatumType::F16 | DatumType::F32 | DatumType::F64);
-        (slow && float && axes.len() == op.axes.len() && axes.end <= input.rank()).then(|| OptReduce {
+        (slow && float).then(|| OptReduce {
             axes,
             reduction,
             isa: options.isa.unwrap_or_else(Isa::best),
@@ -74,8 +84,7 @@ impl OptReduce {
     /// Returns the planes, the rows of each, and the values of a row, for data of a shape.
     fn sizes(&self, shape: &[usize]) -> TractResult<[usize; 3]> {
         ensure!(self.axes.end <= shape.len(), "input: shape={shape:?}, an axis {} is needed", self.axes.end - 1);
-        Ok([&shape[..self.axes.start], &shape[self.axes.clone()], &shape[self.axes.end..]]
-            .map(|axes| axes.iter().product()))
+        Ok([&shape[..self.axes.start], &shape[self.axes.clone()], &shape[self.axes.end..]].map(product))
     }
 
     /// Writes a new output, whose elements are those of rows of `inner` columns, one row per plane.
@@ -147,6 +156,33 @@ impl OptReduce {
         })
     }
 
+    fn extremes<E: Element + PartialOrd>(&self, input: &Tensor, largest: bool, none: E) -> TractResult<Tensor> {
+        let [_, length, inner] = self.sizes(input.shape())?;
+        let ram = input.try_as_plain_ram()?;
+        let from = ram.as_slice::<E>()?;
+        // A comparison with NaN is false: the later value stays.
+        let join =
+            |to: &mut E, value: &E| *to = if if largest { *to > *value } else { *to < *value } { *to } else { *value };
+        self.output::<E>(input.shape(), |plane, first, to| {
+            let from = &from[plane * length * inner..][..length * inner];
+            if inner == 1 {
+                return match from.split_first() {
+                    Some((value, rest)) => {
+                        to[0] = rest.iter().fold(*value, |mut to, value| {
+                            join(&mut to, value);
+                            to
+                        })
+                    }
+                    None => to[0] = none,
+                };
+            }
+            to.fill(none);
+            for row in from.chunks_exact(inner) {
+                to.iter_mut().zip(&row[first..]).for_each(|(to, value)| join(to, value));
+            }
+        })
+    }
+
     fn positions<E: Element + PartialOrd>(&self, input: &Tensor, largest: bool, last: bool) -> TractResult<Tensor> {
         let [_, length, inner] = self.sizes(input.shape())?;
         let ram = input.try_as_plain_ram()?;
@@ -190,6 +226,8 @@ impl Op for OptReduce {
     fn name(&self) -> StaticName {
         match self.reduction {
             Reduction::Sum => "OptReduceSum",
+            Reduction::Extreme { largest: true } => "OptReduceMax",
+            Reduction::Extreme { largest: false } => "OptReduceMin",
             Reduction::Position { largest: true, .. } => "OptArgMax",
             Reduction::Position { largest: false, .. } => "OptArgMin",
         }
@@ -211,6 +249,15 @@ impl EvalOp for OptReduce {
         let output = match (self.reduction, input.datum_type()) {
             (Reduction::Sum, DatumType::F32) => self.sum::<f32>(&input)?,
             (Reduction::Sum, DatumType::F64) => self.sum::<f64>(&input)?,
+            (Reduction::Extreme { largest }, DatumType::F16) => {
+                self.extremes(&input, largest, if largest { f16::NEG_INFINITY } else { f16::INFINITY })?
+            }
+            (Reduction::Extreme { largest }, DatumType::F32) => {
+                self.extremes(&input, largest, if largest { f32::NEG_INFINITY } else { f32::INFINITY })?
+            }
+            (Reduction::Extreme { largest }, DatumType::F64) => {
+                self.extremes(&input, largest, if largest { f64::NEG_INFINITY } else { f64::INFINITY })?
+            }
             (Reduction::Position { largest, last }, DatumType::F16) => self.positions::<f16>(&input, largest, last)?,
             (Reduction::Position { largest, last }, DatumType::F32) => self.positions::<f32>(&input, largest, last)?,
             (Reduction::Position { largest, last }, DatumType::F64) => self.positions::<f64>(&input, largest, last)?,
@@ -231,7 +278,8 @@ impl TypedOp for OptReduce {
             self.axes.end - 1
         );
         shape[self.axes.clone()].fill(1.to_dim());
-        let datum_type = if self.reduction == Reduction::Sum { input.datum_type } else { DatumType::I64 };
+        let is_position = matches!(self.reduction, Reduction::Position { .. });
+        let datum_type = if is_position { DatumType::I64 } else { input.datum_type };
         Ok(tvec!(datum_type.fact(shape)))
     }
 

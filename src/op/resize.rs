@@ -1,16 +1,20 @@
 //! Resizing of axes: linear interpolation and nearest neighbours.
 
+use super::axes::product;
 use crate::kernel::{Dispatch, Kernels, TwoTaps};
 use crate::memory::{self, collected, zeros};
 use crate::parallel::{parallel, threads};
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
 use tract_core::internal::*;
-use tract_core::ops::nn::resize::{AxisPlan, Interpolator, NearestUpsample, Resize};
+use tract_core::ops::nn::resize::{Interpolator, NearestUpsample, Resize, linear_weights};
 
 /// Rows of at least this many values are blended by vectors. Values of shorter ones get their own
 /// taps.
 const SHORT_ROW: usize = 16;
+
+/// The most positions of a scaled axis.
+const MOST_SIZE: f64 = (1u64 << 48) as f64;
 
 /// Tasks per thread.
 const TASKS: usize = 4;
@@ -25,11 +29,11 @@ enum Rule {
     Nearest(NearestUpsample),
 }
 
-/// Resizes axes of f32 data, linearly or by nearest neighbours.
+/// Resizes axes of f16 or f32 data, linearly or by nearest neighbours.
 ///
 /// The inputs and the output are those of tract's `Resize` or `NearestUpsample`. Each result is the
 /// weighted sum of at most two values per axis. A value of weight zero is not read, so that NaN and
-/// the infinities reach no other results than in tract.
+/// the infinities reach no other results than in tract. f16 is computed in f32, as by tract.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OptResize {
     rule: Rule,
@@ -46,74 +50,136 @@ impl OptResize {
             _ => return None,
         };
         let isa = options.isa.unwrap_or_else(Isa::best);
-        (input.datum_type == DatumType::F32).then(|| OptResize { rule, isa, limit: options.limit() })
+        let is_taken = matches!(input.datum_type, DatumType::F16 | DatumType::F32);
+        is_taken.then(|| OptResize { rule, isa, limit: options.limit() })
     }
 
-    /// Returns the output's shape, and the taps of each axis that changes.
-    fn taps(&self, inputs: &[TValue]) -> TractResult<(TVec<usize>, AxisTaps)> {
+    /// Returns the output's shape and the scale of each axis.
+    fn sizes(&self, inputs: &[TValue]) -> TractResult<(TVec<usize>, TVec<f32>)> {
         let shape = inputs[0].shape();
-        let (output, scales): (TVec<usize>, TVec<f32>) = match &self.rule {
+        let op = match &self.rule {
             Rule::Nearest(op) => {
                 ensure!(op.scales.len() == shape.len(), "resize: shape={shape:?}, {} axes are needed", op.scales.len());
                 let output = shape.iter().zip(&op.scales).map(|(size, scale)| size.saturating_mul(*scale)).collect();
-                (output, op.scales.iter().map(|scale| *scale as f32).collect())
+                return Ok((output, op.scales.iter().map(|scale| *scale as f32).collect()));
             }
-            Rule::Resize(op) => {
-                let input = |slot: Option<usize>| slot.and_then(|slot| inputs.get(slot)).map(|value| &**value);
-                let (scales, sizes) = (input(op.optional_scales_input), input(op.optional_sizes_input));
-                let output = op.compute_output_shape(shape, scales, sizes)?;
-                let given = scales.filter(|scales| scales.len() == shape.len());
-                let scales = match given {
-                    Some(scales) => scales.try_as_plain_ram()?.as_slice::<f32>()?.into(),
-                    None => output.iter().zip(shape).map(|(output, input)| *output as f32 / *input as f32).collect(),
-                };
-                (output, scales)
-            }
+            Rule::Resize(op) => op,
         };
-        self.limit.check_output(&output, DatumType::F32)?;
-        let mut taps = vec![];
-        for (axis, ((&input, &output), &scale)) in shape.iter().zip(&output).zip(&scales).enumerate() {
-            if (input, scale) == (output, 1.0) || output == 0 {
-                continue;
-            }
-            ensure!(input > 0, "resize: shape={shape:?}, axis {axis} is empty and its result is not");
-            taps.push((
-                axis,
-                match &self.rule {
-                    Rule::Nearest(_) => Taps::One(collected("resize", (0..output).map(|at| at / (output / input)))?),
-                    Rule::Resize(op) => Taps::new(&op.plan_axis(scale, input, output))?,
-                },
-            ));
+        let input = |slot: Option<usize>| slot.and_then(|slot| inputs.get(slot)).map(|value| &**value);
+        let (scales, sizes) = (input(op.optional_scales_input), input(op.optional_sizes_input));
+        let given = scales.filter(|scales| scales.len() == shape.len());
+        let Some(given) = given else {
+            let output = op.compute_output_shape(shape, scales, sizes)?;
+            let scales = output.iter().zip(shape).map(|(output, input)| *output as f32 / *input as f32).collect();
+            return Ok((output, scales));
+        };
+        let given: TVec<f32> = given.try_as_plain_ram()?.as_slice::<f32>()?.into();
+        for (size, scale) in shape.iter().zip(&given) {
+            // tract multiplies without a check. Not a number is no size either.
+            let fits = *size as f64 * f64::from(*scale) <= MOST_SIZE;
+            ensure!(fits, "resize: scale={scale}, an axis of {size} gets more than {MOST_SIZE} positions or none");
         }
-        Ok((output, taps))
+        Ok((op.compute_output_shape(shape, scales, sizes)?, given))
     }
 
-    fn run(&self, inputs: &[TValue]) -> TractResult<Tensor> {
-        let (output, taps) = self.taps(inputs)?;
+    /// Returns the taps of an axis, neither of whose sizes is zero.
+    fn taps(&self, scale: f32, input: usize, output: usize) -> TractResult<Taps> {
+        let op = match &self.rule {
+            Rule::Nearest(_) => {
+                return Ok(Taps::One(collected("resize", (0..output).map(|at| at / (output / input)))?));
+            }
+            Rule::Resize(op) => op,
+        };
+        // The positions before and after a coordinate, and how far it is behind the first one: more
+        // than 0, and 1 if it is a position. What is outside of the input reads its first or last
+        // value.
+        let neighbours = |at: usize| {
+            let coordinate = op.coord_transformer.transform(at, scale, input, output);
+            let before = coordinate.ceil() - 1.0;
+            let first = before as isize;
+            let inside = |at: isize| at.clamp(0, input as isize - 1) as usize;
+            ([first, first.saturating_add(1)].map(inside), coordinate - before)
+        };
+        if op.interpolator == Interpolator::Nearest {
+            let nearest = |at: usize| {
+                let (positions, behind) = neighbours(at);
+                positions[usize::from(behind == 1.0 || op.nearest.prefers_right(behind))]
+            };
+            return Ok(Taps::One(collected("resize", (0..output).map(nearest))?));
+        }
+        let linear = |at: usize| {
+            let (positions, behind) = neighbours(at);
+            let mut weights = [0.0; 2];
+            linear_weights(behind, scale, false, &mut weights);
+            match weights {
+                // Twice a half is exact, and reads no other value.
+                [weight, 0.0] => TwoTaps { positions: [positions[0]; 2], weights: [weight / 2.0; 2] },
+                [0.0, weight] => TwoTaps { positions: [positions[1]; 2], weights: [weight / 2.0; 2] },
+                _ => TwoTaps { positions, weights },
+            }
+        };
+        let taps = collected("resize", (0..output).map(linear))?;
+        if taps.iter().all(|taps| taps.weights == [0.5; 2] && taps.positions[0] == taps.positions[1]) {
+            return Ok(Taps::One(collected("resize", taps.iter().map(|taps| taps.positions[0]))?));
+        }
+        Ok(Taps::Two(taps))
+    }
+
+    fn run(&self, inputs: &[TValue]) -> TractResult<TValue> {
+        let input = &inputs[0];
+        let shape = input.shape();
+        let (output, scales) = self.sizes(inputs)?;
+        self.limit.check_output(&output, input.datum_type())?;
+        if output.contains(&0) {
+            let empty = match input.datum_type() {
+                DatumType::F16 => memory::zero_tensor::<f16>("resize", &output)?,
+                _ => memory::zero_tensor::<f32>("resize", &output)?,
+            };
+            return Ok(empty.into_tvalue());
+        }
+        let resized = (0..shape.len()).filter(|&axis| shape[axis] != output[axis] || scales[axis] != 1.0);
+        let resized: TVec<usize> = resized.collect();
+        if let Some(axis) = resized.iter().find(|&&axis| shape[axis] == 0) {
+            bail!("resize: shape={shape:?}, axis {axis} is empty and its result is not");
+        }
+        if resized.is_empty() {
+            return Ok(input.clone());
+        }
+        let half = input.datum_type() == DatumType::F16;
+        let copies = if half { product(shape).saturating_add(product(&output)).saturating_mul(4) } else { 0 };
+        self.limit.check_working(copies.saturating_add(working_bytes(shape, &output, &resized)))?;
+        if !half {
+            return Ok(self.resized(input, &output, &scales, &resized)?.into_tvalue());
+        }
+        let wide = memory::mapped_output("resize", input, f16::to_f32)?;
+        let wide = self.resized(&wide, &output, &scales, &resized)?;
+        Ok(memory::mapped_output("resize", &wide, f16::from_f32)?.into_tvalue())
+    }
+
+    /// Resizes some axes of a tensor of f32, of which there is at least one.
+    fn resized(&self, input: &Tensor, output: &[usize], scales: &[f32], axes: &[usize]) -> TractResult<Tensor> {
         let kernels = <f32 as Dispatch>::kernels(self.isa);
         let mut value: Option<Tensor> = None;
-        let mut taps = taps.into_iter().peekable();
-        if output.contains(&0) {
-            return memory::zero_tensor::<f32>("resize", &output);
-        }
-        while let Some((axis, first)) = taps.next() {
-            let from = value.as_ref().unwrap_or(&inputs[0]);
-            let second = taps.next_if(|(next, _)| *next == axis + 1).map(|(_, taps)| taps);
+        let mut axes = axes.iter().copied().peekable();
+        while let Some(axis) = axes.next() {
+            let from = value.as_ref().unwrap_or(input);
             let mut shape: TVec<usize> = from.shape().into();
-            let inner: usize = shape[axis + 1..].iter().product();
+            let first = self.taps(scales[axis], shape[axis], output[axis])?;
+            let second = axes.next_if_eq(&(axis + 1));
+            let second = second.map(|axis| self.taps(scales[axis], shape[axis], output[axis])).transpose()?;
             // A last axis is that of columns.
             let (rows, columns, row_axis) = match second {
                 Some(second) => (Some(first), Some(second), axis),
-                None if inner == 1 && axis > 0 => (None, Some(first), axis - 1),
+                None if axis > 0 && product(&shape[axis + 1..]) == 1 => (None, Some(first), axis - 1),
                 None => (Some(first), None, axis),
             };
-            let inner = shape[row_axis + if columns.is_some() { 2 } else { 1 }..].iter().product();
+            let inner = product(&shape[row_axis + if columns.is_some() { 2 } else { 1 }..]);
             let plane = Plane::new(kernels, &shape[row_axis..], rows, columns, inner)?;
-            self.limit.check_working(plane.working_bytes())?;
             shape[axis] = output[axis];
             if plane.columns.is_some() {
                 shape[row_axis + 1] = output[row_axis + 1];
             }
+            // Some axes may grow before others shrink.
             self.limit.check_output(&shape, DatumType::F32)?;
             #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
             // SAFETY: `output_tensor` returns uninitialised elements. `Plane::run` writes all of
@@ -123,12 +189,21 @@ impl OptResize {
                 .run(from.try_as_plain_ram()?.as_slice::<f32>()?, to.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?)?;
             value = Some(to);
         }
-        Ok(value.unwrap_or_else(|| inputs[0].clone().into_tensor()))
+        value.context("resize: no axis is resized")
     }
 }
 
-/// The taps of each axis that is resized.
-type AxisTaps = Vec<(usize, Taps)>;
+/// Returns the most bytes of the taps and of a thread's resized rows.
+fn working_bytes(input: &[usize], output: &[usize], resized: &[usize]) -> usize {
+    let of_axis = |axis: usize| {
+        let inner = product(&input[axis + 1..]);
+        let row = output[axis].saturating_mul(inner);
+        let taps = output[axis].saturating_add(if inner < SHORT_ROW { row } else { 0 });
+        let rows = if axis > 0 && resized.contains(&(axis - 1)) { row } else { 0 };
+        taps.saturating_mul(size_of::<TwoTaps<f32>>()).saturating_add(rows.saturating_mul(2 * size_of::<f32>()))
+    };
+    resized.iter().map(|axis| of_axis(*axis)).fold(0, usize::saturating_add)
+}
 
 /// The positions of an axis that each result is made of.
 enum Taps {
@@ -139,24 +214,6 @@ enum Taps {
 }
 
 impl Taps {
-    fn new(plan: &AxisPlan) -> TractResult<Taps> {
-        let taps =
-            plan.indices.chunks(plan.window).zip(plan.weights.chunks(plan.window)).map(|(positions, weights)| {
-                let mut used = positions.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
-                match (used.next(), used.next()) {
-                    (Some((a, x)), Some((b, y))) => TwoTaps { positions: [*a, *b], weights: [*x, *y] },
-                    // Twice a half is exact, and reads no other value.
-                    (Some((at, weight)), None) => TwoTaps { positions: [*at; 2], weights: [weight / 2.0; 2] },
-                    (None, _) => TwoTaps { positions: [0; 2], weights: [0.0; 2] },
-                }
-            });
-        let taps: Vec<TwoTaps<f32>> = collected("resize", taps)?;
-        if taps.iter().all(|taps| taps.weights == [0.5; 2] && taps.positions[0] == taps.positions[1]) {
-            return Ok(Taps::One(collected("resize", taps.iter().map(|taps| taps.positions[0]))?));
-        }
-        Ok(Taps::Two(taps))
-    }
-
     fn len(&self) -> usize {
         match self {
             Taps::One(taps) => taps.len(),
@@ -206,7 +263,7 @@ impl Plane {
         columns: Option<Taps>,
         inner: usize,
     ) -> TractResult<Plane> {
-        let input_row = shape[1..].iter().product();
+        let input_row = product(&shape[1..]);
         let output_row = columns.as_ref().map_or(input_row, |columns| columns.len() * inner);
         let (columns, inner) = match columns {
             Some(columns) if inner < SHORT_ROW => (Some(columns.repeated(inner)?), 1),
@@ -217,13 +274,6 @@ impl Plane {
 
     fn output_rows(&self) -> usize {
         self.rows.as_ref().map_or(self.input_rows, Taps::len)
-    }
-
-    fn working_bytes(&self) -> usize {
-        match (&self.rows, &self.columns) {
-            (Some(Taps::Two(_)), Some(_)) => 2 * self.output_row * size_of::<f32>(),
-            _ => 0,
-        }
     }
 
     /// Writes all of `to`, in tasks of whole rows.
@@ -334,7 +384,7 @@ impl EvalOp for OptResize {
 
     fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         ensure!(!inputs.is_empty(), "inputs: count=0, the data is needed");
-        Ok(tvec!(self.run(&inputs)?.into_tvalue()))
+        Ok(tvec!(self.run(&inputs)?))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Softmax over an axis that tract computes element by element.
 
+use super::axes::{neighbours, product};
 use crate::compute::Compute;
 use crate::element::{Element, dispatch_element};
 use crate::kernel::{Dispatch, Kernels};
@@ -38,19 +39,21 @@ pub struct OptSoftmax {
 impl OptSoftmax {
     /// Returns the op that replaces tract's, or none if tract's is as fast or not understood.
     pub(super) fn of(op: &Softmax, input: &TypedFact, options: &PlanOptions) -> Option<OptSoftmax> {
-        let (first, last) = (*op.axes.iter().min()?, *op.axes.iter().max()?);
-        let axes = first..last + 1;
-        let neighbours = axes.len() == op.axes.len() && axes.end <= input.rank();
+        let axes = neighbours(&op.axes, input.rank())?;
         let float = matches!(input.datum_type, DatumType::F16 | DatumType::F32 | DatumType::F64);
         let inner: TDim = input.shape[axes.end..].iter().product();
         let length: TDim = input.shape[axes.clone()].iter().product();
         let slow = !inner.is_one() || length.to_usize().is_ok_and(|length| length < LONG_ROW);
-        (neighbours && float && slow && op.quant_output_dt.is_none()).then(|| OptSoftmax {
+        (float && slow && op.quant_output_dt.is_none()).then(|| OptSoftmax {
             axes,
             log: op.kind == SoftmaxKind::LogSoftmax,
             isa: options.isa.unwrap_or_else(Isa::best),
             limit: options.limit(),
         })
+    }
+
+    pub(super) fn is_logarithm(&self) -> bool {
+        self.log
     }
 
     /// Returns the logarithm of the same softmax.
@@ -60,12 +63,10 @@ impl OptSoftmax {
 
     fn run<E: Element>(&self, input: &Tensor) -> TractResult<Tensor> {
         let shape = input.shape();
-        let [length, inner]: [usize; 2] =
-            [&shape[self.axes.clone()], &shape[self.axes.end..]].map(|axes| axes.iter().product());
         self.limit.check_output(shape, input.datum_type())?;
-        let scratch: usize =
-            if inner > 1 && input.datum_type() != DatumType::F16 { 0 } else { length.saturating_mul(2 * COLUMNS) };
-        self.limit.check_working(scratch.saturating_mul(size_of::<E::Compute>()))?;
+        let [length, inner] = [&shape[self.axes.clone()], &shape[self.axes.end..]].map(product);
+        let columns = Columns { kernels: E::Compute::kernels(self.isa), log: self.log, length, inner };
+        self.limit.check_working(columns.working_bytes::<E>(input.len()))?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
         // there is an `Element` for it. `Columns::run` writes all of them, or fails, and then the
@@ -73,7 +74,6 @@ impl OptSoftmax {
         let mut output = unsafe { memory::output_tensor("softmax", input.datum_type(), shape)? };
         let from = input.try_as_plain_ram()?;
         let mut view = output.try_as_plain_ram_mut()?;
-        let columns = Columns { kernels: E::Compute::kernels(self.isa), log: self.log, length, inner };
         columns.run::<E>(from.as_slice::<E>()?, view.as_slice_mut::<E>()?)?;
         Ok(output)
     }
@@ -87,15 +87,30 @@ struct Columns<T: Compute> {
     inner: usize,
 }
 
-/// Columns of one plane, or, if rows have one value, of several planes.
-struct Task<'a, E> {
+/// Columns of one plane.
+struct Part<'a, E> {
     /// The index of the first value.
     first: usize,
-    /// The rows of results, or the whole planes.
-    to: Vec<&'a mut [E]>,
+    rows: Vec<&'a mut [E]>,
 }
 
 impl<T: Compute> Columns<T> {
+    /// Returns how many columns are copied together. None are if they can be read in place.
+    fn copied<E: Element<Compute = T>>(&self, values: usize) -> usize {
+        let in_place = self.inner > 1 && E::as_compute(&[]).is_some();
+        let columns = if self.inner == 1 { values / self.length.max(1) } else { self.inner };
+        if in_place { 0 } else { columns.min(COLUMNS) }
+    }
+
+    /// Returns the bytes that a thread needs for copies and for its tasks' lists of rows.
+    fn working_bytes<E: Element<Compute = T>>(&self, values: usize) -> usize {
+        let copies = 2 * self.copied::<E>(values) * size_of::<T>();
+        // A plane is divided among at most twice as many tasks as there are to be. A running task
+        // has two lists.
+        let lists = (2 * TASKS + 1) * size_of::<&mut [E]>();
+        self.length.saturating_mul(copies + lists)
+    }
+
     /// Writes all of `to`.
     fn run<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E]) -> TractResult<()> {
         if to.is_empty() {
@@ -103,57 +118,68 @@ impl<T: Compute> Columns<T> {
         }
         let plane = self.length * self.inner;
         let cost = to.len() as u64 / 4 * FOUR_ELEMENTS;
-        let parts = TASKS * threads(cost);
-        let mut tasks = vec![];
-        if self.inner == 1 {
-            let values = (to.len() / plane).div_ceil(parts) * plane;
-            tasks.extend(to.chunks_mut(values).enumerate().map(|(i, to)| Task { first: i * values, to: vec![to] }));
-        } else {
-            let columns = self.inner.div_ceil(parts.div_ceil(to.len() / plane)).next_multiple_of(COLUMNS);
-            for (p, to) in to.chunks_mut(plane).enumerate() {
-                let parts = (0..self.inner.div_ceil(columns))
-                    .map(|part| Ok(Task { first: p * plane + part * columns, to: reserved("softmax", self.length)? }));
-                let mut parts = parts.collect::<TractResult<Vec<Task<E>>>>()?;
-                for row in to.chunks_mut(self.inner) {
-                    parts.iter_mut().zip(row.chunks_mut(columns)).for_each(|(part, row)| part.to.push(row));
+        let (planes, parts) = (to.len() / plane, TASKS * threads(cost));
+        let copied = self.copied::<E>(to.len());
+        if self.inner == 1 || planes >= parts {
+            let values = planes.div_ceil(parts) * plane;
+            let mut tasks: Vec<_> = to.chunks_mut(values).enumerate().collect();
+            return parallel(&mut tasks, cost, |(task, to)| {
+                let from = &from[*task * values..][..to.len()];
+                let mut copies = Copies::new(self.length, copied)?;
+                if self.inner == 1 {
+                    return self.contiguous(from, to, &mut copies);
                 }
-                tasks.extend(parts);
-            }
+                from.chunks(plane).zip(to.chunks_mut(plane)).try_for_each(|(from, to)| {
+                    self.strided(from, &mut collected("softmax", to.chunks_mut(self.inner))?, &mut copies)
+                })
+            });
         }
-        parallel(&mut tasks, cost, |task| match &mut task.to[..] {
-            [to] if self.inner == 1 => self.contiguous(&from[task.first..][..to.len()], to),
-            rows => self.strided(&from[task.first..], rows),
+        let columns = self.inner.div_ceil(parts.div_ceil(planes)).next_multiple_of(COLUMNS);
+        let mut tasks = vec![];
+        for (p, to) in to.chunks_mut(plane).enumerate() {
+            let part = |i| Ok(Part { first: p * plane + i * columns, rows: reserved("softmax", self.length)? });
+            let mut parts = (0..self.inner.div_ceil(columns)).map(part).collect::<TractResult<Vec<Part<E>>>>()?;
+            for row in to.chunks_mut(self.inner) {
+                parts.iter_mut().zip(row.chunks_mut(columns)).for_each(|(part, row)| part.rows.push(row));
+            }
+            tasks.extend(parts);
+        }
+        parallel(&mut tasks, cost, |part| {
+            self.strided(&from[part.first..], &mut part.rows, &mut Copies::new(self.length, copied)?)
         })
     }
 
     /// Computes columns that are contiguous in memory, after each other.
-    fn contiguous<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E]) -> TractResult<()> {
-        let mut values = Block::new(self.length)?;
-        for (from, to) in from.chunks(self.length * COLUMNS).zip(to.chunks_mut(self.length * COLUMNS)) {
-            let columns = from.len() / self.length;
-            values.softmax(
+    fn contiguous<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E], copies: &mut Copies<T>) -> TractResult<()> {
+        let length = self.length;
+        for (from, to) in from.chunks(length * copies.columns).zip(to.chunks_mut(length * copies.columns)) {
+            copies.softmax(
                 self,
-                columns,
-                |r, row| row.iter_mut().enumerate().for_each(|(c, x)| *x = from[c * self.length + r].widen()),
-                |r, row| row.iter().enumerate().for_each(|(c, x)| to[c * self.length + r] = E::narrow(*x)),
+                from.len() / length,
+                |r, row| row.iter_mut().enumerate().for_each(|(c, x)| *x = from[c * length + r].widen()),
+                |r, row| row.iter().enumerate().for_each(|(c, x)| to[c * length + r] = E::narrow(*x)),
             )?;
         }
         Ok(())
     }
 
     /// Computes columns whose values are `inner` apart.
-    fn strided<E: Element<Compute = T>>(&self, from: &[E], rows: &mut [&mut [E]]) -> TractResult<()> {
+    fn strided<E: Element<Compute = T>>(
+        &self,
+        from: &[E],
+        rows: &mut [&mut [E]],
+        copies: &mut Copies<T>,
+    ) -> TractResult<()> {
         if let Some(from) = E::as_compute(from) {
             let mut to: Vec<&mut [T]> = reserved("softmax", rows.len())?;
             to.extend(rows.iter_mut().filter_map(|row| E::as_compute_mut(row)));
             self.kernels.softmax(self.log, from, self.inner, &mut to);
             return Ok(());
         }
-        let mut values = Block::new(self.length)?;
         let width = rows.first().map_or(0, |row| row.len());
-        for first in (0..width).step_by(COLUMNS) {
-            let columns = COLUMNS.min(width - first);
-            values.softmax(
+        for first in (0..width).step_by(copies.columns) {
+            let columns = copies.columns.min(width - first);
+            copies.softmax(
                 self,
                 columns,
                 |r, row| E::widen_slice(&from[r * self.inner + first..][..columns], row),
@@ -165,16 +191,16 @@ impl<T: Compute> Columns<T> {
 }
 
 /// Some columns, before and after.
-struct Block<T: Compute> {
-    length: usize,
+struct Copies<T: Compute> {
+    columns: usize,
     from: Vec<T>,
     to: Vec<T>,
 }
 
-impl<T: Compute> Block<T> {
-    fn new(length: usize) -> TractResult<Block<T>> {
-        let values = length.checked_mul(COLUMNS).context("softmax: its axis is too long")?;
-        Ok(Block { length, from: zeros("softmax", values)?, to: zeros("softmax", values)? })
+impl<T: Compute> Copies<T> {
+    fn new(length: usize, columns: usize) -> TractResult<Copies<T>> {
+        let values = length.checked_mul(columns).context("softmax: its axis is too long")?;
+        Ok(Copies { columns, from: zeros("softmax", values)?, to: zeros("softmax", values)? })
     }
 
     /// Computes `columns` columns. `read` fills a row of values, and `write` takes a row of results.
@@ -185,7 +211,7 @@ impl<T: Compute> Block<T> {
         read: impl Fn(usize, &mut [T]),
         mut write: impl FnMut(usize, &[T]),
     ) -> TractResult<()> {
-        let values = self.length * columns;
+        let values = of.length * columns;
         self.from[..values].chunks_mut(columns).enumerate().for_each(|(r, row)| read(r, row));
         let mut rows: Vec<&mut [T]> = collected("softmax", self.to[..values].chunks_mut(columns))?;
         of.kernels.softmax(of.log, &self.from[..values], columns, &mut rows);
