@@ -568,7 +568,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let steps = (steps[0] * pixels.pitch, steps[1]);
         for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
             let tile = self.tile_stride(term);
-            let strides = PointStrides { point: tile, tile: term.points() * tile };
+            let strides = PointStrides { point: tile * tiles.starts.len(), tile };
             for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
                 let data = TileData {
                     pixels: &pixels.data[block.offset * pixels.size..],
@@ -632,7 +632,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         while at + tile.positions() <= count {
                             let to = &mut products[at * of_tile + point * width..];
                             for (weight, chain) in &chains {
-                                let base = begin + (at * points + point) * tile_stride + chain.start;
+                                let base = begin + (point * count + at) * tile_stride + chain.start;
                                 let channels = chain.len();
                                 let source = Source {
                                     data,
@@ -643,7 +643,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                     prefetch: false,
                                 };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
-                                tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
+                                tile.run(&weights[*weight..], &source, tile_stride, sum, to, of_tile);
                             }
                             at += tile.positions();
                         }
