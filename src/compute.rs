@@ -70,6 +70,10 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// Converts a number of elements.
     fn of_count(count: usize) -> Self;
 
+    /// Rounds a constant to this type. Zero for integers, so kernels that use it must not run on
+    /// them.
+    fn of_constant(value: f64) -> Self;
+
     /// The natural logarithm. Zero for integers.
     fn logarithm(self) -> Self;
 
@@ -126,6 +130,11 @@ macro_rules! float_compute {
             }
 
             #[inline(always)]
+            fn of_constant(value: f64) -> Self {
+                value as Self
+            }
+
+            #[inline(always)]
             fn logarithm(self) -> Self {
                 self.ln()
             }
@@ -172,6 +181,10 @@ impl Compute for i64 {
     }
 
     fn exponentials<const FUSED: bool>(_run: &mut [Self]) {}
+
+    fn of_constant(_value: f64) -> Self {
+        0
+    }
 
     fn of_count(count: usize) -> Self {
         count as i64

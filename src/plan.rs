@@ -37,9 +37,9 @@ pub struct PlanOptions {
     ///
     /// Tiles whose results share their rounding errors are then not considered.
     pub local_accuracy: bool,
-    /// A [variant](Plan::variant) that is not considered, so that its benefit can be measured.
+    /// [Variants](Plan::variant) that are not considered, so that their benefit can be measured.
     #[doc(hidden)]
-    pub left_out: Option<&'static str>,
+    pub left_out: Vec<&'static str>,
     /// The layout of an already packed filter. Only strategies that read this layout are
     /// considered.
     pub layout: Option<FilterLayout>,
@@ -280,7 +280,7 @@ impl Plan {
         let mut best: Option<(Strategy, Decision)> = None;
         let restrictions = Restrictions {
             layout: options.layout.as_ref(),
-            left_out: options.left_out,
+            left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
         };
         let query = Query::new(&folded, computed_as, isa, &machine, restrictions);
@@ -376,6 +376,13 @@ impl Plan {
     #[doc(hidden)]
     pub fn variant(&self) -> &'static str {
         self.decision.variant()
+    }
+
+    /// Returns whether the rounding error of a result scales with the largest input of a tile, not
+    /// only with the inputs of its own taps.
+    #[doc(hidden)]
+    pub fn mixes_results(&self) -> bool {
+        self.decision.mixes_results()
     }
 
     /// Returns the other strategies that were considered, each with the reason why it declined.
