@@ -475,7 +475,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // Allocates for all phases at once, as growing the buffer would lose its contents.
         let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
             let tiles = plan.most_tiles(self.taps_of(phase));
-            terms.iter().map(|term| term.kind.points() * tiles * self.tile_stride(term)).sum::<usize>()
+            terms.iter().map(|term| term.kind.points() * self.point_stride(term, tiles)).sum::<usize>()
         };
         let all: usize = self.table.terms.iter().enumerate().map(of_phase).sum();
         let data = data.of(all)?;
@@ -493,7 +493,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let mut tiles = self.tiles(&of, &rows, &columns, pixels)?;
                     for term in &self.table.terms[of.phase] {
                         tiles.data.push(used);
-                        used += term.kind.points() * tiles.starts.len() * self.tile_stride(term);
+                        used += term.kind.points() * self.point_stride(term, tiles.starts.len());
                     }
                     self.transform(of.phase, &tiles, pixels, data);
                     none.insert(tiles)
@@ -515,6 +515,13 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn tile_stride(&self, term: &Term) -> usize {
         let lanes = self.kernels.lanes;
         ((term.tap_blocks.len() * self.channels() / lanes) | 1) * lanes
+    }
+
+    /// Elements between the points of so many transformed tiles of a term. An odd number of vectors,
+    /// as the points of a tile would otherwise compete for the same cache sets.
+    fn point_stride(&self, term: &Term, tiles: usize) -> usize {
+        let lanes = self.kernels.lanes;
+        ((tiles * self.tile_stride(term) / lanes) | 1) * lanes
     }
 
     /// The taps of a phase along rows and columns.
@@ -575,7 +582,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (down, along) = (steps[0] * pixels.pitch, steps[1]);
         for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
             let tile = self.tile_stride(term);
-            let strides = PointStrides { point: tile * tiles.starts.len(), tile };
+            let strides = PointStrides { point: self.point_stride(term, tiles.starts.len()), tile };
             for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
                 // A Fourier tile has one axis. The other one's step is zero.
                 let steps =
@@ -618,7 +625,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         for (term, begin) in terms.iter().zip(&tiles.data) {
             let transforms = self.kernels.tile_transforms(term.kind);
             let points = term.kind.points();
-            let tile_stride = self.tile_stride(term);
+            let (tile_stride, point_stride) = (self.tile_stride(term), self.point_stride(term, count));
             let tap_blocks: TVec<usize> = (0..term.tap_blocks.len()).map(|block| block * self.channels()).collect();
             let of_tile = points * width + self.kernels.lanes;
             let products = products.of(count * of_tile)?;
@@ -642,7 +649,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         while at + tile.positions() <= count {
                             let to = &mut products[at * of_tile + point * width..];
                             for (weight, chain) in &chains {
-                                let base = begin + (point * count + at) * tile_stride + chain.start;
+                                let base = begin + point * point_stride + at * tile_stride + chain.start;
                                 let channels = chain.len();
                                 let source = Source {
                                     data,
