@@ -627,8 +627,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             let points = term.kind.points();
             let (tile_stride, point_stride) = (self.tile_stride(term), self.point_stride(term, count));
             let tap_blocks: TVec<usize> = (0..term.tap_blocks.len()).map(|block| block * self.channels()).collect();
-            let of_tile = points * width + self.kernels.lanes;
-            let products = products.of(count * of_tile)?;
+            let lanes = self.kernels.lanes;
+            let of_products = ((count * width / lanes) | 1) * lanes;
+            let products = products.of(points * of_products)?;
             let (of_chain, of_pass) = plan.passes(problem, tap_blocks.len());
             for from in (0..problem.group_in).step_by(of_pass) {
                 let pass = from..(from + of_pass).min(problem.group_in);
@@ -647,7 +648,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let mut at = 0;
                     for tile in self.panels.tiles(of.panel) {
                         while at + tile.positions() <= count {
-                            let to = &mut products[at * of_tile + point * width..];
+                            let to = &mut products[point * of_products + at * width..];
                             for (weight, chain) in &chains {
                                 let base = begin + point * point_stride + at * tile_stride + chain.start;
                                 let channels = chain.len();
@@ -660,14 +661,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                                     prefetch: false,
                                 };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
-                                tile.run(&weights[*weight..], &source, tile_stride, sum, to, of_tile);
+                                tile.run(&weights[*weight..], &source, tile_stride, sum, to, width);
                             }
                             at += tile.positions();
                         }
                     }
                 }
             }
-            let strides = PointStrides { point: width, tile: of_tile };
+            let strides = PointStrides { point: of_products, tile: width };
             finite &= transforms.products(products, strides, start, width, &tiles.results, sums);
             start = Start::Add;
         }
