@@ -66,6 +66,10 @@ const MOST_OF_L2: usize = 4;
 /// The most positions per accumulator block. Layers of few channels would gain nothing from more.
 const MOST_POSITIONS: usize = 4096;
 
+/// The pixels of a block, per position of an accumulator block, if a grid has a single row. It has
+/// room for the pixels that taps read beyond a block.
+const PIXELS_OF_POSITION: usize = 2;
+
 /// The longest period, in positions, after which tiles repeat. An accumulator block has whole
 /// periods, and dilation makes them long.
 const LONGEST_PERIOD: usize = 1024;
@@ -116,17 +120,20 @@ impl GridSplit {
     fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> GridSplit {
         let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
-        let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
-        let even = |grid: usize, size: usize, period: usize| {
-            let parts = grid.div_ceil(size.next_multiple_of(period));
-            grid.div_ceil(parts).next_multiple_of(period).min(grid)
-        };
-        let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
         let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = lattices[0].results * lattices[1].results;
         let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
+        // The pixels of a single row are split into blocks: they are not to be smaller than
+        // accumulator blocks.
+        let least = if y.grid == 1 { positions * PIXELS_OF_POSITION } else { 0 };
+        let (rows, columns) = GridBlocks::within(axes, false, (machine.l2 / channel_bytes).max(least));
+        let even = |grid: usize, size: usize, period: usize| {
+            let parts = grid.div_ceil(size.next_multiple_of(period));
+            grid.div_ceil(parts).next_multiple_of(period).min(grid)
+        };
+        let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
         GridSplit { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
     }
