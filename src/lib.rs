@@ -101,11 +101,12 @@
 //!
 //! **Winograd.** On other CPUs, dense layers of 16 and more input channels per group run in tiles
 //! that take fewer products (strategy `winograd`). The largest error is at most 1.5 times that of a
-//! sum tap by tap, and twice that on a pure tone. A product with a weight that is zero, or far smaller than its neighbours, has the
-//! error of the neighbours' products. In tiles of two results along an axis, a result is made of the
-//! inputs that its own taps read, and of nothing else. Layers of 3×3 taps may run in tiles of four
-//! results, whose error scales with the largest input of the tile: a result that should be zero can
-//! be 1e-7 of it. The option `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those.
+//! sum tap by tap, and twice that on a pure tone. A product with a weight that is zero, or far
+//! smaller than its neighbours, has the error of the neighbours' products. In tiles of two results
+//! along an axis, a result is made of the inputs that its own taps read, and of nothing else. Layers
+//! of 3×3 taps may run in cyclic tiles, and those of several taps along an axis in Fourier tiles.
+//! Their error scales with the largest input of the tile: a result that should be zero can be 1e-7
+//! of it. The option `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those two.
 //! `TRACT_DECONV_STRATEGY`, or the option `strategy`, chooses another strategy.
 //!
 //! **Subnormal constants.** Constant weights and biases in f32 that are subnormal, below `2^-126`,

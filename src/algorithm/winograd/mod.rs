@@ -1,9 +1,14 @@
 //! Each phase as a small dense convolution over the shared grid, with fewer products than (tap,
 //! position) pairs.
 //!
-//! Adjacent taps and positions are multiplied in transformed tiles (Winograd's minimal filtering,
-//! `src/kernel/winograd.rs`). If an axis has more than three taps, they are split into blocks of
-//! two and three.
+//! Adjacent taps and positions are multiplied in transformed tiles (`src/kernel/tile_transforms.rs`):
+//!
+//! - Winograd tiles of two results along each axis. More than three taps are split into blocks of
+//!   two and three.
+//! - Cyclic tiles of four results, if both axes have multiples of three taps.
+//! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
+//!
+//! The planner chooses by the numbers of products and the cost of transforms.
 //!
 //! Per accumulator block, tiles of the input are transformed, with input channels as lanes. Then,
 //! per panel of output channels, the weights are transformed, and all tiles are multiplied point by
