@@ -182,7 +182,7 @@
 //! | tract's own builders, for nodes of other domains | the first such node; for good | frontend/mod.rs `REGISTER` |
 //! | entries in tract's lists of transforms, knobs, pulsifiers | linking, loading; for good | pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan | memory/pool.rs `POOL`, `OF_KNOB` |
-//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64` |
+//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64`, `SPECTRA` |
 //! | per thread: which working memory it had last | the first run; the thread | memory/scratch.rs `LAST` |
 //! | spinning threads of an executor | a shared layer; its spin time | parallel/workers.rs `SPINNING`, `ALL` |
 //! | per thread: its executor's list | a shared layer; the thread | parallel/workers.rs `LAST` |
@@ -307,7 +307,9 @@ pub use explain::{Explanation, explain};
 pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
-pub use op::{BetweenLayers, Dialect, GroupedDeconv, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
+pub use op::{
+    BetweenLayers, Dialect, GroupedDeconv, OptFourier, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass,
+};
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;
 pub use parallel::{set_share_from, set_spin_time, spin_time};
