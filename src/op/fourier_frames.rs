@@ -279,9 +279,14 @@ impl Frames<'_> {
                 if !taps.is_empty() {
                     let from = &from[(begin + taps.start as i64) as usize..][..taps.len()];
                     let window = &transform.basis.window[taps.clone()];
-                    frame[taps].iter_mut().zip(from).zip(window).for_each(|((to, x), w)| *to = x * w);
+                    frame[taps.clone()].iter_mut().zip(from).zip(window).for_each(|((to, x), w)| *to = x * w);
                 }
-                fft.process_with_scratch(frame, &mut spectrum[..bins], scratch).map_err(failed)?;
+                let spectrum = &mut spectrum[..bins];
+                fft.process_with_scratch(frame, spectrum, scratch).map_err(failed)?;
+                // The first bin is the sum of all values.
+                if !spectrum[0].re.is_finite() && !self.is_finite_frame(from, begin, taps) {
+                    spectrum.fill(Complex::new(f32::NAN, f32::NAN));
+                }
             }
             let at = first - task.frames.start;
             if self.channels_first {
@@ -307,6 +312,21 @@ impl Frames<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether all values of a frame are finite. A fast transform has no products with
+    /// weights that are zero, where a sum of products makes NaN of a value that is not.
+    fn is_finite_frame(&self, from: &[f32], begin: i64, taps: Range<usize>) -> bool {
+        let window = &self.transform.basis.window;
+        taps.into_iter().all(|tap| (from[(begin + tap as i64) as usize] * window[tap]).is_finite())
+    }
+
+    /// As [`Frames::is_finite_frame`], for the channels of a frame.
+    fn is_finite_spectrum(&self, image: usize, frame: usize) -> bool {
+        let channels = self.transform.channels.len();
+        let from = &self.from[image * channels * self.frames..][..channels * self.frames];
+        let (first, step) = if self.channels_first { (frame, self.frames) } else { (frame * channels, 1) };
+        from[first..].iter().step_by(step).take(channels).all(|value| value.is_finite())
     }
 
     /// Transposed: writes the signals of all images.
@@ -347,6 +367,9 @@ impl Frames<'_> {
             self.read_spectra(task.image, first, count, block);
             for (i, spectrum) in block.chunks_exact_mut(pitch).take(count).enumerate() {
                 fft.process_with_scratch(&mut spectrum[..bins], frame, scratch).map_err(failed)?;
+                if !are_finite(frame) && !self.is_finite_spectrum(task.image, first + i) {
+                    frame.fill(f32::NAN);
+                }
                 let (begin, taps) = self.taps(first + i, task.first, task.to.len());
                 if !taps.is_empty() {
                     let to = &mut task.to[(begin + taps.start as i64) as usize..][..taps.len()];
@@ -394,6 +417,12 @@ impl Frames<'_> {
             }
         }
     }
+}
+
+/// Returns whether all values are finite, in a loop that compilers vectorise.
+fn are_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = f32::INFINITY.to_bits();
+    values.iter().fold(0, |found, value| found | u32::from(value.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
 fn failed(error: realfft::FftError) -> TractError {
