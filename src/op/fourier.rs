@@ -1,7 +1,7 @@
 //! A layer whose filter is a windowed Fourier basis, run as a fast Fourier transform.
 
 use super::fourier_basis::FourierBasis;
-use super::fourier_frames::Transform;
+use super::fourier_frames::{LARGEST_FACTOR, Transform, has_small_factors};
 use super::shared;
 use super::{BetweenLayers, Bias, Dialect, GroupedDeconv, beside};
 use crate::estimate::machine::Machine;
@@ -147,6 +147,9 @@ impl OptFourier {
             Ok(basis) => basis,
             Err(reason) => return Ok(Err(reason)),
         };
+        if !has_small_factors(basis.points) {
+            return Ok(Err(format!("its {} points have a prime factor above {LARGEST_FACTOR}", basis.points)));
+        }
         let transform = Transform::new(basis, spec.direction)?;
         if options.limit().check_working(transform.working_bytes()).is_err() {
             return refused("its working memory is more than the limit");
