@@ -63,7 +63,8 @@
 //!
 //! A node becomes a [`GroupedDeconv`] with a [`DeconvSpec`], the one description that all dialects
 //! share. Optimising the model packs constant weights, once for all nodes that share them, and
-//! drops the original. A [`Plan`] is made for each concrete shape. It says which [`Strategy`] runs
+//! drops the original. A filter that is a windowed Fourier basis becomes an [`OptFourier`], which needs
+//! no plan. Otherwise a [`Plan`] is made for each concrete shape. It says which [`Strategy`] runs
 //! on which instruction set, and why the other strategies declined; [`explain`](explain()) prints
 //! it. An op keeps the plans of the 16 most recent shapes.
 //!
@@ -108,11 +109,18 @@
 //! be 1e-7 of it. The option `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those.
 //! `TRACT_DECONV_STRATEGY`, or the option `strategy`, chooses another strategy.
 //!
+//! **Fourier transforms.** A layer in f32 whose constant filter is a windowed Fourier basis, to within
+//! the roundings of its weights, runs as a fast Fourier transform of each frame ([`OptFourier`]). The
+//! error of a result is by the size of its frame, before the window of an inverse. A frame with a
+//! number that is not finite gives NaN. With `fusion` off, or with a strategy or an instruction set
+//! that is forced, the layer is a convolution.
+//!
 //! **Subnormal constants.** Constant weights and biases in f32 that are subnormal, below `2^-126`,
 //! count as zero.
 //!
 //! **NaN and infinity** pass through sums as in IEEE 754. Padding is multiplied as zeros, so a
-//! weight that is not finite may make NaN of more elements of its own output channel.
+//! weight that is not finite may make NaN of more elements of its own output channel. In a Fourier
+//! transform, all results of a frame are NaN.
 //!
 //! # Threads
 //!

@@ -153,7 +153,8 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool) -> Result<f
     let expected = io.outputs(&model)?;
     let model = if optimised { model.into_optimized()? } else { model.into_typed()?.into_decluttered()? };
     let ops: Vec<_> = model.nodes().iter().map(|node| node.op.name()).collect();
-    ensure!(ops.iter().any(|op| op.ends_with("GroupedDeconv")), "none of our deconvolutions among {ops:?}");
+    let ours = |op: &str| op.ends_with("GroupedDeconv") || op == "OptFourier";
+    ensure!(ops.iter().any(|op| ours(op)), "none of our deconvolutions among {ops:?}");
     ensure!(!ops.iter().any(|op| op.starts_with("Deconv")), "tract's own deconvolution among {ops:?}");
     ensure!(!conv || !ops.iter().any(|op| op == "Conv" || op == "Im2col"), "tract's own convolution among {ops:?}");
     let outputs = model.into_runnable()?.run(inputs)?;

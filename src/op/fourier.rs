@@ -291,3 +291,15 @@ impl TypedOp for OptFourier {
 
     as_op!();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_documented;
+
+    #[test]
+    fn the_limits_are_documented() {
+        assert_documented("docs/fusion.md", &format!("at least {FEWEST_TAPS} taps"));
+        assert_documented("docs/fusion.md", &format!("no prime factor above {LARGEST_FACTOR}"));
+    }
+}
