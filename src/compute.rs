@@ -1,6 +1,7 @@
 //! The types in which sums are computed.
 
 use crate::activation::{Activation, activate, exponentials};
+use realfft::num_complex::Complex;
 
 /// The byte with which floats are filled: all bytes `0xff` are NaN in any size.
 pub(crate) const NAN: u8 = 0xff;
@@ -16,6 +17,10 @@ pub(crate) trait Working: Copy + Default + 'static {
 
 impl Working for f32 {
     const POISON: f32 = f32::from_bits(u32::from_ne_bytes([NAN; 4]));
+}
+
+impl Working for Complex<f32> {
+    const POISON: Complex<f32> = Complex::new(f32::POISON, f32::POISON);
 }
 
 impl Working for f64 {

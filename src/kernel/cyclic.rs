@@ -25,7 +25,7 @@
 
 use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::tile_transforms::{PointStrides, TileData, is_zero};
+use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
 use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::Vector;
 

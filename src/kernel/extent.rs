@@ -23,7 +23,8 @@ pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tile_transforms::{PointStrides, TileData, TileKind};
+    use super::super::tile_data::{PointStrides, TileData};
+    use super::super::tile_transforms::TileKind;
     use crate::kernel::col2im_row::Col2imRun;
     use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
     use crate::kernel::depthwise_plane::PlaneTaps;

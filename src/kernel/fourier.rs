@@ -20,7 +20,7 @@
 use crate::compute::Compute;
 use crate::kernel::cyclic::{complex_data, complex_filter, complex_product};
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::tile_transforms::{PointStrides, TileData, is_zero};
+use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
 use crate::simd::vector::Vector;
 
 /// The numbers of values of a tile.

@@ -8,8 +8,8 @@ use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES};
 use crate::kernel::extent::reach;
 use crate::kernel::fourier::fourier_points;
 use crate::kernel::gemm_tile::Start;
+use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::winograd::{MOST_TAPS, WINOGRAD_RESULTS, points_of};
-use crate::simd::vector::{MOST_LANES, Vector};
 
 /// The kinds of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,27 +69,6 @@ impl TileKind {
             TileKind::Fourier { taps: most, .. } => (1..=most).contains(&taps),
         }
     }
-}
-
-/// The data that tiles read: pixels of channels.
-#[derive(Clone, Copy)]
-pub(crate) struct TileData<'a, T> {
-    pub pixels: &'a [T],
-    /// Per tile, the index of its first pixel's first channel.
-    pub starts: &'a [usize],
-    /// Elements from a pixel to the next along the rows and the columns of a tile.
-    pub steps: (usize, usize),
-    /// Channels, a multiple of the lanes.
-    pub channels: usize,
-}
-
-/// The layout of transformed data and of products: `[point][tile][channel]`.
-#[derive(Clone, Copy)]
-pub(crate) struct PointStrides {
-    /// Elements between points.
-    pub point: usize,
-    /// Elements between tiles.
-    pub tile: usize,
 }
 
 pub(crate) type TransformData<T> = unsafe fn(data: &TileData<T>, to: &mut [T], strides: PointStrides);
@@ -186,17 +165,4 @@ impl<T: Compute> TileTransforms<T> {
         // above are the rest of the contract.
         unsafe { (self.products)(products, strides, start, channels, (offsets, of_tile), to) }
     }
-}
-
-/// Whether all lanes are zero.
-///
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-pub(super) unsafe fn is_zero<V: Vector>(vector: V) -> bool {
-    const { assert!(V::LANES <= MOST_LANES) }
-    let mut lanes = [V::Lane::ZERO; MOST_LANES];
-    // SAFETY: this function's contract, and the array has room for all lanes.
-    unsafe { vector.store(lanes.as_mut_ptr()) };
-    lanes == [V::Lane::ZERO; MOST_LANES]
 }
