@@ -370,6 +370,32 @@ fn a_filter_of_open_sizes_is_explained() {
     ]);
 }
 
+/// One channel to the cosines and sines of all bins. With one weight changed, it is a convolution.
+#[test]
+fn explain_tells_a_fourier_transform() {
+    let explained = |filter: &Tensor| {
+        let model = folder(
+            Model::opset(13)
+                .input("x", DatumType::F32, &sizes(&[1, 1, 40_000]))
+                .initializer("w", filter)
+                .node(Node::new("Conv").inputs(&["x", "w"]).output("y").ints("strides", &[128]))
+                .output("y")
+                .build(),
+        );
+        tract_deconv(["explain", &path(&model, "model.onnx"), "--conv"]).with(0)
+    };
+    let angle = |row: usize, tap: usize| std::f64::consts::TAU * (row * tap % 512) as f64 / 512.0;
+    let value = |at: usize| match (at / 512, at % 512) {
+        (row, tap) if row < 257 => angle(row, tap).cos() as f32,
+        (row, tap) => -angle(row - 257, tap).sin() as f32,
+    };
+    let mut weights: Vec<f32> = (0..514 * 512).map(value).collect();
+    let filter = |weights: &[f32]| Tensor::from_shape(&[514, 1, 512], weights).unwrap();
+    explained(&filter(&weights)).says(&["a Fourier transform of 512 points per frame"]);
+    weights[1000] += 0.1;
+    explained(&filter(&weights)).says(&["no Fourier transform: ", "strategy"]);
+}
+
 #[test]
 fn bf16_models_run_as_f32_and_say_so() {
     let weights: Vec<u8> = [0u16, 0x3f80, 0x4000].iter().flat_map(|bits| bits.to_le_bytes()).collect();
