@@ -308,7 +308,8 @@ pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
-    BetweenLayers, Dialect, GroupedDeconv, If, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax, Pass,
+    BetweenLayers, Dialect, GroupedDeconv, If, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax, OptTranspose,
+    Pass,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

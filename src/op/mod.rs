@@ -12,6 +12,7 @@ mod reduce;
 mod resize;
 mod shared;
 mod softmax;
+mod transpose;
 
 pub use between::{BetweenLayers, Pass};
 pub use condition::{EvalNode, If, IfState, OptIf};
@@ -21,6 +22,7 @@ pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;
 pub use softmax::OptSoftmax;
+pub use transpose::OptTranspose;
 
 use crate::cache::{FilterCache, PlanCache};
 use crate::fuse;
