@@ -314,7 +314,7 @@ fn print_worth(layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
             continue;
         }
         let mut without = options.clone();
-        without.left_out = Some(choice.variant);
+        without.left_out.push(choice.variant);
         let loss = match timed.layer.plan(&without) {
             Ok(other) if other.plan.cost().is_some() => {
                 let plans = [timed.layer.plan(options)?, other];

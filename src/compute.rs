@@ -1,6 +1,7 @@
 //! The types in which sums are computed.
 
 use crate::activation::{Activation, activate, exponentials};
+use realfft::num_complex::Complex;
 
 /// The byte with which floats are filled: all bytes `0xff` are NaN in any size.
 pub(crate) const NAN: u8 = 0xff;
@@ -16,6 +17,10 @@ pub(crate) trait Working: Copy + Default + 'static {
 
 impl Working for f32 {
     const POISON: f32 = f32::from_bits(u32::from_ne_bytes([NAN; 4]));
+}
+
+impl Working for Complex<f32> {
+    const POISON: Complex<f32> = Complex::new(f32::POISON, f32::POISON);
 }
 
 impl Working for f64 {
@@ -69,6 +74,10 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
 
     /// Converts a number of elements.
     fn of_count(count: usize) -> Self;
+
+    /// Rounds a constant to this type. Zero for integers, so kernels that use it must not run on
+    /// them.
+    fn of_constant(value: f64) -> Self;
 
     /// The natural logarithm. Zero for integers.
     fn logarithm(self) -> Self;
@@ -126,6 +135,11 @@ macro_rules! float_compute {
             }
 
             #[inline(always)]
+            fn of_constant(value: f64) -> Self {
+                value as Self
+            }
+
+            #[inline(always)]
             fn logarithm(self) -> Self {
                 self.ln()
             }
@@ -172,6 +186,10 @@ impl Compute for i64 {
     }
 
     fn exponentials<const FUSED: bool>(_run: &mut [Self]) {}
+
+    fn of_constant(_value: f64) -> Self {
+        0
+    }
 
     fn of_count(count: usize) -> Self {
         count as i64

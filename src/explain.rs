@@ -1,7 +1,7 @@
 //! Explains how each convolution of a model will be computed, and why.
 
 use crate::op::bodies::for_each_node;
-use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, OptGroupedDeconv};
+use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, OptFourier, OptGroupedDeconv};
 use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
 use crate::settings;
@@ -29,6 +29,10 @@ pub struct Explanation {
     pub output: TVec<TDim>,
     /// The steps that are applied to the results before they are stored.
     pub epilogue: Vec<Step>,
+    /// The points of the Fourier transform that the layer runs as, which has no plan. Or the reason
+    /// why it does not run as one. None for a layer that can't be one by its sizes, and in a model
+    /// that is not optimised.
+    pub fourier: Option<Result<usize, String>>,
     /// The plan and the sizes, if all symbols in the shapes of input and filter are known and the
     /// input is not empty.
     pub concrete: Option<Concrete>,
@@ -66,7 +70,12 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
             explanations.push(explained(op.dialect, Some(&op.spec), &settings::complete(&op.options)?)?);
         } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
             let plain = explained(op.dialect, Some(&op.spec), &op.options)?;
-            explanations.push(Explanation { epilogue: op.epilogue.clone(), ..plain });
+            let fourier = op.not_fourier.clone().map(Err);
+            explanations.push(Explanation { epilogue: op.epilogue.clone(), fourier, ..plain });
+        } else if let Some(op) = node.op_as::<OptFourier>() {
+            // It has no plan.
+            let (plain, spec) = (explained(op.dialect(), None, op.options())?, Some(op.spec().clone()));
+            explanations.push(Explanation { spec, fourier: Some(Ok(op.points())), ..plain });
         } else if let Some(op) = node.op_as::<DynamicFilterDeconv>() {
             let filter = &model.outlet_fact(node.inputs[1])?.shape;
             let sizes = filter.iter().map(|dim| dim.eval(symbols).to_usize().ok()).collect::<Option<TVec<usize>>>();
@@ -121,6 +130,7 @@ fn explain_node(
         input,
         output,
         epilogue: vec![],
+        fourier: None,
         concrete,
     })
 }
@@ -136,6 +146,11 @@ impl fmt::Display for Explanation {
         writeln!(f, "  {:?}: [{}] -> [{}]", self.datum_type, shape(&self.input), shape(&self.output))?;
         if !self.epilogue.is_empty() {
             writeln!(f, "  then {}", list(&self.epilogue, ", "))?;
+        }
+        match &self.fourier {
+            Some(Ok(points)) => return write!(f, "  runs as a Fourier transform of {points} points"),
+            Some(Err(reason)) => writeln!(f, "  not a Fourier transform: {reason}")?,
+            None => {}
         }
         let Some(concrete) = &self.concrete else {
             return f.write_str(match &self.spec {

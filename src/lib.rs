@@ -63,7 +63,8 @@
 //!
 //! A node becomes a [`GroupedDeconv`] with a [`DeconvSpec`], the one description that all dialects
 //! share. Optimising the model packs constant weights, once for all nodes that share them, and
-//! drops the original. A [`Plan`] is made for each concrete shape. It says which [`Strategy`] runs
+//! drops the original. A filter that is a windowed Fourier basis becomes an [`OptFourier`], which needs
+//! no plan. Otherwise a [`Plan`] is made for each concrete shape. It says which [`Strategy`] runs
 //! on which instruction set, and why the other strategies declined; [`explain`](explain()) prints
 //! it. An op keeps the plans of the 16 most recent shapes.
 //!
@@ -101,18 +102,26 @@
 //!
 //! **Winograd.** On other CPUs, dense layers of 16 and more input channels per group run in tiles
 //! that take fewer products (strategy `winograd`). The largest error is at most 1.5 times that of a
-//! sum tap by tap, and twice that on a pure tone. A product with a weight that is zero, or far smaller than its neighbours, has the
-//! error of the neighbours' products. In tiles of two results along an axis, a result is made of the
-//! inputs that its own taps read, and of nothing else. Layers of 3×3 taps may run in tiles of four
-//! results, whose error scales with the largest input of the tile: a result that should be zero can
-//! be 1e-7 of it. The option `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those.
+//! sum tap by tap, and twice that on a pure tone. A product with a weight that is zero, or far
+//! smaller than its neighbours, has the error of the neighbours' products. In tiles of two results
+//! along an axis, a result is made of the inputs that its own taps read, and of nothing else. Layers
+//! of 3×3 taps may run in cyclic tiles, and those of several taps along an axis in Fourier tiles.
+//! Their error scales with the largest input of the tile: a result that should be zero can be 1e-7
+//! of it. The option `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those two.
 //! `TRACT_DECONV_STRATEGY`, or the option `strategy`, chooses another strategy.
+//!
+//! **Fourier transforms.** A layer in f32 whose constant filter is a windowed Fourier basis, to within
+//! the roundings of its weights, runs as a fast Fourier transform of each frame ([`OptFourier`]). The
+//! error of a result is by the size of its frame, before the window of an inverse. A frame with a
+//! number that is not finite gives NaN. With `fusion` off, or with a strategy or an instruction set
+//! that is forced, the layer is a convolution.
 //!
 //! **Subnormal constants.** Constant weights and biases in f32 that are subnormal, below `2^-126`,
 //! count as zero.
 //!
 //! **NaN and infinity** pass through sums as in IEEE 754. Padding is multiplied as zeros, so a
-//! weight that is not finite may make NaN of more elements of its own output channel.
+//! weight that is not finite may make NaN of more elements of its own output channel. In a Fourier
+//! transform, all results of a frame are NaN.
 //!
 //! # Threads
 //!
@@ -182,7 +191,7 @@
 //! | tract's own builders, for nodes of other domains | the first such node; for good | frontend/mod.rs `REGISTER` |
 //! | entries in tract's lists of transforms, knobs, pulsifiers | linking, loading; for good | pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan | memory/pool.rs `POOL`, `OF_KNOB` |
-//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64` |
+//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64`, `SPECTRA` |
 //! | per thread: which working memory it had last | the first run; the thread | memory/scratch.rs `LAST` |
 //! | spinning threads of an executor | a shared layer; its spin time | parallel/workers.rs `SPINNING`, `ALL` |
 //! | per thread: its executor's list | a shared layer; the thread | parallel/workers.rs `LAST` |
@@ -308,8 +317,8 @@ pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
-    BetweenLayers, Dialect, GroupedDeconv, If, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax, OptTranspose,
-    Pass,
+    BetweenLayers, Dialect, GroupedDeconv, If, OptFourier, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax,
+    OptTranspose, Pass,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

@@ -15,6 +15,7 @@ use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use std::fmt;
 use std::path::PathBuf;
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// The memory limit if [`PlanOptions::memory_limit`] is not set: 16 GiB.
@@ -37,9 +38,9 @@ pub struct PlanOptions {
     ///
     /// Tiles whose results share their rounding errors are then not considered.
     pub local_accuracy: bool,
-    /// A [variant](Plan::variant) that is not considered, so that its benefit can be measured.
+    /// [Variants](Plan::variant) that are not considered, so that their benefit can be measured.
     #[doc(hidden)]
-    pub left_out: Option<&'static str>,
+    pub left_out: Vec<&'static str>,
     /// The layout of an already packed filter. Only strategies that read this layout are
     /// considered.
     pub layout: Option<FilterLayout>,
@@ -280,7 +281,7 @@ impl Plan {
         let mut best: Option<(Strategy, Decision)> = None;
         let restrictions = Restrictions {
             layout: options.layout.as_ref(),
-            left_out: options.left_out,
+            left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
         };
         let query = Query::new(&folded, computed_as, isa, &machine, restrictions);
@@ -378,6 +379,13 @@ impl Plan {
         self.decision.variant()
     }
 
+    /// Returns whether the rounding error of a result scales with the largest input of a tile, not
+    /// only with the inputs of its own taps.
+    #[doc(hidden)]
+    pub fn mixes_results(&self) -> bool {
+        self.decision.mixes_results()
+    }
+
     /// Returns the other strategies that were considered, each with the reason why it declined.
     pub fn declined(&self) -> &[(Strategy, String)] {
         &self.declined
@@ -426,51 +434,75 @@ impl Plan {
     /// Returns the layout for a constant filter if the input's shape is not fully known.
     ///
     /// Plans with this layout in [`PlanOptions::layout`] exist for every shape that is not empty.
-    /// `input` has the known dimensions. The planner assumes one image of a moderate size for the
-    /// others.
+    /// `input` has the known dimensions. The planner assumes one image, of several sizes, and takes
+    /// the layout with the lowest geometric mean of estimated costs.
     pub fn shape_free_layout(
         spec: &DeconvSpec,
         input: &[TDim],
         datum_type: DatumType,
         options: &PlanOptions,
     ) -> FilterLayout {
-        let typical = match spec.rank() {
-            1 => 1024,
-            2 => 48,
-            _ => 16,
+        let x = spec.data_format.x_axis();
+        let is_open = input.iter().skip(x).take(spec.rank()).any(|dim| dim.as_i64().is_none());
+        let sizes: &[usize] = match spec.rank() {
+            1 => &[256, 1024, 4096],
+            2 => &[24, 48, 192],
+            _ => &[8, 16, 32],
         };
+        let sizes = if is_open { sizes } else { &sizes[..1] };
+        let plan = |size: usize, layout: Option<&FilterLayout>| {
+            let options = PlanOptions { layout: layout.or(options.layout.as_ref()).cloned(), ..options.clone() };
+            Plan::of_open_axes(spec, input, size, datum_type, &options).ok()
+        };
+        let layouts: TVec<FilterLayout> =
+            sizes.iter().filter_map(|size| Some(plan(*size, None)?.filter_layout())).unique().collect();
+        let [_, _, ..] = layouts.as_slice() else {
+            return layouts.into_iter().next().unwrap_or(FilterLayout::Plain);
+        };
+        let cost = |layout: &FilterLayout| -> f64 {
+            let of_size = |size: &usize| plan(*size, Some(layout)).and_then(|plan| plan.cost());
+            sizes.iter().map(|size| of_size(size).map_or(f64::INFINITY, |cost| (cost as f64).ln())).sum()
+        };
+        let best = layouts.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b)));
+        best.unwrap_or(FilterLayout::Plain)
+    }
+
+    /// Plans for one image, whose unknown spatial axes have `size` positions.
+    fn of_open_axes(
+        spec: &DeconvSpec,
+        input: &[TDim],
+        size: usize,
+        datum_type: DatumType,
+        options: &PlanOptions,
+    ) -> TractResult<Plan> {
+        spec.validate()?;
         let (c, x) = (spec.data_format.c_axis(input.len()), spec.data_format.x_axis());
-        let shape: TVec<usize> = input
-            .iter()
-            .enumerate()
+        let dims = input.iter().enumerate();
+        let shape: TVec<usize> = dims
             .map(|(axis, dim)| match dim.as_i64() {
                 Some(dim) => dim.max(0) as usize,
                 None if axis == 0 => 1,
                 None if axis == c => spec.in_channels,
-                None => typical,
+                None => size,
             })
             .collect();
-        // Gemv is only for single positions. The spatial axes are known to be single only if all of
-        // them are one.
-        let single = input[x..x + spec.rank()].iter().all(|dim| dim.as_i64() == Some(1));
         let requested: Option<TVec<i64>> = match &spec.padding {
             Padding::OutputShape { shape: requested, .. } if requested.dims().iter().any(|d| d.as_i64().is_none()) => {
                 Some((0..spec.rank()).map(|ax| (shape[x + ax] * spec.strides[ax]).max(1) as i64).collect())
             }
             _ => None,
         };
-        let problem = spec.validate().and_then(|()| spec.problem(&shape, requested.as_deref()));
-        let chosen = problem.and_then(|problem| {
-            // With another requested shape, an axis that folds here may have padding, and then does
-            // not fold.
-            let folds = !matches!(spec.padding, Padding::OutputShape { .. });
-            let folded = if folds { problem.folded() } else { problem.clone() };
-            Plan::choose(spec, problem, folded, datum_type, options)
-        });
-        match chosen {
-            Ok(plan) if single || plan.strategy() != Strategy::Gemv => plan.filter_layout(),
-            _ => FilterLayout::Plain,
-        }
+        let problem = spec.problem(&shape, requested.as_deref())?;
+        // With another requested shape, an axis that folds here may have padding, and then does not
+        // fold.
+        let folds = !matches!(spec.padding, Padding::OutputShape { .. });
+        let folded = if folds { problem.folded() } else { problem.clone() };
+        let plan = Plan::choose(spec, problem, folded, datum_type, options)?;
+        // Gemv is only for single positions. The spatial axes are known to be single only if all of
+        // them are one.
+        let single = input[x..x + spec.rank()].iter().all(|dim| dim.as_i64() == Some(1));
+        ensure!(single || plan.strategy() != Strategy::Gemv, "open axes: a plan for single positions");
+        Ok(plan)
     }
 }
 

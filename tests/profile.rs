@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tract_core::internal::*;
 use tract_core::ops::konst::Const;
-use tract_deconv::{GroupedDeconv, OptGroupedDeconv, Strategy, WithDeconv, explain};
+use tract_deconv::{GroupedDeconv, OptFourier, OptGroupedDeconv, Strategy, WithDeconv, explain};
 use tract_libcli::annotations::Annotations;
 use tract_libcli::export::{GraphPerfInfo, audit_json};
 use tract_libcli::profile::{BenchLimits, extract_costs, profile};
@@ -112,7 +112,10 @@ fn names_survive() -> TractResult<()> {
         let outputs = labels(&model);
         for stage in Stage::ALL {
             let model = stage.of(model.clone())?;
-            let ours = model.nodes.iter().filter(|n| n.op_is::<GroupedDeconv>() || n.op_is::<OptGroupedDeconv>());
+            let ours = model
+                .nodes
+                .iter()
+                .filter(|n| n.op_is::<GroupedDeconv>() || n.op_is::<OptGroupedDeconv>() || n.op_is::<OptFourier>());
             let mut names: Vec<String> = ours.map(|node| node.name.clone()).collect();
             names.sort();
             assert_eq!(names, in_file, "{name}, {stage:?}");

@@ -36,8 +36,8 @@ pub(crate) struct Query<'a> {
     /// The layout that the filter is already packed in.
     pub layout: Option<&'a FilterLayout>,
     pub machine: &'a Machine,
-    /// A variant that algorithms must not propose, so that its benefit can be measured.
-    pub left_out: Option<&'a str>,
+    /// Variants that algorithms must not propose, so that their benefit can be measured.
+    pub left_out: &'a [&'static str],
     /// Whether the error of a result must depend on the inputs of its own taps only.
     pub local_accuracy: bool,
     /// The sizes of the kernels of `isa` for `datum_type`.
@@ -50,7 +50,7 @@ pub(crate) struct Query<'a> {
 /// What restricts proposals: fields of [`Query`].
 pub(crate) struct Restrictions<'a> {
     pub layout: Option<&'a FilterLayout>,
-    pub left_out: Option<&'a str>,
+    pub left_out: &'a [&'static str],
     pub local_accuracy: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Query<'a> {
 
     /// Whether a variant of an algorithm must not be proposed.
     pub fn leaves_out(&self, variant: &str) -> bool {
-        self.left_out == Some(variant)
+        self.left_out.contains(&variant)
     }
 
     /// The parameters of the layout that the filter is packed in. None if the algorithm may choose.
@@ -124,6 +124,12 @@ pub(crate) trait Algorithm: Sized {
     /// The name of the chosen variant. Empty if the algorithm has only one.
     fn variant(&self) -> &'static str {
         ""
+    }
+
+    /// Whether the rounding error of a result scales with the largest input of a tile. Otherwise it
+    /// scales with the inputs of the result's own taps.
+    fn mixes_results(&self) -> bool {
+        false
     }
 
     /// Bytes of working memory per thread of a run, without operands and output. `element` is the
@@ -230,6 +236,13 @@ macro_rules! algorithms {
             pub fn variant(&self) -> &'static str {
                 match self {
                     $(Decision::$name(algorithm) => algorithm.variant(),)+
+                }
+            }
+
+            /// As [`Algorithm::mixes_results`].
+            pub fn mixes_results(&self) -> bool {
+                match self {
+                    $(Decision::$name(algorithm) => algorithm.mixes_results(),)+
                 }
             }
 

@@ -358,6 +358,11 @@ impl Machine {
         cost as f64 / self.rates.fma_per_ns
     }
 
+    /// Converts nanoseconds to an estimate.
+    pub(crate) fn cost_of(&self, nanoseconds: f64) -> u64 {
+        (nanoseconds * self.rates.fma_per_ns) as u64
+    }
+
     fn describes(&self, cpu: &(String, u32, u32)) -> bool {
         let (vendor, family, model) = cpu;
         let is_of = |known: &Cpu| {

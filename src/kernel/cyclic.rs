@@ -25,17 +25,25 @@
 
 use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::winograd::{
-    CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, MOST_TAPS, PointStrides, TileData, is_zero,
-};
+use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
+use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::Vector;
+
+/// The results along an axis.
+pub(crate) const CYCLIC_RESULTS: usize = 4;
+
+/// The products of a tile.
+pub(super) const CYCLIC_POINTS: usize = 46;
+
+/// Values along an axis of a transformed tile. Also the number of inputs that it reads.
+pub(super) const CYCLIC_VALUES: usize = MOST_TAPS + CYCLIC_RESULTS - 1;
 
 /// The three real numbers whose products with those of [`complex_filter`] make a complex product.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set.
 #[inline(always)]
-unsafe fn complex_data<V: Vector>(re: V, im: V) -> [V; 3] {
+pub(super) unsafe fn complex_data<V: Vector>(re: V, im: V) -> [V; 3] {
     // SAFETY: this function's contract.
     unsafe { [re.plus(im), re, im] }
 }
@@ -45,7 +53,7 @@ unsafe fn complex_data<V: Vector>(re: V, im: V) -> [V; 3] {
 /// # Safety
 /// The CPU has `V`'s instruction set.
 #[inline(always)]
-unsafe fn complex_filter<V: Vector>(re: V, im: V) -> [V; 3] {
+pub(super) unsafe fn complex_filter<V: Vector>(re: V, im: V) -> [V; 3] {
     // SAFETY: this function's contract.
     unsafe { [re, im.minus(re), re.plus(im)] }
 }
@@ -55,7 +63,7 @@ unsafe fn complex_filter<V: Vector>(re: V, im: V) -> [V; 3] {
 /// # Safety
 /// The CPU has `V`'s instruction set.
 #[inline(always)]
-unsafe fn complex_product<V: Vector>(m: [V; 3]) -> [V; 2] {
+pub(super) unsafe fn complex_product<V: Vector>(m: [V; 3]) -> [V; 2] {
     // SAFETY: this function's contract.
     unsafe { [m[0].minus(m[2]), m[0].plus(m[1])] }
 }
@@ -172,7 +180,7 @@ pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
     strides: PointStrides,
     start: Start<V::Lane>,
     channels: usize,
-    offsets: &[usize],
+    (offsets, _): (&[usize], usize),
     to: &mut [V::Lane],
 ) -> bool {
     let mut finite = true;

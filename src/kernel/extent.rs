@@ -23,7 +23,8 @@ pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::winograd::{PointStrides, TileData};
+    use super::super::tile_data::{PointStrides, TileData};
+    use super::super::tile_transforms::TileKind;
     use crate::kernel::col2im_row::Col2imRun;
     use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
     use crate::kernel::depthwise_plane::PlaneTaps;
@@ -192,7 +193,7 @@ mod tests {
         let from = vec![1f32; 4096];
         let mut to = vec![0f32; 4096];
         let channels = kernels.lanes;
-        let transforms = kernels.tile_transforms((2, 2), 2);
+        let transforms = kernels.tile_transforms(TileKind::Winograd { rows: 2, columns: 2 });
         let strides = PointStrides { point: channels, tile: 9 * channels };
         let data = TileData { pixels: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
         let far = PointStrides { tile: HUGE, ..strides };

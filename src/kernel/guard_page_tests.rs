@@ -8,11 +8,12 @@ use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
+use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
-use crate::kernel::winograd::{
-    CYCLIC_RESULTS, PointStrides, TileData, WINOGRAD_RESULTS, points_of, points_of_tile, results_of,
-};
+use crate::kernel::tile_data::{PointStrides, TileData};
+use crate::kernel::tile_transforms::TileKind;
+use crate::kernel::winograd::results_of;
 use crate::kernel::{Dispatch, Kernels, StridedRuns};
 use crate::simd::isa::Isa;
 use std::io::Write;
@@ -91,6 +92,8 @@ impl<T> Drop for Guarded<T> {
 trait Number: Dispatch {
     const NAME: &'static str;
     fn of(value: i64) -> Self;
+    /// Whether a rounded sum of integers is this integer.
+    fn is_near(self, other: Self) -> bool;
 }
 
 macro_rules! numbers {
@@ -100,6 +103,10 @@ macro_rules! numbers {
 
             fn of(value: i64) -> $t {
                 value as $t
+            }
+
+            fn is_near(self, other: $t) -> bool {
+                (self as f64 - other as f64).abs() < 1e-3
             }
         }
     )*};
@@ -659,14 +666,21 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     // Integers can't be halved.
     let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
     let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
-    let cyclic = (most_taps == 3).then_some(((3, 3), CYCLIC_RESULTS));
-    let kinds = taps.map(|taps| (taps, WINOGRAD_RESULTS)).chain(cyclic);
-    for (((rows, columns), most), tiles) in kinds.flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
-        let transforms = kernels.tile_transforms((rows, columns), most);
-        let points = points_of_tile((rows, columns), most);
-        let reads = |taps: usize| if most == CYCLIC_RESULTS { taps + most - 1 } else { points_of(taps) };
-        let results = |taps: usize| if most == CYCLIC_RESULTS { most } else { results_of(taps) };
-        let (height, width) = (reads(rows), reads(columns));
+    let winograd = taps.map(|(rows, columns)| TileKind::Winograd { rows, columns });
+    let fourier = FOURIER_VALUES
+        .into_iter()
+        .flat_map(|values| [1, 3, values / 2, values].map(|taps| TileKind::Fourier { values, taps }));
+    let others = std::iter::once(TileKind::Cyclic).chain(fourier).filter(|_| most_taps == 3);
+    for (kind, tiles) in winograd.chain(others).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
+        let transforms = kernels.tile_transforms(kind);
+        let points = kind.points();
+        // Taps, results and offsets along rows and columns.
+        let ((rows, columns), (down, along), (of_rows, of_columns)) = match kind {
+            TileKind::Winograd { rows, columns } => ((rows, columns), (results_of(rows), results_of(columns)), (2, 2)),
+            TileKind::Cyclic => ((3, 3), (4, 4), (4, 4)),
+            TileKind::Fourier { values, taps } => ((1, taps), (1, values - taps + 1), (1, values - taps + 1)),
+        };
+        let (height, width) = kind.reads();
         let channels = 2 * lanes;
         let steps = (width * channels + 3, channels + 1);
         let starts: Vec<usize> = (0..tiles).map(|tile| tile * 5).collect();
@@ -690,7 +704,8 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             }
         }
         let bias = Guarded::new(side, &values::<T>(channels, 7));
-        let of_tile = most * most;
+        let of_tile = of_rows * of_columns;
+        assert_eq!(of_tile, kind.offsets());
         let size = of_tile * channels;
         let offset = |tile: usize, result: usize| tile * size + (of_tile - 1 - result) * channels;
         let all = || (0..tiles).flat_map(|tile| (0..of_tile).map(move |result| (tile, result)));
@@ -700,8 +715,8 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             assert!(transforms.products(&data, strides, start, channels, &offsets, &mut to));
         }
         for (tile, result) in all() {
-            let (row, column) = (result / most, result % most);
-            let there = row < results(rows) && column < results(columns);
+            let (row, column) = (result / of_columns, result % of_columns);
+            let there = row < down && column < along;
             for c in 0..channels {
                 if !there {
                     assert_eq!(to[offset(tile, result) + c], T::of(99));
@@ -713,7 +728,13 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 };
                 // The expected value is the bias plus twice the sum.
                 let sum = (0..2).fold(bias[c], |sum, _| (0..rows * columns).fold(sum, of_tap));
-                assert_eq!(to[offset(tile, result) + c], sum, "{rows}x{columns} taps, result {result} of tile {tile}");
+                let got = to[offset(tile, result) + c];
+                if matches!(kind, TileKind::Fourier { .. }) {
+                    // Its cosines are rounded.
+                    assert!(got.is_near(sum), "{kind:?}, result {result} of tile {tile}: {got:?}, not {sum:?}");
+                } else {
+                    assert_eq!(got, sum, "{kind:?}, result {result} of tile {tile}");
+                }
             }
         }
         calls += 4;

@@ -9,6 +9,7 @@ use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
 use crate::kernel::depthwise_window::{Results, Window, window};
 use crate::kernel::elementwise;
+use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_filter, transform_fourier_products};
 use crate::kernel::gemm_tile::{
     ChannelTile, PhaseOperand, PositionTile, RowTile, StridedRuns, channel_tile, position_tile, room_for_two_chains,
     row_tile,
@@ -18,11 +19,10 @@ use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
 use crate::kernel::pool::{PoolAxis, pool};
 use crate::kernel::resample::{self, TwoTaps};
 use crate::kernel::softmax;
+use crate::kernel::tile_data::{PointStrides, TileData};
+use crate::kernel::tile_transforms::{TileKind, TileTransforms};
 use crate::kernel::transpose;
-use crate::kernel::winograd::{
-    CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, TileTransforms, WINOGRAD_RESULTS, transform_data,
-    transform_filter, transform_products,
-};
+use crate::kernel::winograd::{transform_data, transform_filter, transform_products};
 use crate::simd::vector::*;
 
 /// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
@@ -92,7 +92,7 @@ macro_rules! kernels {
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
-                offsets: &[usize],
+                offsets: (&[usize], usize),
                 to: &mut [$lane],
             ) -> bool {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
@@ -117,11 +117,54 @@ macro_rules! kernels {
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
-                offsets: &[usize],
+                offsets: (&[usize], usize),
                 to: &mut [$lane],
             ) -> bool {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
                 unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, offsets, to) }
+            }
+
+            $(#[$feature])*
+            unsafe fn fourier_data<const VALUES: usize, const BINS: usize>(
+                data: &TileData<$lane>,
+                to: &mut [$lane],
+                strides: PointStrides,
+            ) where
+                [$vector; VALUES]: Fourier<$vector, BINS>,
+            {
+                // SAFETY: only called by `TileTransforms::data`, which checks the contract.
+                unsafe { transform_fourier_data::<$vector, VALUES, BINS>(data, to, strides) }
+            }
+
+            $(#[$feature])*
+            unsafe fn fourier_filter<const VALUES: usize, const BINS: usize>(
+                taps: &[&[$lane]],
+                to: &mut [$lane],
+                point: usize,
+            ) where
+                [$vector; VALUES]: Fourier<$vector, BINS>,
+            {
+                // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
+                unsafe { transform_fourier_filter::<$vector, VALUES, BINS>(taps, to, point) }
+            }
+
+            $(#[$feature])*
+            unsafe fn fourier_products<const VALUES: usize, const BINS: usize>(
+                products: &[$lane],
+                strides: PointStrides,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                channels: usize,
+                offsets: (&[usize], usize),
+                to: &mut [$lane],
+            ) -> bool
+            where
+                [$vector; VALUES]: Fourier<$vector, BINS>,
+            {
+                // SAFETY: only called by `TileTransforms::products`, which checks the contract. Its
+                // kind has at most `VALUES` results.
+                unsafe {
+                    transform_fourier_products::<$vector, VALUES, BINS>(products, strides, start, channels, offsets, to)
+                }
             }
 
             $(#[$feature])*
@@ -297,15 +340,26 @@ macro_rules! kernels {
                 unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>) }
             }
 
-            const fn transforms_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {
+            const fn winograd_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {
                 TileTransforms {
-                    rows: RY,
-                    columns: RX,
-                    results: WINOGRAD_RESULTS,
+                    kind: TileKind::Winograd { rows: RY, columns: RX },
                     lanes: LANES,
                     data: data::<RY, RX>,
                     filter: filter::<RY, RX>,
                     products: products::<RY, RX>,
+                }
+            }
+
+            const fn fourier_of<const VALUES: usize, const BINS: usize>() -> TileTransforms<$lane>
+            where
+                [$vector; VALUES]: Fourier<$vector, BINS>,
+            {
+                TileTransforms {
+                    kind: TileKind::Fourier { values: VALUES, taps: VALUES },
+                    lanes: LANES,
+                    data: fourier_data::<VALUES, BINS>,
+                    filter: fourier_filter::<VALUES, BINS>,
+                    products: fourier_products::<VALUES, BINS>,
                 }
             }
 
@@ -316,20 +370,19 @@ macro_rules! kernels {
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
-                tile_transforms: [
-                    [transforms_of::<1, 1>(), transforms_of::<1, 2>(), transforms_of::<1, 3>()],
-                    [transforms_of::<2, 1>(), transforms_of::<2, 2>(), transforms_of::<2, 3>()],
-                    [transforms_of::<3, 1>(), transforms_of::<3, 2>(), transforms_of::<3, 3>()],
+                winograd_transforms: [
+                    [winograd_of::<1, 1>(), winograd_of::<1, 2>(), winograd_of::<1, 3>()],
+                    [winograd_of::<2, 1>(), winograd_of::<2, 2>(), winograd_of::<2, 3>()],
+                    [winograd_of::<3, 1>(), winograd_of::<3, 2>(), winograd_of::<3, 3>()],
                 ],
                 cyclic_transforms: TileTransforms {
-                    rows: MOST_TAPS,
-                    columns: MOST_TAPS,
-                    results: CYCLIC_RESULTS,
+                    kind: TileKind::Cyclic,
                     lanes: LANES,
                     data: cyclic_data,
                     filter: cyclic_filter,
                     products: cyclic_products,
                 },
+                fourier_transforms: [fourier_of::<16, 9>(), fourier_of::<32, 17>()],
                 pixels_to_rows,
                 rows_to_pixels,
                 copy_pixels,

@@ -9,11 +9,13 @@ use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
 use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pool::PoolAxis;
 use crate::kernel::resample::TwoTaps;
-use crate::kernel::winograd::{CYCLIC_RESULTS, MOST_TAPS, TileTransforms};
+use crate::kernel::tile_transforms::{TileKind, TileTransforms};
+use crate::kernel::winograd::MOST_TAPS;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
@@ -48,8 +50,10 @@ pub(crate) struct Kernels<T: 'static> {
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
     /// By taps along rows, then along columns.
-    pub(super) tile_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    pub(super) winograd_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
     pub(super) cyclic_transforms: TileTransforms<T>,
+    /// For the numbers of values in [`FOURIER_VALUES`].
+    pub(super) fourier_transforms: [TileTransforms<T>; FOURIER_VALUES.len()],
     pub(super) pixels_to_rows: PixelsToRows<T>,
     pub(super) rows_to_pixels: RowsToPixels<T>,
     pub(super) copy_pixels: CopyPixels<T>,
@@ -91,13 +95,20 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// The transforms of tiles of `rows` × `columns` taps, one to three each, and of `results`
-    /// along an axis of several taps: [`WINOGRAD_RESULTS`](crate::kernel::WINOGRAD_RESULTS), or
-    /// [`CYCLIC_RESULTS`] for three taps along both axes.
-    pub fn tile_transforms(&self, (rows, columns): (usize, usize), results: usize) -> &TileTransforms<T> {
-        match results {
-            CYCLIC_RESULTS => &self.cyclic_transforms,
-            _ => &self.tile_transforms[rows - 1][columns - 1],
+    /// The transforms of a kind of tiles.
+    ///
+    /// # Panics
+    /// There are no such tiles: a Winograd tile has one to three taps along each axis, and a Fourier
+    /// tile 16 or 32 values and at most as many taps.
+    pub fn tile_transforms(&self, kind: TileKind) -> TileTransforms<T> {
+        match kind {
+            TileKind::Winograd { rows, columns } => self.winograd_transforms[rows - 1][columns - 1],
+            TileKind::Cyclic => self.cyclic_transforms,
+            TileKind::Fourier { values, taps } => {
+                assert!((1..=values).contains(&taps));
+                let at = FOURIER_VALUES.iter().position(|of| *of == values).expect("one of the numbers of values");
+                TileTransforms { kind, ..self.fourier_transforms[at] }
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod dispatch;
 mod elementwise;
 mod extent;
 mod f16_convert;
+mod fourier;
 mod gemm_tile;
 #[cfg(all(test, target_os = "linux"))]
 mod guard_page_tests;
@@ -21,6 +22,8 @@ mod pool;
 mod resample;
 mod sizes;
 mod softmax;
+mod tile_data;
+mod tile_transforms;
 mod transpose;
 mod winograd;
 
@@ -28,16 +31,20 @@ pub(crate) use amx::{
     DEPTH, LIMBS, LimbSource, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
 };
 pub(crate) use col2im_row::Col2imRun;
+pub(crate) use cyclic::CYCLIC_RESULTS;
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::WeightedTap;
 pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 pub(crate) use dispatch::Dispatch;
 pub(crate) use f16_convert::{narrow, widen};
+pub(crate) use fourier::FOURIER_VALUES;
 pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pool::PoolAxis;
 pub(crate) use resample::TwoTaps;
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
-pub(crate) use winograd::{CYCLIC_RESULTS, MOST_TAPS, PointStrides, TileData, WINOGRAD_RESULTS, points_of_tile};
+pub(crate) use tile_data::{PointStrides, TileData};
+pub(crate) use tile_transforms::TileKind;
+pub(crate) use winograd::{MOST_TAPS, WINOGRAD_RESULTS};

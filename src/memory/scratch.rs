@@ -3,6 +3,7 @@
 use super::fill;
 use super::reserved;
 use crate::compute::Working;
+use realfft::num_complex::Complex;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tract_core::internal::*;
@@ -31,6 +32,8 @@ pub(crate) struct Scratch<T> {
 pub(crate) static F32: ScratchPool<f32> = ScratchPool::new();
 /// The scratch memory of tasks that compute in `f64`.
 pub(crate) static F64: ScratchPool<f64> = ScratchPool::new();
+/// The scratch memory of tasks that compute spectra.
+pub(crate) static SPECTRA: ScratchPool<Complex<f32>> = ScratchPool::new();
 /// The scratch memory of tasks that compute in `i64`.
 pub(crate) static I64: ScratchPool<i64> = ScratchPool::new();
 
@@ -38,6 +41,7 @@ pub(crate) static I64: ScratchPool<i64> = ScratchPool::new();
 pub(super) fn release() {
     F32.release();
     F64.release();
+    SPECTRA.release();
     I64.release();
 }
 

@@ -1,6 +1,6 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
-use super::{BetweenLayers, If, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass};
+use super::{BetweenLayers, If, OptFourier, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass};
 use crate::plan::PlanOptions;
 use crate::spec::DataFormat;
 use std::collections::HashSet;
@@ -149,4 +149,5 @@ fn is_passed(node: &TypedNode) -> bool {
         || node.op_is::<OptBinUnicast>()
         || node.op_is::<OptBinChain>()
         || node.op_is::<OptGroupedDeconv>()
+        || node.op_is::<OptFourier>()
 }

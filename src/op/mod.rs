@@ -7,6 +7,9 @@ pub(crate) mod bodies;
 mod condition;
 mod dynamic_filter;
 mod find_passes;
+mod fourier;
+mod fourier_basis;
+mod fourier_frames;
 mod packed;
 mod reduce;
 mod resize;
@@ -17,6 +20,7 @@ mod transpose;
 pub use between::{BetweenLayers, Pass};
 pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
+pub use fourier::OptFourier;
 pub use packed::{Bias, OptGroupedDeconv};
 pub use reduce::OptReduce;
 pub use resize::OptResize;
@@ -75,9 +79,9 @@ impl fmt::Display for Dialect {
 ///
 /// It has one output, with the data's element type and the spec's data format.
 ///
-/// Optimising a model replaces the op by [`OptGroupedDeconv`] if the filter is constant. Otherwise
-/// the op packs its filter at run time. It packs a tensor that successive runs pass to it at most
-/// twice.
+/// Optimising a model replaces the op by [`OptGroupedDeconv`] if the filter is constant, or by
+/// [`OptFourier`] if it is a windowed Fourier basis. Otherwise the op packs its filter at run time.
+/// It packs a tensor that successive runs pass to it at most twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupedDeconv {
     /// The convolution to compute.
@@ -329,9 +333,17 @@ impl TypedOp for GroupedDeconv {
                 (filter, Bias::Const(bias))
             }
         };
-        let mut op = OptGroupedDeconv::new(self, model, facts[0], &filter, bias, options)?;
-        op.epilogue = following.epilogue;
-        inputs.extend(following.residuals);
+        let op: Box<dyn TypedOp> = match OptFourier::of(self, facts[0], &filter, &bias, &following.epilogue, &options)?
+        {
+            Some(Ok(fourier)) => Box::new(fourier),
+            refused => {
+                let mut op = OptGroupedDeconv::new(self, model, facts[0], &filter, bias, options)?;
+                op.epilogue = following.epilogue;
+                op.not_fourier = refused.and_then(Result::err);
+                inputs.extend(following.residuals);
+                Box::new(op)
+            }
+        };
         let mut patch = TypedModelPatch::default();
         let taps = patch.taps(model, &inputs)?;
         let wires = patch.wire_node(&node.name, op, &taps)?;

@@ -34,6 +34,9 @@ pub struct OptGroupedDeconv {
     pub epilogue: Vec<Step>,
     /// Choices forced on the planner, including the layout of the packed filter.
     pub options: PlanOptions,
+    /// The reason why the op is no [`OptFourier`](crate::OptFourier), if it could have been one by
+    /// its sizes.
+    pub not_fourier: Option<String>,
     /// Whether the nodes before this op may become a [`BetweenLayers`].
     fusion: bool,
     filter: Arc<PackedFilter>,
@@ -106,6 +109,7 @@ impl OptGroupedDeconv {
             datum_type,
             bias,
             epilogue: vec![],
+            not_fourier: None,
             fusion: op.fusion,
             options: PlanOptions { layout: Some(layout), ..options },
             filter: packed,

@@ -63,7 +63,7 @@ impl Run<'_> {
 }
 
 /// Returns the output if the input or the output is empty.
-fn bias_only(
+pub(super) fn bias_only(
     problem: &Problem,
     datum_type: DatumType,
     bias: Option<&Tensor>,
@@ -108,7 +108,11 @@ fn bias_only(
 }
 
 /// Returns the output's spatial size if neither the spec nor the input's shape determines it.
-fn requested(spec: &DeconvSpec, symbols: &SymbolValues, tensor: Option<&Tensor>) -> TractResult<Option<TVec<i64>>> {
+pub(super) fn requested(
+    spec: &DeconvSpec,
+    symbols: &SymbolValues,
+    tensor: Option<&Tensor>,
+) -> TractResult<Option<TVec<i64>>> {
     let Padding::OutputShape { shape, .. } = &spec.padding else { return Ok(None) };
     match (shape, tensor) {
         (OutputShape::Dims(dims), _) if dims.iter().all(|d| d.as_i64().is_some()) => Ok(None),

@@ -1,9 +1,14 @@
 //! Each phase as a small dense convolution over the shared grid, with fewer products than (tap,
 //! position) pairs.
 //!
-//! Adjacent taps and positions are multiplied in transformed tiles (Winograd's minimal filtering,
-//! `src/kernel/winograd.rs`). If an axis has more than three taps, they are split into blocks of
-//! two and three.
+//! Adjacent taps and positions are multiplied in transformed tiles (`src/kernel/tile_transforms.rs`):
+//!
+//! - Winograd tiles of two results along each axis. More than three taps are split into blocks of
+//!   two and three.
+//! - Cyclic tiles of four results, if both axes have multiples of three taps.
+//! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
+//!
+//! The planner chooses by the numbers of products and the cost of transforms.
 //!
 //! Per accumulator block, tiles of the input are transformed, with input channels as lanes. Then,
 //! per panel of output channels, the weights are transformed, and all tiles are multiplied point by
@@ -22,9 +27,7 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
-use crate::kernel::{
-    CYCLIC_RESULTS, Dispatch, Kernels, MOST_TAPS, PointStrides, Source, Start, TileData, WINOGRAD_RESULTS,
-};
+use crate::kernel::{Dispatch, FOURIER_VALUES, Kernels, MOST_TAPS, PointStrides, Source, Start, TileData, TileKind};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
@@ -36,7 +39,7 @@ use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
-use tiles::{Lattice, Term, Work, terms_of};
+use tiles::{Lattice, Term, Tiling, Work, terms_of};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -48,6 +51,10 @@ const FEWEST_CHANNELS: usize = 16;
 /// The most (input channel, tap block) pairs whose products are summed in one chain. A result is
 /// made of several sums and has the errors of all of them, so chains are short.
 const LONGEST_CHAIN: usize = 48;
+
+/// As [`LONGEST_CHAIN`], for Fourier tiles. A pure tone, whose transform has one large value, errs
+/// more than with direct sums if chains are longer.
+const LONGEST_FOURIER_CHAIN: usize = 32;
 
 /// Chains whose weights are transformed together. With several, their sums are added while they are
 /// in L1. With few, the weights of a point stay in L1 from tile to tile.
@@ -64,6 +71,10 @@ const MOST_OF_L2: usize = 4;
 /// The most positions per accumulator block. Layers of few channels would gain nothing from more.
 const MOST_POSITIONS: usize = 4096;
 
+/// The pixels of a block, per position of an accumulator block, if a grid has a single row. It has
+/// room for the pixels that taps read beyond a block.
+const PIXELS_OF_POSITION: usize = 2;
+
 /// The longest period, in positions, after which tiles repeat. An accumulator block has whole
 /// periods, and dilation makes them long.
 const LONGEST_PERIOD: usize = 1024;
@@ -79,6 +90,8 @@ pub struct Winograd {
     pub chunk: usize,
     /// Rows and columns of an accumulator block.
     pub window: (usize, usize),
+    /// The kind of tiles.
+    tiling: Tiling,
     /// The layouts of tiles on rows and columns.
     lattices: [Lattice; 2],
 }
@@ -112,17 +125,20 @@ impl GridSplit {
     fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> GridSplit {
         let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
-        let (rows, columns) = GridBlocks::within(axes, false, machine.l2 / channel_bytes);
+        let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
+        let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
+        let results = lattices[0].results * lattices[1].results;
+        let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));
+        let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
+        // The pixels of a single row are split into blocks: they are not to be smaller than
+        // accumulator blocks.
+        let least = if y.grid == 1 { positions * PIXELS_OF_POSITION } else { 0 };
+        let (rows, columns) = GridBlocks::within(axes, false, (machine.l2 / channel_bytes).max(least));
         let even = |grid: usize, size: usize, period: usize| {
             let parts = grid.div_ceil(size.next_multiple_of(period));
             grid.div_ceil(parts).next_multiple_of(period).min(grid)
         };
         let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
-        let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
-        let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
-        let results = lattices[0].results;
-        let fewest = (FEWEST_TILES * results * results).min(within(MOST_OF_L2 * machine.l2));
-        let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
         GridSplit { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
     }
@@ -134,24 +150,9 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
 }
 
 /// Input channels per chain for this many tap blocks.
-fn chain(problem: &Problem, tap_blocks: usize) -> usize {
-    even_part(problem.group_in, LONGEST_CHAIN / tap_blocks.clamp(1, LONGEST_CHAIN))
-}
-
-/// Rows and columns behind a block that its last tiles read. All results of a cyclic tile depend on
-/// all that it reads, so those have to be the same however the grid is cut. A result of the other
-/// tiles depends on its own taps only.
-fn overhang(lattices: [Lattice; 2]) -> (usize, usize) {
-    let of = |lattice: Lattice| match lattice.results {
-        CYCLIC_RESULTS => (CYCLIC_RESULTS - 1) * lattice.gap.unwrap_or(0),
-        _ => 0,
-    };
-    (of(lattices[0]), of(lattices[1]))
-}
-
-/// The name of tiles of so many results.
-fn variant(results: usize) -> &'static str {
-    if results == CYCLIC_RESULTS { "cyclic tiles of 4x4 results" } else { "tiles of 2x2 results" }
+fn chain(problem: &Problem, tiling: Tiling, tap_blocks: usize) -> usize {
+    let longest = if matches!(tiling, Tiling::Fourier { .. }) { LONGEST_FOURIER_CHAIN } else { LONGEST_CHAIN };
+    even_part(problem.group_in, longest / tap_blocks.clamp(1, longest))
 }
 
 impl Algorithm for Winograd {
@@ -176,25 +177,19 @@ impl Algorithm for Winograd {
             return Err(format!("groups of {inputs} to {outputs} channels are too small"));
         }
         let (outer, y, x) = axes.parts();
-        let lattices = [Lattice::of(y, WINOGRAD_RESULTS), Lattice::of(x, WINOGRAD_RESULTS)];
-        if lattices.iter().all(|lattice| lattice.gap.is_none()) {
+        let candidates = tilings(axes, query.local_accuracy);
+        if candidates.is_empty() {
             return Err("no axis has several positions and adjacent taps".to_string());
         }
         let period = |lattices: [Lattice; 2]| lattices.map(Lattice::period).into_iter().fold(1, usize::saturating_mul);
-        if period(lattices) > LONGEST_PERIOD {
-            return Err(format!("dilation is too large, as tiles repeat only after {} positions", period(lattices)));
+        let shortest = candidates.iter().map(|(_, lattices)| period(*lattices)).min().unwrap_or(0);
+        if shortest > LONGEST_PERIOD {
+            return Err(format!("dilation is too large, as tiles repeat only after {shortest} positions"));
         }
-        let of_four = [Lattice::of(y, CYCLIC_RESULTS), Lattice::of(x, CYCLIC_RESULTS)];
-        let threes = |axis: &AxisPhases| axis.phases.iter().all(|phase| phase.taps.len().is_multiple_of(MOST_TAPS));
-        let has_cyclic = !query.local_accuracy
-            && of_four.iter().all(|lattice| lattice.gap.is_some())
-            && [y, x].into_iter().all(threes)
-            && period(of_four) <= LONGEST_PERIOD;
         let element = query.element;
         let mut best: Option<Winograd> = None;
-        for lattices in [Some(lattices), has_cyclic.then_some(of_four)].into_iter().flatten() {
-            let variant = variant(lattices[0].results);
-            if query.leaves_out(variant) {
+        for (tiling, lattices) in candidates {
+            if query.leaves_out(tiling.name()) || period(lattices) > LONGEST_PERIOD {
                 continue;
             }
             let work = Work::of(axes, lattices);
@@ -225,7 +220,7 @@ impl Algorithm for Winograd {
                 };
                 let of_acc_block = |(tiles, of): &(usize, &Work)| {
                     let pixels = tiles.saturating_mul(of.products);
-                    let of_pass = CHAINS_OF_PASS * chain(problem, of.products / of.points.max(1));
+                    let of_pass = CHAINS_OF_PASS * chain(problem, tiling, of.products / of.points.max(1));
                     let bytes = [channels_of(problem, lanes) * element, of_pass * element];
                     let read_again = cost::read_in_passes(pixels, bytes, lanes * element, machine) * panels;
                     let multiplied = of_run(*tiles) * problem.group_in;
@@ -250,13 +245,14 @@ impl Algorithm for Winograd {
                             rows: block.0,
                             columns: block.1,
                             copy_per_shift: false,
-                            overhang: overhang(lattices),
+                            overhang: (lattices[0].overhang, lattices[1].overhang),
                             cost,
                             axes: axes.clone(),
                         },
                         tiles: positions,
                         chunk,
                         window,
+                        tiling,
                         lattices,
                     });
                 }
@@ -270,7 +266,11 @@ impl Algorithm for Winograd {
     }
 
     fn variant(&self) -> &'static str {
-        variant(self.lattices[0].results)
+        self.tiling.name()
+    }
+
+    fn mixes_results(&self) -> bool {
+        self.tiling.mixes_results()
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
@@ -337,6 +337,27 @@ impl Algorithm for Winograd {
     }
 }
 
+/// Returns the kinds of tiles that the phases of an axis can have, and their layouts on rows and
+/// columns.
+fn tilings(axes: &Axes, local_accuracy: bool) -> Vec<(Tiling, [Lattice; 2])> {
+    let (_, y, x) = axes.parts();
+    let both = |tiling: Tiling| (tiling, [Lattice::of(y, tiling), Lattice::of(x, tiling)]);
+    let winograd = Some(both(Tiling::Winograd)).filter(|(_, of)| of.iter().any(|lattice| lattice.gap.is_some()));
+    if local_accuracy {
+        return winograd.into_iter().collect();
+    }
+    let threes = |axis: &AxisPhases| axis.phases.iter().all(|phase| phase.taps.len().is_multiple_of(MOST_TAPS));
+    let cyclic = Some(both(Tiling::Cyclic))
+        .filter(|(_, of)| of.iter().all(|lattice| lattice.gap.is_some()) && [y, x].into_iter().all(threes));
+    let fourier = FOURIER_VALUES.into_iter().cartesian_product([0, 1]).filter_map(|(values, axis)| {
+        let tiling = Tiling::fourier([y, x][axis], values)?;
+        let mut lattices = [Lattice::alone(tiling); 2];
+        lattices[axis] = Lattice::of([y, x][axis], tiling);
+        lattices[axis].gap.is_some().then_some((tiling, lattices))
+    });
+    winograd.into_iter().chain(cyclic).chain(fourier).collect()
+}
+
 impl Winograd {
     fn shape(&self) -> AccumulatorShape {
         let columns = self.blocked.axes.columns();
@@ -352,7 +373,7 @@ impl Winograd {
 
     /// Pixels after the input tiles of a block. The last tiles may have results outside the block.
     fn slack(&self, input_tiles: &InputTiles) -> usize {
-        if overhang(self.lattices) != (0, 0) {
+        if self.tiling.mixes_results() {
             return 0;
         }
         let [rows, columns] = self.lattices.map(|lattice| (lattice.results - 1) * lattice.gap.unwrap_or(0));
@@ -367,7 +388,7 @@ impl Winograd {
     /// Returns the input channels per chain for this many tap blocks, and the input channels whose
     /// weights are transformed together.
     fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
-        let chain = chain(problem, tap_blocks);
+        let chain = chain(problem, self.tiling, tap_blocks);
         let pass = chain * CHAINS_OF_PASS;
         // The weights of a chunk are adjacent.
         (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
@@ -466,7 +487,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         // Allocates for all phases at once, as growing the buffer would lose its contents.
         let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
             let tiles = plan.most_tiles(self.taps_of(phase));
-            terms.iter().map(|term| term.points() * tiles * self.tile_stride(term)).sum::<usize>()
+            terms.iter().map(|term| term.kind.points() * self.point_stride(term, tiles)).sum::<usize>()
         };
         let all: usize = self.table.terms.iter().enumerate().map(of_phase).sum();
         let data = data.of(all)?;
@@ -484,7 +505,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let mut tiles = self.tiles(&of, &rows, &columns, pixels)?;
                     for term in &self.table.terms[of.phase] {
                         tiles.data.push(used);
-                        used += term.points() * tiles.starts.len() * self.tile_stride(term);
+                        used += term.kind.points() * self.point_stride(term, tiles.starts.len());
                     }
                     self.transform(of.phase, &tiles, pixels, data);
                     none.insert(tiles)
@@ -506,6 +527,13 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn tile_stride(&self, term: &Term) -> usize {
         let lanes = self.kernels.lanes;
         ((term.tap_blocks.len() * self.channels() / lanes) | 1) * lanes
+    }
+
+    /// Elements between the points of so many transformed tiles of a term. An odd number of vectors,
+    /// as the points of a tile would otherwise compete for the same cache sets.
+    fn point_stride(&self, term: &Term, tiles: usize) -> usize {
+        let lanes = self.kernels.lanes;
+        ((tiles * self.tile_stride(term) / lanes) | 1) * lanes
     }
 
     /// The taps of a phase along rows and columns.
@@ -539,21 +567,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         let width = plan.blocked.width;
         let mut tiles = Tiles::default();
         reserve("winograd tiles", &mut tiles.starts, plan.most_tiles(taps))?;
-        let results = plan.lattices[0].results;
-        reserve("winograd tiles", &mut tiles.results, plan.most_tiles(taps) * results * results)?;
-        let mut in_rows: TVec<Option<usize>> = tvec![];
+        let [of_rows, of_columns] = plan.lattices.map(|lattice| lattice.results);
+        reserve("winograd tiles", &mut tiles.results, plan.most_tiles(taps) * of_rows * of_columns)?;
+        let [mut in_rows, mut in_columns]: [TVec<Option<usize>>; 2] = [tvec![], tvec![]];
         for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
             in_rows.clear();
-            in_rows.extend((0..results).map(|i| along(row, gaps.0, i, (first.0, end.0), pitch * width)));
+            in_rows.extend((0..of_rows).map(|i| along(row, gaps.0, i, (first.0, end.0), pitch * width)));
             for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
                 let at = (row - rows.start) * pixels.pitch + column - columns.start;
                 tiles.starts.push(at * pixels.size);
-                let mut in_columns = [None; CYCLIC_RESULTS];
-                for (j, offset) in in_columns[..results].iter_mut().enumerate() {
-                    *offset = along(column, gaps.1, j, (first.1, end.1), width);
-                }
+                in_columns.clear();
+                in_columns.extend((0..of_columns).map(|j| along(column, gaps.1, j, (first.1, end.1), width)));
                 for row in &in_rows {
-                    let of_row = in_columns[..results].iter().map(|column| Some((*row)? + (*column)?));
+                    let of_row = in_columns.iter().map(|column| Some((*row)? + (*column)?));
                     tiles.results.extend(of_row.map(|offset| offset.unwrap_or(outside)));
                 }
             }
@@ -565,18 +591,21 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn transform(&self, phase: usize, tiles: &Tiles, pixels: Pixels<E::Compute>, to: &mut [E::Compute]) {
         let lanes = self.kernels.lanes;
         let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * pixels.size);
-        let steps = (steps[0] * pixels.pitch, steps[1]);
+        let (down, along) = (steps[0] * pixels.pitch, steps[1]);
         for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
             let tile = self.tile_stride(term);
-            let strides = PointStrides { point: tile, tile: term.points() * tile };
+            let strides = PointStrides { point: self.point_stride(term, tiles.starts.len()), tile };
             for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
+                // A Fourier tile has one axis. The other one's step is zero.
+                let steps =
+                    if matches!(term.kind, TileKind::Fourier { .. }) { (0, down + along) } else { (down, along) };
                 let data = TileData {
                     pixels: &pixels.data[block.offset * pixels.size..],
                     starts: &tiles.starts,
                     steps,
                     channels: self.problem.group_in.next_multiple_of(lanes),
                 };
-                self.kernels.tile_transforms(term.taps, term.results).data(&data, &mut to[at..], strides);
+                self.kernels.tile_transforms(term.kind).data(&data, &mut to[at..], strides);
             }
         }
     }
@@ -606,12 +635,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut finite = true;
         let mut start = Start::Bias(bias);
         for (term, begin) in terms.iter().zip(&tiles.data) {
-            let transforms = self.kernels.tile_transforms(term.taps, term.results);
-            let points = term.points();
-            let tile_stride = self.tile_stride(term);
+            let transforms = self.kernels.tile_transforms(term.kind);
+            let points = term.kind.points();
+            let (tile_stride, point_stride) = (self.tile_stride(term), self.point_stride(term, count));
             let tap_blocks: TVec<usize> = (0..term.tap_blocks.len()).map(|block| block * self.channels()).collect();
-            let of_tile = points * width + self.kernels.lanes;
-            let products = products.of(count * of_tile)?;
+            let lanes = self.kernels.lanes;
+            let of_products = ((count * width / lanes) | 1) * lanes;
+            let products = products.of(points * of_products)?;
             let (of_chain, of_pass) = plan.passes(problem, tap_blocks.len());
             for from in (0..problem.group_in).step_by(of_pass) {
                 let pass = from..(from + of_pass).min(problem.group_in);
@@ -630,9 +660,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let mut at = 0;
                     for tile in self.panels.tiles(of.panel) {
                         while at + tile.positions() <= count {
-                            let to = &mut products[at * of_tile + point * width..];
+                            let to = &mut products[point * of_products + at * width..];
                             for (weight, chain) in &chains {
-                                let base = begin + (at * points + point) * tile_stride + chain.start;
+                                let base = begin + point * point_stride + at * tile_stride + chain.start;
                                 let channels = chain.len();
                                 let source = Source {
                                     data,
@@ -643,14 +673,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                                     prefetch: false,
                                 };
                                 let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
-                                tile.run(&weights[*weight..], &source, points * tile_stride, sum, to, of_tile);
+                                tile.run(&weights[*weight..], &source, tile_stride, sum, to, width);
                             }
                             at += tile.positions();
                         }
                     }
                 }
             }
-            let strides = PointStrides { point: width, tile: of_tile };
+            let strides = PointStrides { point: of_products, tile: width };
             finite &= transforms.products(products, strides, start, width, &tiles.results, sums);
             start = Start::Add;
         }
@@ -668,7 +698,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (to, of_point): (&mut [E::Compute], usize),
     ) {
         let width = of.panel.width;
-        let transforms = self.kernels.tile_transforms(term.taps, term.results);
+        let transforms = self.kernels.tile_transforms(term.kind);
         let mut from = pass.start;
         while from < pass.end {
             let (chunk, weights) = self.chunk(g, of, from);

@@ -70,6 +70,14 @@ fn text(of: &Explanation) -> String {
         None => line("spec", "a filter whose sizes are known at run time only".into()),
     }
     line("shapes", format!("{} → {} {:?}", shape(&of.input), shape(&of.output), of.datum_type));
+    match &of.fourier {
+        Some(Ok(points)) => {
+            line("strategy", format!("a Fourier transform of {points} points per frame"));
+            return text;
+        }
+        Some(Err(reason)) => line("note", format!("no Fourier transform: {reason}")),
+        None => {}
+    }
     match &of.concrete {
         None if of.spec.is_none() => line("strategy", "chosen at run time, once per shape of input and filter".into()),
         None => line("strategy", "chosen at run time, once per shape".into()),

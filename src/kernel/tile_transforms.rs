@@ -1,0 +1,168 @@
+//! Tiles: results that are computed together, by fewer products than results times taps.
+//!
+//! The data of a tile and its taps are transformed to points. Each point of the data is multiplied
+//! by that of the taps. The results are computed from the products.
+
+use crate::compute::Compute;
+use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES};
+use crate::kernel::extent::reach;
+use crate::kernel::fourier::fourier_points;
+use crate::kernel::gemm_tile::Start;
+use crate::kernel::tile_data::{PointStrides, TileData};
+use crate::kernel::winograd::{MOST_TAPS, WINOGRAD_RESULTS, points_of};
+
+/// The kinds of tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TileKind {
+    /// Two results along an axis of two or three taps, one along an axis of one: `winograd.rs`.
+    Winograd {
+        /// Taps along rows.
+        rows: usize,
+        /// Taps along columns.
+        columns: usize,
+    },
+    /// Four results of three taps along both axes: `cyclic.rs`.
+    Cyclic,
+    /// The results along one axis that a Fourier transform of 16 or 32 values has: `fourier.rs`.
+    Fourier {
+        /// Values that a tile reads.
+        values: usize,
+        /// The most taps.
+        taps: usize,
+    },
+}
+
+impl TileKind {
+    /// Products per tile.
+    pub const fn points(self) -> usize {
+        match self {
+            TileKind::Winograd { rows, columns } => points_of(rows) * points_of(columns),
+            TileKind::Cyclic => CYCLIC_POINTS,
+            TileKind::Fourier { values, .. } => fourier_points(values),
+        }
+    }
+
+    /// Pixels along rows and columns that a tile reads. A Fourier tile's axis is that of columns.
+    pub const fn reads(self) -> (usize, usize) {
+        match self {
+            TileKind::Winograd { rows, columns } => (points_of(rows), points_of(columns)),
+            TileKind::Cyclic => (CYCLIC_VALUES, CYCLIC_VALUES),
+            TileKind::Fourier { values, .. } => (1, values),
+        }
+    }
+
+    /// Offsets of results per tile. Along an axis of one tap, a Winograd tile ignores every second
+    /// one.
+    pub const fn offsets(self) -> usize {
+        match self {
+            TileKind::Winograd { .. } => WINOGRAD_RESULTS * WINOGRAD_RESULTS,
+            TileKind::Cyclic => CYCLIC_RESULTS * CYCLIC_RESULTS,
+            TileKind::Fourier { values, taps } => values - taps + 1,
+        }
+    }
+
+    /// Whether a tile can have this many taps.
+    fn has_taps(self, taps: usize) -> bool {
+        match self {
+            TileKind::Winograd { rows, columns } => taps == rows * columns,
+            TileKind::Cyclic => taps == MOST_TAPS * MOST_TAPS,
+            TileKind::Fourier { taps: most, .. } => (1..=most).contains(&taps),
+        }
+    }
+}
+
+pub(crate) type TransformData<T> = unsafe fn(data: &TileData<T>, to: &mut [T], strides: PointStrides);
+pub(crate) type TransformFilter<T> = unsafe fn(taps: &[&[T]], to: &mut [T], point: usize);
+pub(crate) type TransformProducts<T> = unsafe fn(
+    products: &[T],
+    strides: PointStrides,
+    start: Start<T>,
+    channels: usize,
+    offsets: (&[usize], usize),
+    to: &mut [T],
+) -> bool;
+
+/// The transforms of a kind of tiles.
+///
+/// A value of this type is proof that the CPU has its instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct TileTransforms<T: 'static> {
+    pub(super) kind: TileKind,
+    pub(super) lanes: usize,
+    pub(super) data: TransformData<T>,
+    pub(super) filter: TransformFilter<T>,
+    pub(super) products: TransformProducts<T>,
+}
+
+impl<T: Compute> TileTransforms<T> {
+    /// One past the last element of transformed data or products whose last tile is `last`.
+    fn written(&self, last: usize, strides: PointStrides, channels: usize) -> usize {
+        reach([(self.kind.points() - 1, strides.point), (last, strides.tile), (channels, 1)])
+    }
+
+    /// Transforms the data of some tiles.
+    ///
+    /// # Panics
+    /// The channels are not whole vectors, or a slice is shorter than the range that is read or
+    /// written.
+    pub fn data(&self, data: &TileData<T>, to: &mut [T], strides: PointStrides) {
+        let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
+        let (down, along) = self.kind.reads();
+        let read = reach([(*furthest, 1), (down - 1, data.steps.0), (along - 1, data.steps.1), (data.channels, 1)]);
+        assert!(data.channels.is_multiple_of(self.lanes) && read <= data.pixels.len());
+        assert!(self.written(last, strides, data.channels) <= to.len());
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
+        unsafe { (self.data)(data, to, strides) }
+    }
+
+    /// Transforms weights element by element.
+    ///
+    /// `taps` are those of the rows and columns of a tile, with equally many weights each. A Fourier
+    /// tile may have fewer than its most. `to` receives `point` elements per point; the last point
+    /// may have fewer.
+    ///
+    /// # Panics
+    /// The number of taps is not that of the tile, the weights are not whole vectors, or `to` is
+    /// too short.
+    pub fn filter(&self, taps: &[&[T]], to: &mut [T], point: usize) {
+        let len = taps.first().map_or(0, |tap| tap.len());
+        assert!(self.kind.has_taps(taps.len()) && taps.iter().all(|tap| tap.len() == len));
+        assert!(len.is_multiple_of(self.lanes) && reach([(self.kind.points() - 1, point), (len, 1)]) <= to.len());
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
+        unsafe { (self.filter)(taps, to, point) }
+    }
+
+    /// Computes results from products and returns whether all of them are finite.
+    ///
+    /// The results of a tile are written at its `offsets`, row by row. There are
+    /// [`TileKind::offsets`] of them per tile.
+    ///
+    /// # Panics
+    /// The channels are not whole vectors, or a slice is shorter than the range that is read or
+    /// written.
+    pub fn products(
+        &self,
+        products: &[T],
+        strides: PointStrides,
+        start: Start<T>,
+        channels: usize,
+        offsets: &[usize],
+        to: &mut [T],
+    ) -> bool {
+        let of_tile = self.kind.offsets();
+        assert!(offsets.len().is_multiple_of(of_tile));
+        let (Some(last), Some(furthest)) = ((offsets.len() / of_tile).checked_sub(1), offsets.iter().max()) else {
+            return true;
+        };
+        assert!(channels.is_multiple_of(self.lanes) && reach([(*furthest, 1), (channels, 1)]) <= to.len());
+        assert!(self.written(last, strides, channels) <= products.len());
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= channels);
+        }
+        // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
+        // above are the rest of the contract.
+        unsafe { (self.products)(products, strides, start, channels, (offsets, of_tile), to) }
+    }
+}
