@@ -318,7 +318,7 @@ pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
     BetweenLayers, Dialect, GroupedDeconv, If, OptFourier, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax,
-    Pass,
+    OptTranspose, Pass,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

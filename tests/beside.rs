@@ -1,4 +1,4 @@
-//! Ops of tract's beside layers that this crate computes: softmax and resizing.
+//! Ops of tract's beside layers that this crate computes: softmax, resizing and transpositions.
 //!
 //! The optimised graph must hold this crate's op where it is expected. The numbers are compared with
 //! the definition in f64 (softmax), and with tract's own op, whose coordinates are those of ONNX
@@ -12,9 +12,10 @@ use common::proto::{Dim, Model, Node};
 use common::random::Random;
 use common::run::{Stage, load, run};
 use tract_core::internal::*;
+use tract_core::ops::change_axes::AxisOp;
 use tract_core::ops::nn::resize::{NearestUpsample, Resize};
 use tract_core::ops::nn::{Softmax, SoftmaxKind};
-use tract_deconv::{OptReduce, OptResize, OptSoftmax, WithConv, WithDeconvOptions};
+use tract_deconv::{OptReduce, OptResize, OptSoftmax, OptTranspose, WithConv, WithDeconvOptions};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
@@ -221,9 +222,7 @@ fn positions_of_extremes() -> TractResult<()> {
 /// Compares with the same model run by tract's own op, which `fusion` turned off leaves in place.
 fn resizes_as_tract(proto: &ModelProto, x: &Tensor) -> TractResult<()> {
     let found = with_ours::<OptResize>(proto, 1, x)?;
-    let options = tract_deconv::Options::default().with_fusion(false);
-    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
-    let plain = onnx.model_for_proto_model(proto)?.into_typed()?.into_optimized()?;
+    let plain = plain(proto)?;
     let theirs = |node: &&TypedNode| node.op_is::<Resize>() || node.op_is::<NearestUpsample>();
     assert_eq!(plain.nodes().iter().filter(theirs).count(), 1, "{plain}");
     let expected = run(plain, std::slice::from_ref(x))?.remove(0);
@@ -297,6 +296,93 @@ fn sizes_open_until_the_run() -> TractResult<()> {
     Ok(())
 }
 
+fn transposed(model: Model, from: &str) -> (Model, String) {
+    (model.node(Node::new("Transpose").named("t").inputs(&[from]).output("t").ints("perm", &[0, 2, 3, 1])), "t".into())
+}
+
+/// Returns the numbers of transpositions by this crate and by tract in an optimised model.
+fn moves(model: &TypedModel) -> (usize, usize) {
+    let count_of = |is: fn(&TypedNode) -> bool| model.nodes().iter().filter(|node| is(node)).count();
+    let theirs = |node: &TypedNode| matches!(node.op_as::<AxisOp>(), Some(AxisOp::Move(..)));
+    (count_of(|node| node.op_is::<OptTranspose>()), count_of(theirs))
+}
+
+#[test]
+fn transpositions_around_a_layer() -> TractResult<()> {
+    // Of the sizes, 4 KiB are the least.
+    for (shape, dims, ours) in [
+        ([1, 4, 16, 16], [1, 4, 16, 16].map(Dim::from), true),
+        ([1, 4, 16, 15], [1, 4, 16, 15].map(Dim::from), false),
+        ([1, 4, 16, 15], ["N".into(), Dim::from(4), "H".into(), "W".into()], true),
+    ] {
+        let proto = model(DatumType::F32, &dims, 4, transposed);
+        let optimised = Stage::Optimised.of(load(&proto)?)?;
+        assert_eq!(moves(&optimised), (ours as usize, !ours as usize), "{optimised}");
+        let output = optimised.node(optimised.output_outlets()?[0].node);
+        let plain = plain(&proto)?;
+        assert_eq!(output.name, plain.node(plain.output_outlets()?[0].node).name);
+        let x = Random(9).tensor(DatumType::F32, &shape);
+        assert_eq!(*run(optimised, std::slice::from_ref(&x))?[0], x.permute_axes(&[0, 2, 3, 1])?);
+    }
+    // Positions of extremes are integers.
+    let proto = model(DatumType::F32, &[1, 30, 8, 80].map(Dim::from), 30, |model, from| {
+        let node = Node::new("ArgMax").named("a").inputs(&[from]).output("a").int("axis", 1).int("keepdims", 0);
+        let turned = Node::new("Transpose").named("t").inputs(&["a"]).output("t").ints("perm", &[0, 2, 1]);
+        (model.node(node).node(turned), "t".into())
+    });
+    assert_eq!(moves(&Stage::Optimised.of(load(&proto)?)?), (1, 0));
+    let [ours, theirs] = ours_and_theirs(&proto, &Random(9).tensor(DatumType::F32, &[1, 30, 8, 80]))?;
+    assert_eq!(ours, theirs);
+    Ok(())
+}
+
+/// Behind a resizing, an axis moves before it, if that makes the tensor larger.
+#[test]
+fn a_transposition_moves_before_a_resizing() -> TractResult<()> {
+    let open = ["N".into(), Dim::from(5), "H".into(), "W".into()];
+    let known = [2, 5, 9, 8].map(Dim::from);
+    let halved: &[f32] = &[1.0, 1.0, 1.5, 0.5];
+    for mode in ["linear", "nearest"] {
+        for (dims, scales, moved) in [
+            (&open, &[1.0, 1.0, 2.0, 3.0][..], true),
+            (&known, &[1.0, 1.0, 1.5, 2.5], true),
+            (&known, &[1.0, 1.0, 3.0, 0.5], true),
+            (&known, halved, false),
+        ] {
+            let proto = model(DatumType::F32, dims, 5, |model, from| {
+                let (model, from) = resize(mode, "half_pixel", scales.to_vec())(model, from);
+                transposed(model, &from)
+            });
+            let optimised = Stage::Optimised.of(load(&proto)?)?;
+            let output = optimised.node(optimised.output_outlets()?[0].node);
+            assert_eq!(output.op_is::<OptResize>(), moved, "{mode} {scales:?}: {optimised}");
+            assert_eq!(moves(&optimised).0 + moves(&optimised).1, 1, "{optimised}");
+            let x = Random(9).tensor(DatumType::F32, &[2, 5, 9, 8]);
+            let [ours, theirs] = ours_and_theirs(&proto, &x)?;
+            let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
+            assert!(ours.len() == theirs.len() && ours.iter().zip(&theirs).all(close), "{mode} {scales:?}");
+        }
+    }
+    // Something else reads what is resized.
+    let proto = model(DatumType::F32, &known, 5, |model, from| {
+        let (model, from) = resize("linear", "half_pixel", vec![1.0, 1.0, 2.0, 2.0])(model, from);
+        let (model, last) = transposed(model, &from);
+        (model.output(&from), last)
+    });
+    let optimised = Stage::Optimised.of(load(&proto)?)?;
+    let outputs: Vec<bool> =
+        optimised.output_outlets()?.iter().map(|outlet| optimised.node(outlet.node).op_is::<OptResize>()).collect();
+    assert_eq!((outputs, moves(&optimised)), (vec![true, false], (1, 0)), "{optimised}");
+    Ok(())
+}
+
+/// Optimises a model without fusion.
+fn plain(proto: &ModelProto) -> TractResult<TypedModel> {
+    let options = tract_deconv::Options::default().with_fusion(false);
+    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
+    onnx.model_for_proto_model(proto)?.into_typed()?.into_optimized()
+}
+
 /// Runs a model with fusion, and without it, so that tract's own ops compute it.
 fn ours_and_theirs(proto: &ModelProto, x: &Tensor) -> TractResult<[Vec<f64>; 2]> {
     let all = |fusion| -> TractResult<Vec<f64>> {
@@ -362,11 +448,10 @@ fn the_logarithm_of_a_logarithm() -> TractResult<()> {
 
 #[test]
 fn no_fusion_leaves_them_to_tract() -> TractResult<()> {
-    let options = tract_deconv::Options::default().with_fusion(false);
     let dims = [Dim::from(1), Dim::from(3), Dim::from(8), Dim::from(8)];
-    let proto = model(DatumType::F32, &dims, 3, softmax("Softmax", 1));
-    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
-    let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
+    let model = plain(&model(DatumType::F32, &dims, 3, softmax("Softmax", 1)))?;
     assert!(model.nodes().iter().any(|node| node.op_is::<Softmax>()), "{model}");
+    let model = plain(&self::model(DatumType::F32, &[1, 3, 80, 80].map(Dim::from), 3, transposed))?;
+    assert_eq!(moves(&model), (0, 1), "{model}");
     Ok(())
 }

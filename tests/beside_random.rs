@@ -20,7 +20,9 @@ use tract_core::internal::tract_ndarray::{ArrayD, Axis, Dimension, indices};
 use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::knobs::TRACT_DECONV_SHARE_FROM;
-use tract_deconv::{BetweenLayers, Isa, OptReduce, OptResize, OptSoftmax, Options, WithConv, WithDeconvOptions};
+use tract_deconv::{
+    BetweenLayers, Isa, OptReduce, OptResize, OptSoftmax, OptTranspose, Options, WithConv, WithDeconvOptions,
+};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
 
@@ -487,6 +489,10 @@ impl Resize {
     }
 
     fn model(&self, data: &Data) -> ModelProto {
+        self.model_then(data, |model, from| (model, from.to_string()))
+    }
+
+    fn model_then(&self, data: &Data, then: impl FnOnce(Model, &str) -> (Model, String)) -> ModelProto {
         let output = self.output(&data.shape);
         let changed = |axis: &usize| !self.named || self.scales[*axis] != 1.0;
         let axes: Vec<usize> = (0..data.shape.len()).filter(changed).collect();
@@ -520,7 +526,7 @@ impl Resize {
             let node =
                 if self.opset == 10 { node.string("coordinate_transformation_mode", "asymmetric") } else { node };
             let axes: Vec<i64> = axes.iter().map(|axis| *axis as i64).collect();
-            (model.node(if self.named { node.ints("axes", &axes) } else { node }), "r".into())
+            then(model.node(if self.named { node.ints("axes", &axes) } else { node }), "r")
         })
     }
 
@@ -618,6 +624,53 @@ fn resizing() {
             if read.iter().all(|read| values[&**read] != found[&at]) {
                 return Err(format!("nearest: {} at {:?}, read from none of {read:?}", found[&at], at.slice()));
             }
+        }
+        Ok(())
+    });
+}
+
+/// Adds a node that orders axes.
+fn transposed(model: Model, from: &str, order: &[usize]) -> (Model, String) {
+    let perm: Vec<i64> = order.iter().map(|axis| *axis as i64).collect();
+    (model.node(Node::new("Transpose").named("t").inputs(&[from]).output("t").ints("perm", &perm)), "t".into())
+}
+
+fn order() -> impl Strategy<Value = Vec<usize>> {
+    Just(vec![0usize, 1, 2, 3, 4]).prop_shuffle()
+}
+
+#[test]
+fn transpositions() {
+    property("transpositions", 3, (data(FLOATS, false), order()), |(data, order), replaced| {
+        let order: Vec<usize> = order.iter().copied().filter(|axis| *axis < data.shape.len()).collect();
+        let proto = data.model(13, |model, from| transposed(model, from, &order));
+        let x = data.x();
+        let Some((ours, theirs)) = ways(&proto, &x, |node| node.op_is::<OptTranspose>())? else { return Ok(()) };
+        replaced.fetch_add(ours[0].replaced as usize, Ordering::Relaxed);
+        let expected = f64::from_tensor(&x).permuted_axes(order).as_standard_layout().to_owned();
+        for Ours { y, .. } in &ours {
+            compare("transposed", &expected, y, |_, _| 0.0)?;
+        }
+        compare("by tract", &expected, &*theirs.ok_or("tract can't transpose this")?, |_, _| 0.0)
+    });
+}
+
+/// A transposition behind a resizing moves before it if the tensor grows.
+#[test]
+fn resizing_before_a_transposition() {
+    property("resizing before a transposition", 3, (resize(), order()), |((data, resize), order), moved| {
+        let order: Vec<usize> = order.iter().copied().filter(|axis| *axis < data.shape.len()).collect();
+        let proto = resize.model_then(data, |model, from| transposed(model, from, &order));
+        let x = data.x();
+        // The last op is the resizing.
+        let is_moved = |node: &TypedNode| node.op_is::<OptResize>() && node.outputs[0].successors.is_empty();
+        let Some((ours, theirs)) = ways(&proto, &x, is_moved)? else { return Ok(()) };
+        moved.fetch_add(ours[0].replaced as usize, Ordering::Relaxed);
+        let theirs = f64::from_tensor(&*theirs.ok_or("tract can't resize this")?);
+        let store = if data.dt == DatumType::F16 { 1e-3 } else { 1e-6 };
+        for Ours { y, .. } in &ours {
+            let allowed = |_, y: f64| if resize.mode == "nearest" { 0.0 } else { store * data.largest.max(y.abs()) };
+            compare("as by tract", &theirs, y, allowed)?;
         }
         Ok(())
     });

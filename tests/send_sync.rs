@@ -8,7 +8,7 @@ use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
     Activation, BetweenLayers, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat, GroupedDeconv,
     If, Layer, LeftToTract, Machine, Measured, OptFourier, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax,
-    Options, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step, Strategy, Tuning,
+    OptTranspose, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step, Strategy, Tuning,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
 
@@ -48,6 +48,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         OptReduce,
         OptResize,
         OptSoftmax,
+        OptTranspose,
         Options,
         OutputShape,
         PackedFilter,

@@ -1,6 +1,6 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
-use super::{BetweenLayers, If, OptFourier, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass};
+use super::{BetweenLayers, If, OptFourier, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass};
 use crate::plan::PlanOptions;
 use crate::spec::DataFormat;
 use std::collections::HashSet;
@@ -34,6 +34,9 @@ pub(super) fn replaced(
                 continue;
             }
             let node = model.node(id);
+            if let Some(patch) = moved_before(model, node, options)? {
+                return Ok(Some(patch));
+            }
             if let Some((op, replaced)) = faster(model, node, options)? {
                 let mut patch = TypedModelPatch::default();
                 let taps = patch.taps(model, &node.inputs)?;
@@ -49,6 +52,33 @@ pub(super) fn replaced(
         }
     }
     Ok(None)
+}
+
+/// Moves an axis before a resizing that makes the tensor larger, instead of behind it.
+fn moved_before(model: &TypedModel, node: &TypedNode, options: &PlanOptions) -> TractResult<Option<TypedModelPatch>> {
+    let [reader] = *model.outlet_successors(node.id.into()) else { return Ok(None) };
+    let reader = model.node(reader.node);
+    let Some(change @ &AxisOp::Move(from, to)) = reader.op_as::<AxisOp>() else { return Ok(None) };
+    if model.outputs.contains(&node.id.into()) || node.outputs.len() != 1 {
+        return Ok(None);
+    }
+    let facts = model.node_input_facts(node.id)?;
+    let op = match node.op_as::<OptResize>() {
+        Some(op) => op.clone(),
+        None => match OptResize::of(node, facts[0], options) {
+            Some(op) => op,
+            None => return Ok(None),
+        },
+    };
+    if !op.enlarges(&facts, &node.outputs[0].fact) {
+        return Ok(None);
+    }
+    let mut patch = TypedModelPatch::new("an axis moves before a resizing");
+    let mut taps = patch.taps(model, &node.inputs)?;
+    taps[0] = patch.wire_node(format!("{}.moved", node.name), change.clone(), &taps[..1])?[0];
+    let wires = patch.wire_node(&reader.name, op.moved(from, to), &taps)?;
+    patch.shunt_outside(model, reader.id.into(), wires[0])?;
+    Ok(Some(patch))
 }
 
 /// Returns the op that replaces a node, and the first outlet that it computes.
@@ -67,6 +97,9 @@ fn faster(
             Some(logarithm) => (Box::new(op.logarithm()), logarithm),
             None => (Box::new(op), outlet),
         }));
+    }
+    if let Some(op) = node.op_as::<AxisOp>() {
+        return Ok(OptTranspose::of(op, input, options).map(|op| (Box::new(op) as _, outlet)));
     }
     if let Some(op) = node.op_as::<Reduce>() {
         return Ok(OptReduce::of(op, input, options).map(|op| (Box::new(op) as _, outlet)));
@@ -108,6 +141,7 @@ fn is_passed(node: &TypedNode) -> bool {
         || node.op_is::<OptReduce>()
         || node.op_is::<OptResize>()
         || node.op_is::<OptSoftmax>()
+        || node.op_is::<OptTranspose>()
         || node.op_is::<BetweenLayers>()
         || node.op_is::<ElementWiseOp>()
         || node.op_is::<TypedBinOp>()

@@ -15,6 +15,7 @@ mod reduce;
 mod resize;
 mod shared;
 mod softmax;
+mod transpose;
 
 pub use between::{BetweenLayers, Pass};
 pub use condition::{EvalNode, If, IfState, OptIf};
@@ -25,6 +26,7 @@ pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;
 pub use softmax::OptSoftmax;
+pub use transpose::OptTranspose;
 
 use crate::cache::{FilterCache, PlanCache};
 use crate::fuse;

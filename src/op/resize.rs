@@ -31,12 +31,15 @@ enum Rule {
 
 /// Resizes axes of f16 or f32 data, linearly or by nearest neighbours.
 ///
-/// The inputs and the output are those of tract's `Resize` or `NearestUpsample`. Each result is the
+/// The inputs and the output are those of tract's `Resize` or `NearestUpsample`, but the axes of the
+/// data may be in another order than the scales or sizes. Each result is the
 /// weighted sum of at most two values per axis. A value of weight zero is not read, so that NaN and
 /// the infinities reach no other results than in tract. f16 is computed in f32, as by tract.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OptResize {
     rule: Rule,
+    /// The axis of the rule that each axis of the data is.
+    order: TVec<usize>,
     isa: Isa,
     limit: MemoryLimit,
 }
@@ -51,12 +54,55 @@ impl OptResize {
         };
         let isa = options.isa.unwrap_or_else(Isa::best);
         let is_taken = matches!(input.datum_type, DatumType::F16 | DatumType::F32);
-        is_taken.then(|| OptResize { rule, isa, limit: options.limit() })
+        is_taken.then(|| OptResize { rule, order: (0..input.rank()).collect(), isa, limit: options.limit() })
+    }
+
+    /// Returns the op for data one of whose axes has moved before.
+    ///
+    /// The inputs of scales or sizes keep their order.
+    pub(super) fn moved(mut self, from: usize, to: usize) -> OptResize {
+        let axis = self.order.remove(from);
+        self.order.insert(to, axis);
+        self
+    }
+
+    /// Returns whether the output is known to be larger than the data.
+    pub(super) fn enlarges(&self, inputs: &[&TypedFact], output: &TypedFact) -> bool {
+        let shapes = [&inputs[0].shape, &output.shape].map(|shape| shape.as_concrete().map(product));
+        if let [Some(input), Some(output)] = shapes {
+            return input < output;
+        }
+        match &self.rule {
+            Rule::Nearest(op) => op.scales.iter().any(|scale| *scale > 1) && !op.scales.contains(&0),
+            Rule::Resize(op) => {
+                let given = op.optional_scales_input.and_then(|slot| inputs.get(slot)?.konst.as_ref());
+                let view = given.and_then(|given| given.try_as_plain_ram().ok());
+                let scales = view.as_ref().and_then(|view| view.as_slice::<f32>().ok()).unwrap_or(&[]);
+                scales.iter().all(|scale| *scale >= 1.0) && scales.iter().any(|scale| *scale > 1.0)
+            }
+        }
+    }
+
+    /// Returns values, one per axis of the data, in the order of the rule.
+    fn of_rule<T: Clone>(&self, of_data: &[T]) -> TractResult<TVec<T>> {
+        ensure!(of_data.len() == self.order.len(), "resize: {} axes, {} are needed", of_data.len(), self.order.len());
+        let mut of_rule: TVec<T> = of_data.into();
+        of_data.iter().zip(&self.order).for_each(|(value, axis)| of_rule[*axis] = value.clone());
+        Ok(of_rule)
+    }
+
+    /// Returns values, one per axis of the rule, in the order of the data.
+    fn of_data<T: Clone>(&self, of_rule: &[T]) -> TVec<T> {
+        self.order.iter().map(|axis| of_rule[*axis].clone()).collect()
     }
 
     /// Returns the output's shape and the scale of each axis.
     fn sizes(&self, inputs: &[TValue]) -> TractResult<(TVec<usize>, TVec<f32>)> {
-        let shape = inputs[0].shape();
+        let (output, scales) = self.sizes_of_rule(&self.of_rule(inputs[0].shape())?, inputs)?;
+        Ok((self.of_data(&output), self.of_data(&scales)))
+    }
+
+    fn sizes_of_rule(&self, shape: &[usize], inputs: &[TValue]) -> TractResult<(TVec<usize>, TVec<f32>)> {
         let op = match &self.rule {
             Rule::Nearest(op) => {
                 ensure!(op.scales.len() == shape.len(), "resize: shape={shape:?}, {} axes are needed", op.scales.len());
@@ -368,12 +414,12 @@ impl Op for OptResize {
     }
 
     fn info(&self) -> TractResult<Vec<String>> {
-        Ok(vec![match &self.rule {
-            Rule::Nearest(op) => format!("nearest, scales {:?}, on {}", op.scales, self.isa),
-            Rule::Resize(op) => {
-                format!("{}, {}, on {}", op.interpolator.as_str(), op.coord_transformer.as_str(), self.isa)
-            }
-        }])
+        let rule = match &self.rule {
+            Rule::Nearest(op) => format!("nearest, scales {:?}", op.scales),
+            Rule::Resize(op) => format!("{}, {}", op.interpolator.as_str(), op.coord_transformer.as_str()),
+        };
+        let order = if self.order.is_sorted() { String::new() } else { format!(", of axes {:?}", self.order) };
+        Ok(vec![format!("{rule}{order}, on {}", self.isa)])
     }
 
     op_as_typed_op!();
@@ -390,10 +436,13 @@ impl EvalOp for OptResize {
 
 impl TypedOp for OptResize {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        match &self.rule {
-            Rule::Resize(op) => op.output_facts(inputs),
-            Rule::Nearest(op) => op.output_facts(inputs),
-        }
+        let data = inputs[0].datum_type.fact(self.of_rule(&inputs[0].shape)?);
+        let inputs: TVec<&TypedFact> = [&data].into_iter().chain(inputs[1..].iter().copied()).collect();
+        let facts = match &self.rule {
+            Rule::Resize(op) => op.output_facts(&inputs)?,
+            Rule::Nearest(op) => op.output_facts(&inputs)?,
+        };
+        Ok(tvec!(facts[0].datum_type.fact(self.of_data(&facts[0].shape))))
     }
 
     as_op!();
