@@ -487,3 +487,8 @@ kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f1
 kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 #[cfg(target_arch = "aarch64")]
 kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
