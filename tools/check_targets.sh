@@ -97,9 +97,12 @@ check() {
   cargo check --target "$1" -Z build-std="$(std_of "$1")" --lib --features nnef,pulse
 }
 
+# Optimised, as emulators are slow, and with this crate's checks.
 run_tests() {
+  local ours='profile.release.package.tract-deconv'
   # shellcheck disable=SC2086
-  PROPTEST_CASES=${PROPTEST_CASES:-64} cargo test --target "$1" -Z build-std="$(std_of "$1")" --features nnef,pulse $tests -- \
+  PROPTEST_CASES=${PROPTEST_CASES:-64} cargo test --release --config "$ours.overflow-checks=true" \
+    --config "$ours.debug-assertions=true" --target "$1" -Z build-std="$(std_of "$1")" --features nnef,pulse $tests -- \
     --test-threads 1
 }
 
