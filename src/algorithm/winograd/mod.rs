@@ -118,7 +118,8 @@ impl GridSplit {
             grid.div_ceil(parts).next_multiple_of(period).min(grid)
         };
         let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
-        let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
+        let of_position: f64 =
+            work.iter().map(|of| of.products as f64 * channel_bytes as f64 / of.results as f64).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = lattices[0].results;
         let fewest = (FEWEST_TILES * results * results).min(within(MOST_OF_L2 * machine.l2));
