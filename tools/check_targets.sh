@@ -26,7 +26,7 @@ armv7-unknown-linux-gnueabihf qemu-arm-static arm-linux-gnueabihf-gcc qemu-user-
 aarch64-unknown-linux-gnu qemu-aarch64-static aarch64-linux-gnu-gcc qemu-user-static,gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
 riscv64gc-unknown-linux-gnu qemu-riscv64-static riscv64-linux-gnu-gcc qemu-user-static,gcc-riscv64-linux-gnu,libc6-dev-riscv64-cross
 s390x-unknown-linux-gnu qemu-s390x-static s390x-linux-gnu-gcc qemu-user-static,gcc-s390x-linux-gnu,libc6-dev-s390x-cross
-wasm32-wasip1 node - nodejs
+wasm32-wasip1 node - nodejs,wasi-libc
 wasm32-unknown-unknown - - -
 aarch64-linux-android - - -
 aarch64-apple-darwin - - -
@@ -37,11 +37,12 @@ LIST
 
 # What of a target's line is not here.
 missing() {
-  local runner=$1 cc=$2
+  local target=$1 runner=$2 cc=$3
   [ -x "$compiler" ] || echo rustc-web
   [ -d "$("$compiler" --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library" ] || echo rust-web-src
   case $runner in native | -) ;; *) command -v "$runner" >/dev/null || echo "$runner" ;; esac
   [ "$cc" = - ] || command -v "$cc" >/dev/null || echo "$cc"
+  [ "$target" != wasm32-wasip1 ] || [ -e /usr/lib/wasm32-wasi/libc.a ] || echo wasi-libc
   if [ "$runner" = native ]; then
     [ -e /usr/include/gnu/stubs-32.h ] || [ -e /usr/include/x86_64-linux-gnu/gnu/stubs-32.h ] || echo gcc-multilib
   fi
@@ -68,8 +69,7 @@ prepare() {
   case $target in
   wasm32-*)
     RUSTFLAGS="-C target-feature=${WASM_FEATURES:-+simd128}"
-    # rustup's toolchain has the linker; Debian's is a package of its own
-    export "CARGO_TARGET_${upper}_LINKER=$(wasm_linker)"
+    export "CARGO_TARGET_${upper}_LINKER=$PWD/tools/wasm/link.sh"
     ;;
   esac
   [ "$target" != wasm32-unknown-unknown ] || RUSTFLAGS+=' --cfg getrandom_backend="custom"'
@@ -85,12 +85,6 @@ prepare() {
     export "CC_$underscored=$cc"
     case $target in wasm32-*) ;; *) export "CARGO_TARGET_${upper}_LINKER=$cc" ;; esac
   fi
-}
-
-wasm_linker() {
-  local own
-  own=$(RUSTC='' rustup which rustc 2>/dev/null | xargs -r dirname)/../lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld
-  if [ -x "$own" ]; then echo "$own"; else command -v wasm-ld || command -v wasm-ld-16 || echo wasm-ld; fi
 }
 
 check() {
@@ -144,7 +138,7 @@ for target in "${wanted[@]}"; do
     continue
   fi
   read -r _ runner cc packages <<<"$line"
-  absent=$(missing "$runner" "$cc" | tr '\n' ' ')
+  absent=$(missing "$target" "$runner" "$cc" | tr '\n' ' ')
   if $list; then
     outcome "$target" "${packages//,/ }; $([ -n "$absent" ] && echo "not here: $absent" || echo 'all here')"
     continue

@@ -516,8 +516,8 @@ mod wasm32 {
     }
 
     register!(
-        /// Four f32 of WebAssembly.
-        F32x4(16 v128) of 4 f32:
+        /// Four f32 of WebAssembly. V8 keeps one of sixteen registers of x86-64 for itself.
+        F32x4(15 v128) of 4 f32:
         f32x4_splat, load, store, |acc, a, b| multiply_add::of_f32(acc, a, b), f32x4_add, f32x4_sub,
         |x, y| [i32x4_shuffle::<0, 4, 1, 5>(x, y), i32x4_shuffle::<2, 6, 3, 7>(x, y)],
         [i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y)],
@@ -530,7 +530,7 @@ mod wasm32 {
     );
     register!(
         /// Two f64 of WebAssembly.
-        F64x2(16 v128) of 2 f64:
+        F64x2(15 v128) of 2 f64:
         f64x2_splat, load, store, |acc, a, b| multiply_add::of_f64(acc, a, b), f64x2_add, f64x2_sub,
         |x, y| [i64x2_shuffle::<0, 2>(x, y), i64x2_shuffle::<1, 3>(x, y)],
         [i64x2_shuffle::<0, 2>(x, y), i64x2_shuffle::<1, 3>(x, y)],

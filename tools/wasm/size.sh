@@ -12,8 +12,7 @@ cd "$(dirname "$0")/size"
 export RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TERM_COLOR=never
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-../../../target-cross}
 export RUSTFLAGS='-C target-feature=+simd128'
-linker=$(RUSTC='' rustup which rustc | xargs dirname)/../lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld
-export CARGO_TARGET_WASM32_WASIP1_LINKER=$linker
+export CARGO_TARGET_WASM32_WASIP1_LINKER=$PWD/../link.sh
 
 printf '%s\n' 'opt-level, with, bytes, bytes after wasm-opt, bytes after gzip'
 [ $# -gt 0 ] || set -- 3 s
