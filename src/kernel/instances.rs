@@ -388,16 +388,15 @@ macro_rules! tiles_of_16_registers {
     };
 }
 
-/// With 15 registers, as many as V8 has left on x86-64: at most 9 accumulators with several vectors,
-/// as the product takes a register of its own before it is added. `benches/record` has the times.
+/// With 15 registers, as many as V8 has left on x86-64: at most 8 accumulators with several vectors,
+/// as a product takes a register of its own before it is added, and V8 keeps accumulators in memory
+/// where it runs short. `tools/wasm/vectors/vectors.sh` times such tiles alone.
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 macro_rules! tiles_of_15_registers {
     ($of:ident) => {
         table!(
             $of,
-            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(6, 1)(8, 1)(
-                12, 1
-            )
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(4, 1)(4, 2)(6, 1)(8, 1)(12, 1)
         )
     };
 }
@@ -445,11 +444,7 @@ macro_rules! row_tiles_of_16_registers {
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 macro_rules! row_tiles_of_15_registers {
     ($of:ident, 1) => {
-        table!(
-            $of,
-            1,
-            (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(6, 1)(8, 1)(12, 1)
-        )
+        table!($of, 1, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(4, 1)(4, 2)(6, 1)(8, 1)(12, 1))
     };
     ($of:ident, 2) => {
         table!($of, 2, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(3, 1)(4, 1)(6, 1))
@@ -504,7 +499,7 @@ macro_rules! channel_tiles_of_16_registers {
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 macro_rules! channel_tiles_of_15_registers {
     ($of:ident) => {
-        table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(3, 3)(4, 1)(4, 2)(6, 1)(8, 1))
+        table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(4, 1)(4, 2)(6, 1)(8, 1))
     };
 }
 
