@@ -13,7 +13,7 @@ tract_core::declare_knob!(
     scopable TRACT_DECONV_ISA,
     Option<String>,
     None,
-    "The only instruction set to use in convolutions: portable, neon, avx2, avx512 or amx. Planning fails where the \
+    "The only instruction set to use in convolutions: portable, simd128, neon, avx2, avx512 or amx. Planning fails where the \
      CPU lacks it."
 );
 
@@ -21,7 +21,7 @@ tract_core::declare_knob!(
     scopable TRACT_DECONV_MACHINE,
     Option<String>,
     None,
-    "Plan by this machine's rates and cache sizes instead of those of the CPU at hand: zen3, zen4, sapphire_rapids or generic. The \
+    "Plan by this machine's rates and cache sizes instead of those of the CPU at hand: zen3, zen4, sapphire_rapids, wasm or generic. The \
      instruction set stays this CPU's."
 );
 

@@ -18,8 +18,14 @@ use std::path::PathBuf;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// The memory limit if [`PlanOptions::memory_limit`] is not set: 16 GiB.
-pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
+/// The memory limit if [`PlanOptions::memory_limit`] is not set: 16 GiB, or 2 GiB less one byte where
+/// addresses have 32 bits.
+pub const DEFAULT_MEMORY_LIMIT: usize = {
+    let bytes: u64 = 16 << 30;
+    // No allocation can have more.
+    let most = isize::MAX as usize;
+    if bytes < most as u64 { bytes as usize } else { most }
+};
 
 /// The choices that can be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -78,7 +84,7 @@ impl PlanOptions {
         PlanOptions { layout: layout.into(), ..self }
     }
 
-    /// Returns the same options with another memory limit, or with 16 GiB.
+    /// Returns the same options with another memory limit, or with the default one.
     pub fn with_memory_limit(self, bytes: impl Into<Option<usize>>) -> PlanOptions {
         PlanOptions { memory_limit: bytes.into(), ..self }
     }
@@ -520,7 +526,8 @@ mod tests {
 
     #[test]
     fn the_memory_limit_is_documented() {
-        let most = format!("{} GiB", DEFAULT_MEMORY_LIMIT >> 30);
+        let most = "16 GiB";
+        assert_eq!(DEFAULT_MEMORY_LIMIT as u64, (16 << 30).min(isize::MAX as u64));
         for file in ["SECURITY.md", "docs/limits.md"] {
             assert_documented(file, &format!("An output may have {most}, and so may the working memory"));
         }

@@ -14,12 +14,19 @@ pub use crate::problem::{Axis, Direction, Problem};
 use std::fmt;
 use tract_core::internal::*;
 
-/// The maximum number of elements of a tensor.
-const MAX_ELEMENTS: usize = 1 << 40;
+/// Whether addresses have 32 bits.
+const SMALL_ADDRESSES: bool = usize::BITS <= 32;
 
-/// The largest value of any attribute or of the size of one axis. It keeps index arithmetic inside
-/// `i64`.
-const MAX_EXTENT: usize = i32::MAX as usize;
+/// The maximum number of elements of a tensor.
+///
+/// It leaves room in `usize` for sums of sizes and for bytes. Where addresses have 32 bits, a tensor
+/// of that many `f32` is half of what one allocation can have.
+const MAX_ELEMENTS: u64 = 1 << if SMALL_ADDRESSES { 28 } else { 40 };
+
+/// The largest value of any attribute or of the size of one axis.
+///
+/// It keeps index arithmetic inside `i64`, and sums of some sizes inside `usize`.
+pub(crate) const MAX_EXTENT: usize = if SMALL_ADDRESSES { 1 << 28 } else { i32::MAX as usize };
 
 /// The side of an axis that gets the extra position when an odd total padding is split in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -461,6 +468,15 @@ impl DeconvSpec {
     }
 }
 
+/// Converts a size that a model file gives, of an axis or an attribute.
+///
+/// # Errors
+/// It is negative, or larger than [`MAX_EXTENT`] where addresses can't count it.
+pub(crate) fn as_size(name: &str, value: i64) -> TractResult<usize> {
+    ensure!(value >= 0, "{name}: {name}={value}, must not be negative");
+    usize::try_from(value).ok().with_context(|| format!("{name}: {name}={value}, must be at most {MAX_EXTENT}"))
+}
+
 fn check_list(name: &str, values: &[usize], rank: usize, least: usize) -> TractResult<()> {
     ensure!(values.len() == rank, "{name}: {name}={values:?}, {rank} values are needed, one per spatial axis");
     ensure!(values.iter().all(|v| *v >= least), "{name}: {name}={values:?}, every value must be at least {least}");
@@ -474,9 +490,10 @@ fn check_list(name: &str, values: &[usize], rank: usize, least: usize) -> TractR
 /// Refuses shapes that no memory can hold, even if the batch is empty.
 ///
 /// Below the bound, no arithmetic on sizes overflows. Unknown sizes and zeros count as one.
-fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
-    let mut sizes = shape.iter().filter_map(|dim| dim.to_usize().ok()).filter(|size| *size > 0);
-    let elements = sizes.try_fold(1usize, |elements, size| elements.checked_mul(size));
+pub(crate) fn check_volume<D: DimLike>(name: &str, shape: &[D]) -> TractResult<()> {
+    // In 64 bits: `to_usize` of a dimension drops what an address can't count.
+    let mut sizes = shape.iter().filter_map(|dim| dim.to_i64().ok()).filter(|size| *size != 0);
+    let elements = sizes.try_fold(1u64, |elements, size| elements.checked_mul(u64::try_from(size).ok()?));
     ensure!(
         elements.is_some_and(|elements| elements <= MAX_ELEMENTS),
         "{name}: shape=[{}], it must hold at most {MAX_ELEMENTS} elements",

@@ -21,6 +21,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
 
+/// Whether the platform has a clock. Without one, the estimates decide.
+const HAS_CLOCK: bool = !cfg!(all(target_family = "wasm", target_os = "unknown"));
+
 /// The most candidates that are timed.
 const CANDIDATES: usize = 3;
 
@@ -51,7 +54,7 @@ struct Choices {
 /// Plans a spec as [`Plan::new`] does with the same arguments, or by times if the options request
 /// it.
 ///
-/// A candidate that can't be timed is left out, for example if memory is short. If none is left,
+/// Estimates also decide on platforms without a clock. A candidate that can't be timed is left out, for example if memory is short. If none is left,
 /// the estimates decide.
 ///
 /// # Errors
@@ -64,7 +67,11 @@ pub(crate) fn plan(
     options: &PlanOptions,
 ) -> TractResult<Plan> {
     let estimated = Plan::new(spec, input, requested, datum_type, options)?;
-    if options.tuning != Some(Tuning::Measured) || options.strategy.is_some() || estimated.cost().is_none() {
+    if options.tuning != Some(Tuning::Measured)
+        || !HAS_CLOCK
+        || options.strategy.is_some()
+        || estimated.cost().is_none()
+    {
         return Ok(estimated);
     }
     let forced = |strategy: Strategy| {

@@ -65,6 +65,7 @@ fn a_refused_model_may_run_on_smaller_inputs() -> TractResult<()> {
     Ok(())
 }
 
+#[cfg(target_pointer_width = "64")]
 #[test]
 fn the_default_limit_holds() {
     // 2³³ f32 per channel, which is twice the limit of 16 GiB but less than a tensor may hold.

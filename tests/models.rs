@@ -3,15 +3,15 @@
 //! `models/` must exist. The models of `../shared/models` and `../shared/zoo`, or of the folder that
 //! `TRACT_DECONV_MODELS` names, are optional. Without that folder their tests count as ignored.
 
+#[path = "../benches/common/io.rs"]
+mod io;
 #[path = "../benches/common/npy.rs"]
 mod npy;
 
 use anyhow::{Context, Result, ensure};
+use io::{Io, compare, magnitude};
 use libtest_mimic::{Arguments, Failed, Trial};
-use ndarray_npy::NpzReader;
 use prost::Message;
-use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tract_deconv::{WithConv, WithDeconv, explain};
@@ -19,9 +19,6 @@ use tract_onnx::Onnx;
 use tract_onnx::pb::{GraphProto, ModelProto};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
-
-/// The largest accepted difference, relative to the largest expected value of the tensor.
-const TOLERANCE: f32 = 1e-4;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -64,7 +61,7 @@ fn inner_tensors_match_stock_tract(folder: &Path) -> Result<()> {
     let inner = |onnx: Onnx, names: &[&str]| -> Result<TVec<TValue>> {
         let mut model = onnx.model_for_path(folder.join("model.onnx"))?;
         model.select_outputs_by_name(names)?;
-        io.set_shapes(&mut model, Shapes::Stored)?;
+        set_shapes(&io, &mut model, Shapes::Stored)?;
         let inputs = io.inputs(&model)?;
         model.into_optimized()?.into_runnable()?.run(inputs)
     };
@@ -188,7 +185,7 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool, layers: Lay
     // The file may declare inner values of symbolic sizes, which clash with fixed ones.
     let onnx = onnx.with_ignore_value_info(!matches!(shapes, Shapes::File));
     let mut model = onnx.model_for_path(folder.join("model.onnx"))?;
-    io.set_shapes(&mut model, shapes)?;
+    set_shapes(&io, &mut model, shapes)?;
     let inputs = io.inputs(&model)?;
     let expected = io.outputs(&model)?;
     let model = if optimised { model.into_optimized()? } else { model.into_typed()?.into_decluttered()? };
@@ -208,86 +205,19 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool, layers: Lay
     Ok(worst)
 }
 
-/// Returns the largest absolute value.
-fn magnitude(tensor: &Tensor) -> Result<f32> {
-    Ok(tensor.cast_to::<f32>()?.to_plain_array_view::<f32>()?.iter().fold(0f32, |max, v| max.max(v.abs())))
-}
-
-/// Returns the largest difference relative to `scale`.
-fn compare(found: &Tensor, expected: &Tensor, scale: f32) -> Result<f32> {
-    ensure!(found.shape() == expected.shape(), "shape {:?}, expected {:?}", found.shape(), expected.shape());
-    ensure!(scale > 0.0 && scale.is_finite(), "expected values have scale {scale}");
-    ensure!(
-        found.datum_type() == expected.datum_type(),
-        "{:?}, {:?} is expected",
-        found.datum_type(),
-        expected.datum_type()
-    );
-    let (found, expected) = (found.cast_to::<f32>()?, expected.cast_to::<f32>()?);
-    let expected = expected.to_plain_array_view::<f32>()?;
-    // A NaN must win over every number.
-    let worst = found
-        .to_plain_array_view::<f32>()?
-        .iter()
-        .zip(expected)
-        .map(|(f, e)| (f - e).abs() / scale)
-        .fold(0f32, |max, error| if error <= max { max } else { error });
-    ensure!(worst <= TOLERANCE, "off by {worst:.1e} of the scale {scale}");
-    Ok(worst)
-}
-
-/// A model's `io.npz`, with arrays `in__NAME` and `out__NAME`.
-struct Io(HashMap<String, Tensor>);
-
-impl Io {
-    fn read(folder: &Path) -> Result<Io> {
-        let file = folder.join("io.npz");
-        let mut npz = NpzReader::new(File::open(&file).with_context(|| file.display().to_string())?)?;
-        let mut tensors = HashMap::new();
-        for name in npz.names()? {
-            let tensor = npy::read_of_any_type!(npz.by_name(&name)).with_context(|| name.clone())?;
-            tensors.insert(name.trim_end_matches(".npy").to_string(), tensor);
-        }
-        Ok(Io(tensors))
-    }
-
-    fn tensor(&self, name: &str) -> Result<&Tensor> {
-        self.0.get(name).with_context(|| format!("io.npz has no {name}"))
-    }
-
-    fn inputs(&self, model: &InferenceModel) -> Result<TVec<TValue>> {
-        let names = model.input_outlets()?.iter().map(|input| &model.node(input.node).name);
-        names.map(|name| Ok(self.tensor(&format!("in__{name}"))?.clone().into())).collect()
-    }
-
-    /// Returns name, value and scale of each output. A sigmoid's scale is 1, even if it saturates
-    /// at 0.
-    fn outputs(&self, model: &InferenceModel) -> Result<Vec<(String, &Tensor, f32)>> {
-        let mut outputs = vec![];
-        for &outlet in model.output_outlets()? {
-            let name = model.outlet_label(outlet).context("unnamed output")?;
-            let value = self.tensor(&format!("out__{name}"))?;
-            let sigmoid = model.node(outlet.node).op.name() == "Sigmoid";
-            let scale = if sigmoid { 1.0 } else { magnitude(value)? };
-            outputs.push((name.to_string(), value, scale));
-        }
-        Ok(outputs)
-    }
-
-    fn set_shapes(&self, model: &mut InferenceModel, shapes: Shapes) -> Result<()> {
-        for (ix, input) in self.inputs(model)?.iter().enumerate() {
-            let mut shape: TVec<TDim> = input.shape().iter().map(|&size| size.to_dim()).collect();
-            match shapes {
-                Shapes::File => continue,
-                Shapes::FileBatch if shape.is_empty() => {}
-                Shapes::FileBatch => {
-                    let batch = model.input_fact(ix)?.shape.dim(0).and_then(|dim| dim.concretize());
-                    shape[0] = batch.context("no first axis in the file")?;
-                }
-                Shapes::Stored => {}
+fn set_shapes(io: &Io, model: &mut InferenceModel, shapes: Shapes) -> Result<()> {
+    for (ix, input) in io.inputs(model)?.iter().enumerate() {
+        let mut shape: TVec<TDim> = input.shape().iter().map(|&size| size.to_dim()).collect();
+        match shapes {
+            Shapes::File => continue,
+            Shapes::FileBatch if shape.is_empty() => {}
+            Shapes::FileBatch => {
+                let batch = model.input_fact(ix)?.shape.dim(0).and_then(|dim| dim.concretize());
+                shape[0] = batch.context("no first axis in the file")?;
             }
-            model.set_input_fact(ix, InferenceFact::dt_shape(input.datum_type(), shape))?;
+            Shapes::Stored => {}
         }
-        Ok(())
+        model.set_input_fact(ix, InferenceFact::dt_shape(input.datum_type(), shape))?;
     }
+    Ok(())
 }

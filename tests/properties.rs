@@ -214,8 +214,11 @@ fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl
 }
 
 /// Executors of one thread and of three. Work is partitioned differently for several threads, even
-/// if it is small.
+/// if it is small. A WebAssembly module has one thread.
 fn executors() -> Vec<(usize, Executor)> {
+    if cfg!(target_family = "wasm") {
+        return vec![(1, Executor::SingleThread)];
+    }
     static POOL: std::sync::OnceLock<Executor> = std::sync::OnceLock::new();
     vec![(1, Executor::SingleThread), (3, POOL.get_or_init(|| Executor::multithread(3)).clone())]
 }

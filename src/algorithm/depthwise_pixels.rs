@@ -164,7 +164,7 @@ impl Algorithm for DepthwisePixels {
             true => cost::gathered_pixels(output, taps.saturating_mul(problem.group_in), shared, by_permutation),
             false => cost::pixels(problem.data_format, output, taps, shared, &machine.rates),
         };
-        let runs = plan.axes.last().map_or(0, |x| output / x.output.max(1) * x.out_step);
+        let runs = plan.axes.last().map_or(0, |x| (output / x.output.max(1)).saturating_mul(x.out_step));
         let runs = cost::RUN_OF_PIXELS * runs;
         let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
         let of_taps = match gathered {

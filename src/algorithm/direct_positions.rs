@@ -182,12 +182,13 @@ impl Algorithm for DirectPositions {
                 if query.leaves_out(variant(in_place, copy_per_shift, rows)) {
                     continue;
                 }
-                let resident = chain * nv * lanes * element <= L1_SHARE;
+                let chain_bytes = chain.saturating_mul(nv * lanes * element);
+                let resident = chain_bytes <= L1_SHARE;
                 let tile_major = resident && !(rows && problem.group_out > machine.rates.planes_at_once as usize);
                 let panels = problem.group_out.div_ceil(mr);
                 let passes = match tile_major {
                     true => 1,
-                    false => panels * if rows { phases / x.out_step } else { phases },
+                    false => panels.saturating_mul(if rows { phases / x.out_step } else { phases }),
                 };
                 let read = match in_place {
                     true => {
@@ -223,13 +224,14 @@ impl Algorithm for DirectPositions {
                 let stored = (store + unfinished).times(&[runs, vectors, problem.group_out, phases]);
                 let chunk_tiles = match (chunk_tiles(mr * batched_groups, nv * lanes, x, element), rows && tile_major) {
                     (stored, false) => stored,
-                    (stored, true) => stored.min(L1_SHARE / (chain * nv * lanes * element).max(1)).max(1),
+                    (stored, true) => stored.min(L1_SHARE / chain_bytes.max(1)).max(1),
                 };
                 let rows_stored = match (rows, problem.data_format) {
                     (true, _) => {
                         let (at_once, runs_per_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
-                        let calls =
-                            block_rows.div_ceil(at_once).saturating_mul(runs_per_row * panels * phases / x.out_step);
+                        let calls = [block_rows.div_ceil(at_once), runs_per_row, panels, phases / x.out_step]
+                            .into_iter()
+                            .fold(1, usize::saturating_mul);
                         Cost::new(machine.rates.row_tile_call) * calls
                     }
                     (false, DataFormat::Ncx) => cost::BUFFERED_ROW.times(&[block_rows, problem.group_out, phases]),

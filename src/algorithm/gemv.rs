@@ -52,7 +52,7 @@ impl Algorithm for Gemv {
         query.forced(|layout| (*layout == FilterLayout::Vectors { width }).then_some(()))?;
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let weights = (problem.group_out * taps).div_ceil(width).saturating_mul(VECTORS * problem.group_in);
-        let bytes = weights.saturating_mul(problem.group * width / VECTORS * query.element);
+        let bytes = weights.saturating_mul(problem.group).saturating_mul(query.sizes.lanes * query.element);
         let streamed = bytes > machine.l2;
         let load = if streamed { cost::STREAMED } else { 1 };
         let group = Cost::new(1.0).times(&[weights, problem.batch.max(load)]) + cost::PRODUCT;

@@ -76,7 +76,7 @@ impl Algorithm for OverlapAdd {
             return Err(format!("blocks of {block} positions with {columns} products each exceed L2"));
         }
         let block = block.clamp(1, grid.max(1));
-        let positions = axis.input.saturating_add(halo * grid.div_ceil(block));
+        let positions = axis.input.saturating_add(halo.saturating_mul(grid.div_ceil(block)));
         let tile = channel_tiles.iter().filter(|t| t.1 == vectors && t.0 <= MOST_POSITIONS).map(|t| t.0).max();
         let tile = tile.ok_or("no kernel has tiles of this many columns")?;
         let multiplications = [positions.div_ceil(tile), columns / width, problem.group_in];

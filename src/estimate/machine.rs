@@ -129,7 +129,7 @@ pub struct Machine {
     pub(crate) rates: Rates,
     /// Whether prefetch instructions ahead of a tile's reads are worthwhile.
     pub(crate) prefetch_pays: bool,
-    /// The CPUs that the row was fitted on.
+    /// The CPUs that the row was fitted on. Empty if it holds for its instruction set on any CPU.
     cpus: &'static [Cpu],
 }
 
@@ -275,6 +275,20 @@ impl Machine {
         cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
     };
 
+    /// Whatever runs a WebAssembly module with 128-bit vectors.
+    ///
+    /// A module can't ask for CPU or caches. The rate of multiply-adds was measured in V8 on a Zen 3.
+    /// The other rates are not measured: they are those of [`Machine::ZEN3`].
+    pub const WASM: Machine = Machine {
+        name: "wasm",
+        isa: Isa::Simd128,
+        l2: 512 << 10,
+        l3: 0,
+        rates: Rates { fma_per_ns: 4.3, l3_share: 0.0, ..Machine::ZEN3.rates },
+        prefetch_pays: false,
+        cpus: &[],
+    };
+
     /// An unknown machine with 512 KiB of L2, which application cores have at least.
     ///
     /// Its rates are those of [`Machine::ZEN4`].
@@ -289,7 +303,8 @@ impl Machine {
     };
 
     /// Every machine with a row. [`Machine::GENERIC`] is last.
-    pub const ALL: &[Machine] = &[Machine::ZEN3, Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::GENERIC];
+    pub const ALL: &[Machine] =
+        &[Machine::ZEN3, Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::WASM, Machine::GENERIC];
 
     /// Returns the machine that this program runs on, with its best instruction set.
     pub fn current() -> &'static Machine {
@@ -299,15 +314,15 @@ impl Machine {
 
     /// Returns the machine that this program runs on, for plans with an instruction set.
     ///
-    /// This is the row that was fitted on this CPU with that instruction set, or else
-    /// [`Machine::GENERIC`]. The sizes of the caches are those that tract detects, where it detects
-    /// any.
+    /// This is the row that was fitted on this CPU with that instruction set, or that holds for the
+    /// instruction set on any CPU, or else [`Machine::GENERIC`]. The sizes of the caches are those
+    /// that tract detects, where it detects any.
     pub fn with_isa(isa: Isa) -> Machine {
         static CPU: OnceLock<Option<(String, u32, u32)>> = OnceLock::new();
         let detected = cache_info();
         let cpu = CPU.get_or_init(this_cpu).as_ref();
-        let row = cpu.and_then(|cpu| Machine::ALL.iter().find(|row| row.isa == isa && row.describes(cpu)));
-        let row = row.unwrap_or(&Machine::GENERIC);
+        let holds = |row: &&Machine| row.cpus.is_empty() || cpu.is_some_and(|cpu| row.describes(cpu));
+        let row = Machine::ALL.iter().filter(|row| row.isa == isa).find(holds).unwrap_or(&Machine::GENERIC);
         let known = |bytes: usize, otherwise: usize| if bytes > 0 { bytes } else { otherwise };
         Machine { isa, l2: known(detected.l2, row.l2), l3: known(detected.l3, row.l3), ..*row }
     }
@@ -404,7 +419,7 @@ mod tests {
             assert_eq!(Machine::from_name(row.name())?, *row);
         }
         let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
-        assert_eq!(error, "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, generic");
+        assert_eq!(error, "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, wasm, generic");
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Strict reading of a node's attributes.
 
 use super::expand::DeclaredPads;
+use crate::spec::{MAX_EXTENT, as_size};
 use tract_core::internal::*;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, NodeProto};
@@ -112,9 +113,13 @@ impl<'a> Attributes<'a> {
     /// Returns a list of integers, each at least `least`.
     pub fn sizes(&self, name: &str, least: i64) -> TractResult<Option<TVec<usize>>> {
         let Some(values) = self.ints(name)? else { return Ok(None) };
-        let sizes = values.iter().map(|v| usize::try_from(*v).ok().filter(|_| *v >= least)).collect::<Option<_>>();
+        ensure!(
+            values.iter().all(|v| *v >= least.max(0)),
+            "{name}: {name}={values:?}, every value must be at least {least}"
+        );
+        let sizes = values.iter().map(|v| usize::try_from(*v).ok()).collect::<Option<_>>();
         let sizes =
-            sizes.with_context(|| format!("{name}: {name}={values:?}, every value must be at least {least}"))?;
+            sizes.with_context(|| format!("{name}: {name}={values:?}, every value must be at most {MAX_EXTENT}"))?;
         Ok(Some(sizes))
     }
 
@@ -136,10 +141,8 @@ impl<'a> Attributes<'a> {
     /// Returns an integer that is at least one. The default is one.
     pub fn group(&self, name: &str) -> TractResult<usize> {
         let Some(group) = self.int(name)? else { return Ok(1) };
-        usize::try_from(group)
-            .ok()
-            .filter(|group| *group >= 1)
-            .with_context(|| format!("{name}: {name}={group}, it must be at least 1"))
+        ensure!(group >= 1, "{name}: {name}={group}, it must be at least 1");
+        as_size(name, group)
     }
 }
 

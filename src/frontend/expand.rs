@@ -4,7 +4,7 @@
 use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, SpecOfFilter, integers};
 use crate::options::Settings;
 use crate::settings;
-use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, check_volume};
 use tract_hir::infer::*;
 use tract_hir::internal::*;
 
@@ -419,6 +419,7 @@ impl Expansion for Node {
             })?;
         }
         s.given(&inputs[1].shape, move |s, filter| {
+            check_volume("filter", &filter)?;
             let Some(filter) = filter.iter().map(|d| d.to_usize().ok()).collect::<Option<TVec<usize>>>() else {
                 return Ok(());
             };

@@ -78,6 +78,8 @@ fn compiled_f32(isa: Isa) -> &'static Kernels<f32> {
         Isa::Avx2 => &avx2_f32::KERNELS,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_f32::KERNELS,
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Isa::Simd128 => &simd128_f32::KERNELS,
         _ => &portable_f32::KERNELS,
     }
 }
@@ -91,6 +93,8 @@ fn compiled_f64(isa: Isa) -> &'static Kernels<f64> {
         Isa::Avx2 => &avx2_f64::KERNELS,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_f64::KERNELS,
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Isa::Simd128 => &simd128_f64::KERNELS,
         _ => &portable_f64::KERNELS,
     }
 }

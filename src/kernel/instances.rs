@@ -441,6 +441,19 @@ macro_rules! tiles_of_16_registers {
     };
 }
 
+/// With 15 registers, as many as V8 has left on x86-64: at most 8 accumulators with several vectors,
+/// as a product takes a register of its own before it is added, and V8 keeps accumulators in memory
+/// where it runs short. `tools/wasm/vectors/vectors.sh` times such tiles alone.
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+macro_rules! tiles_of_15_registers {
+    ($of:ident) => {
+        table!(
+            $of,
+            (1, 1)(1, 2)(1, 3)(1, 4)(1, 5)(1, 6)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(4, 1)(4, 2)(6, 1)(8, 1)(12, 1)
+        )
+    };
+}
+
 macro_rules! row_tiles_of_32_registers {
     ($of:ident, 1) => {
         table!(
@@ -478,6 +491,19 @@ macro_rules! row_tiles_of_16_registers {
     };
     ($of:ident, 4) => {
         table!($of, 4, (1, 1)(1, 2)(1, 3)(2, 1)(3, 1))
+    };
+}
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+macro_rules! row_tiles_of_15_registers {
+    ($of:ident, 1) => {
+        table!($of, 1, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(4, 1)(4, 2)(6, 1)(8, 1)(12, 1))
+    };
+    ($of:ident, 2) => {
+        table!($of, 2, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(3, 1)(4, 1)(6, 1))
+    };
+    ($of:ident, 4) => {
+        table!($of, 4, (1, 1)(1, 2)(2, 1)(3, 1))
     };
 }
 
@@ -523,6 +549,13 @@ macro_rules! channel_tiles_of_16_registers {
     };
 }
 
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+macro_rules! channel_tiles_of_15_registers {
+    ($of:ident) => {
+        table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(3, 1)(3, 2)(4, 1)(4, 2)(6, 1)(8, 1))
+    };
+}
+
 kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
 kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
 kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
@@ -540,3 +573,8 @@ kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f1
 kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
 #[cfg(target_arch = "aarch64")]
 kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);

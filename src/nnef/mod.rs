@@ -39,7 +39,7 @@ use crate::op::{Dialect, GroupedDeconv};
 use crate::options;
 use crate::options::{Options, WithDeconvOptions};
 use crate::settings;
-use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, as_size};
 use crate::{WithConv, WithDeconv};
 use tract_core::ops::scan::Scan;
 use tract_nnef::ast::Literal;
@@ -370,10 +370,6 @@ impl Arguments<'_, '_> {
             .map(|text| dim_from_text(&self.builder.model.symbols, text).with_context(|| name.to_string()))
             .collect()
     }
-}
-
-fn as_size(name: &str, value: i64) -> TractResult<usize> {
-    usize::try_from(value).ok().with_context(|| format!("{name}: {name}={value}, must not be negative"))
 }
 
 fn word<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> TractResult<RValue> {

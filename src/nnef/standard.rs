@@ -5,10 +5,8 @@
 //! the standard has the input channels first. `output_shape` holds spatial sizes only. Missing
 //! padding means SAME_UPPER.
 
-use super::as_size;
 use crate::op::{Dialect, GroupedDeconv};
-use crate::spec::list;
-use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
+use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, as_size, list};
 use tract_core::ops::cast::cast;
 use tract_core::ops::cnn::wire_reshape_bias_as_vector;
 use tract_nnef::internal::*;

@@ -11,13 +11,10 @@ use crate::output::epilogue;
 use crate::output::epilogue::{Bound, Step};
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
-use crate::spec::DataFormat;
+use crate::spec::{DataFormat, MAX_EXTENT};
 use std::fmt;
 use tract_core::internal::*;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec, SumPool};
-
-/// The largest kernel size, stride, dilation or padding of a pool.
-const MOST_SIZE: usize = i32::MAX as usize;
 
 /// One operation over the whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -225,14 +222,15 @@ pub(super) fn check_pool(pool: &PoolSpec, data_format: DataFormat) -> TractResul
         ("pads end", pads(pool, rank)[1], 0),
     ] {
         ensure!(
-            sizes.len() == rank && sizes.iter().all(|size| (least..=MOST_SIZE).contains(size)),
-            "pool: {what}={sizes:?}, {rank} values within {least}..={MOST_SIZE} are needed"
+            sizes.len() == rank && sizes.iter().all(|size| (least..=MAX_EXTENT).contains(size)),
+            "pool: {what}={sizes:?}, {rank} values within {least}..={MAX_EXTENT} are needed"
         );
     }
-    let extents = pool.kernel_shape.iter().zip(&*dilations).map(|(kernel, dilation)| (kernel - 1) * dilation);
+    let extents =
+        pool.kernel_shape.iter().zip(&*dilations).map(|(kernel, dilation)| (kernel - 1).checked_mul(*dilation));
     ensure!(
-        extents.into_iter().all(|extent| extent < MOST_SIZE),
-        "pool: dilations={dilations:?}, the kernel must extend over at most {MOST_SIZE} positions"
+        extents.into_iter().flatten().filter(|extent| *extent < MAX_EXTENT).count() == rank,
+        "pool: dilations={dilations:?}, the kernel must extend over at most {MAX_EXTENT} positions"
     );
     ensure!(
         pool.input_channels == pool.output_channels,

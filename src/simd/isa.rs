@@ -12,6 +12,8 @@ use tract_core::internal::*;
 pub enum Isa {
     /// Plain Rust on arrays, compiled for the target's baseline.
     Portable,
+    /// 128-bit vectors of WebAssembly, in a module that is built for them.
+    Simd128,
     /// 128-bit vectors of aarch64.
     Neon,
     /// 256-bit vectors with fused multiply-add.
@@ -24,15 +26,19 @@ pub enum Isa {
 
 impl Isa {
     /// Every instruction set, best last.
-    pub const ALL: &[Isa] = &[Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: &[Isa] = &[Isa::Portable, Isa::Simd128, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// Whether this CPU has it and the system lets programs use it.
+    ///
+    /// A WebAssembly module can't ask: an engine without [`Isa::Simd128`] refuses to load a module
+    /// that was built for it.
     ///
     /// For [`Isa::Amx`] a process must also request permission. This happens when a plan uses it,
     /// not here.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
+            Isa::Simd128 => self.is_compiled(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "x86_64")]
@@ -51,6 +57,7 @@ impl Isa {
     pub fn is_compiled(self) -> bool {
         match self {
             Isa::Portable => true,
+            Isa::Simd128 => cfg!(all(target_arch = "wasm32", target_feature = "simd128")),
             Isa::Neon => cfg!(target_arch = "aarch64"),
             Isa::Avx2 | Isa::Avx512 => cfg!(target_arch = "x86_64"),
             Isa::Amx => cfg!(all(target_arch = "x86_64", target_os = "linux")),
@@ -97,6 +104,7 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
+            Isa::Simd128 => "simd128",
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",

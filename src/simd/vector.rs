@@ -236,7 +236,7 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
@@ -247,7 +247,7 @@ macro_rules! register {
             type Lane = $lane;
             const LANES: usize = $lanes;
             const REGISTERS: usize = $registers;
-            const FUSES: bool = true;
+            const FUSES: bool = true $(&& $fuses)?;
 
             #[inline(always)]
             unsafe fn splat(value: $lane) -> Self {
@@ -457,3 +457,91 @@ mod aarch64 {
 }
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;
+
+/// A module states the instructions that it has when it is built, so these need no check.
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm32 {
+    // All functions of a module may use its vectors: their intrinsics are safe.
+    #![allow(unused_unsafe, reason = "only memory is unsafe here")]
+
+    use super::Vector;
+    use std::arch::wasm32::*;
+
+    /// # Safety
+    /// Sixteen bytes are readable.
+    #[inline(always)]
+    unsafe fn load<T>(from: *const T) -> v128 {
+        // SAFETY: this function's contract. The instruction needs no alignment.
+        unsafe { v128_load(from.cast()) }
+    }
+
+    /// # Safety
+    /// Sixteen bytes are writable.
+    #[inline(always)]
+    unsafe fn store<T>(to: *mut T, vector: v128) {
+        // SAFETY: this function's contract. The instruction needs no alignment.
+        unsafe { v128_store(to.cast(), vector) }
+    }
+
+    /// `acc + a·b`, rounded once or twice, as is faster where the module runs.
+    #[cfg(target_feature = "relaxed-simd")]
+    mod multiply_add {
+        use super::*;
+
+        #[inline(always)]
+        pub(super) fn of_f32(acc: v128, a: v128, b: v128) -> v128 {
+            f32x4_relaxed_madd(a, b, acc)
+        }
+
+        #[inline(always)]
+        pub(super) fn of_f64(acc: v128, a: v128, b: v128) -> v128 {
+            f64x2_relaxed_madd(a, b, acc)
+        }
+    }
+
+    /// `acc + a·b`, rounded twice.
+    #[cfg(not(target_feature = "relaxed-simd"))]
+    mod multiply_add {
+        use super::*;
+
+        #[inline(always)]
+        pub(super) fn of_f32(acc: v128, a: v128, b: v128) -> v128 {
+            f32x4_add(acc, f32x4_mul(a, b))
+        }
+
+        #[inline(always)]
+        pub(super) fn of_f64(acc: v128, a: v128, b: v128) -> v128 {
+            f64x2_add(acc, f64x2_mul(a, b))
+        }
+    }
+
+    register!(
+        /// Four f32 of WebAssembly. V8 keeps one of sixteen registers of x86-64 for itself.
+        F32x4(15 v128) of 4 f32:
+        f32x4_splat, load, store, |acc, a, b| multiply_add::of_f32(acc, a, b), f32x4_add, f32x4_sub,
+        |x, y| [i32x4_shuffle::<0, 4, 1, 5>(x, y), i32x4_shuffle::<2, 6, 3, 7>(x, y)],
+        [i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y)],
+        |v, lanes| {
+            // The bytes of lane n are 4n to 4n + 3.
+            let bytes = u32x4_add(u32x4_mul(load(lanes), u32x4_splat(0x0404_0404)), u32x4_splat(0x0302_0100));
+            u8x16_swizzle(v, bytes)
+        },
+        fuses false
+    );
+    register!(
+        /// Two f64 of WebAssembly.
+        F64x2(15 v128) of 2 f64:
+        f64x2_splat, load, store, |acc, a, b| multiply_add::of_f64(acc, a, b), f64x2_add, f64x2_sub,
+        |x, y| [i64x2_shuffle::<0, 2>(x, y), i64x2_shuffle::<1, 3>(x, y)],
+        [i64x2_shuffle::<0, 2>(x, y), i64x2_shuffle::<1, 3>(x, y)],
+        |v, lanes| {
+            let (low, high) = (i64x2_shuffle::<0, 0>(v, v), i64x2_shuffle::<1, 1>(v, v));
+            // All bits are set where the high lane is wanted.
+            let wanted = i64x2_neg(u64x2_extend_low_u32x4(v128_load64_zero(lanes.cast())));
+            v128_bitselect(high, low, wanted)
+        },
+        fuses false
+    );
+}
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(crate) use wasm32::*;

@@ -125,7 +125,8 @@ impl GridSplit {
     fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> GridSplit {
         let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
-        let of_position: f64 = work.iter().map(|of| (of.products * channel_bytes) as f64 / of.results as f64).sum();
+        let of_position: f64 =
+            work.iter().map(|of| of.products as f64 * channel_bytes as f64 / of.results as f64).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = lattices[0].results * lattices[1].results;
         let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));
