@@ -200,6 +200,11 @@ fn facts_of_open_sizes_are_those_of_the_result() -> TractResult<()> {
         let result = run(load(&open.proto())?, &open.inputs())?;
         assert_eq!(result[0].shape(), expected);
     }
+    let volume = Probe::conv(F32, &[1, 2, 5, 6, 7], &[3, 2, 2, 3, 2]).dims(&dims(&["N", "2", "D", "H", "W"]));
+    let volume = volume.filter_dims(&dims(&["A", "B", "J", "K", "L"]));
+    let values = [("N", 1), ("D", 5), ("H", 6), ("W", 7), ("A", 3), ("B", 2), ("J", 2), ("K", 3), ("L", 2)];
+    promises(&volume.proto(), &values, &[1, 3, 4, 4, 6])?;
+    assert_eq!(run(load(&volume.proto())?, &volume.inputs())?[0].shape(), [1, 3, 4, 4, 6]);
     // The first axis of the filter is that of the groups. Valid ignores the pads.
     for (operator, auto_pad, expected) in [
         ("GroupConvolutionBackpropData", "explicit", [2, 6, 20, 36]),
