@@ -184,6 +184,7 @@ fn facts_of_open_sizes_are_those_of_the_result() -> TractResult<()> {
         (spread(conv()).ints("pads", &[1, 2, 3, 1]), [2, 6, 4, 2]),
         (spread(conv()).string("auto_pad", "SAME_UPPER"), [2, 6, 5, 2]),
         (transposed(), [2, 6, 12, 10]),
+        (transposed().ints("kernel_shape", &[4, 3]), [2, 6, 12, 10]),
         // F is 2·8 + 7 + 1 and 5·7 + 3 + 2.
         (spread(transposed()).ints("output_padding", &[1, 2]).ints("pads", &[1, 0, 2, 1]), [2, 6, 21, 39]),
         // The smaller of F and the strides' multiple of the input.
@@ -242,6 +243,15 @@ fn an_op_of_known_sizes_keeps_the_choice_of_fusion() -> TractResult<()> {
         let op = known.nodes.iter().find_map(|node| node.op_as::<GroupedDeconv>()).context("an ordinary op")?;
         assert_eq!(op.fusion, fusion);
     }
+    Ok(())
+}
+
+/// A kernel of an open size may have one position, so no dilation is too large for it.
+#[test]
+fn an_open_kernel_takes_any_dilation() -> TractResult<()> {
+    let probe = Probe::conv(F32, &[1, 2, 5], &[2, 1, 1]).group(2).ints("dilations", &[i32::MAX as i64]);
+    let probe = probe.filter_dims(&dims(&["O", "I", "K"]));
+    assert_eq!(run(load(&probe.proto())?, &probe.inputs())?[0].shape(), [1, 2, 5]);
     Ok(())
 }
 
