@@ -597,6 +597,25 @@ fn lists_that_say_nothing_new_are_taken() {
     }
 }
 
+#[test]
+fn pads_beside_an_output_shape_that_is_an_input_are_unread() -> TractResult<()> {
+    let node = Node::new("ConvolutionBackpropData").domain("org.openvinotoolkit").inputs(&["x", "w", "size"]);
+    let node = node.ints("strides", &[1, 1]).ints("dilations", &[1, 1]).output("y");
+    let proto = Model::opset(13)
+        .input("x", f32::datum_type(), &sizes(&[1, 2, 5, 6]))
+        .initializer("w", &Random(2).tensor(f32::datum_type(), &[2, 3, 3, 2]))
+        .initializer("size", &tensor1(&[7i64, 7]))
+        .node(node.ints("pads_begin", &[1, 0]).ints("pads_end", &[0, 2]))
+        .output("y")
+        .build();
+    let (model, warnings) = told::warnings(|| load(&proto));
+    assert_eq!(model?.output_fact(0)?.shape.as_concrete(), Some(&[1, 3, 7, 7][..]));
+    for words in ["pads_begin=[1, 0], unread beside output_shape", "pads_end=[0, 2], unread beside output_shape"] {
+        assert!(warnings.iter().any(|warning| warning.contains(words)), "{words:?} not in {warnings:?}");
+    }
+    Ok(())
+}
+
 /// A node that has no types yet has its operator's name, shows its attributes, and runs.
 #[test]
 fn untyped_nodes_are_named_and_run() -> TractResult<()> {
