@@ -123,6 +123,16 @@ fn branches_are_optimised_with_the_model() -> TractResult<()> {
     Ok(())
 }
 
+/// A condition that has no types yet has the name that it has in tract.
+#[test]
+fn untyped_conditions_are_named() -> TractResult<()> {
+    let proto = model(2.into(), 9.into());
+    let untyped = [tract_onnx::onnx(), tract_onnx::onnx().with_deconv()].map(|onnx| onnx.model_for_proto_model(&proto));
+    let [stock, ours] = untyped.map(|model| model.and_then(|model| Ok(model.node_by_name("either")?.op.name())));
+    assert_eq!(ours?, stock?);
+    Ok(())
+}
+
 #[test]
 fn without_fusion_the_condition_is_left_to_tract() -> TractResult<()> {
     let proto = model(2.into(), 9.into());

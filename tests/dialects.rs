@@ -13,8 +13,9 @@ use proptest::prelude::*;
 use tract_core::internal::tract_ndarray::ArrayD;
 use tract_core::internal::*;
 use tract_deconv::spec::Direction;
-use tract_deconv::{Dialect, explain};
+use tract_deconv::{Dialect, WithDeconv, explain};
 use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::Framework;
 
 /// A transposed layer that every dialect can express, with explicit pads and an output padding
 /// within ONNX's limit.
@@ -594,4 +595,40 @@ fn lists_that_say_nothing_new_are_taken() {
         let error = format!("{:#}", spec.expect_err(&what));
         assert!(error.contains(expected), "{what}: {error}");
     }
+}
+
+#[test]
+fn pads_beside_an_output_shape_that_is_an_input_are_unread() -> TractResult<()> {
+    let node = Node::new("ConvolutionBackpropData").domain("org.openvinotoolkit").inputs(&["x", "w", "size"]);
+    let node = node.ints("strides", &[1, 1]).ints("dilations", &[1, 1]).output("y");
+    let proto = Model::opset(13)
+        .input("x", f32::datum_type(), &sizes(&[1, 2, 5, 6]))
+        .initializer("w", &Random(2).tensor(f32::datum_type(), &[2, 3, 3, 2]))
+        .initializer("size", &tensor1(&[7i64, 7]))
+        .node(node.ints("pads_begin", &[1, 0]).ints("pads_end", &[0, 2]))
+        .output("y")
+        .build();
+    let (model, warnings) = told::warnings(|| load(&proto));
+    assert_eq!(model?.output_fact(0)?.shape.as_concrete(), Some(&[1, 3, 7, 7][..]));
+    for words in ["pads_begin=[1, 0], unread beside output_shape", "pads_end=[0, 2], unread beside output_shape"] {
+        assert!(warnings.iter().any(|warning| warning.contains(words)), "{words:?} not in {warnings:?}");
+    }
+    Ok(())
+}
+
+/// A node that has no types yet has its operator's name, shows its attributes, and runs.
+#[test]
+fn untyped_nodes_are_named_and_run() -> TractResult<()> {
+    let (x, w) =
+        (Random(1).tensor(f32::datum_type(), &[1, 4, 5, 6]), Random(2).tensor(f32::datum_type(), &[4, 3, 3, 2]));
+    let node = Node::new("ConvTranspose").named("up").inputs(&["x", "w"]).ints("strides", &[2, 1]).output("y");
+    let model = Model::opset(13).input("x", f32::datum_type(), &sizes(x.shape())).initializer("w", &w);
+    let proto = model.node(node).output("y").build();
+    let untyped = tract_onnx::onnx().with_deconv().model_for_proto_model(&proto)?;
+    let op = &untyped.node(untyped.node_id_by_name("up")?).op;
+    assert_eq!(op.name(), "ConvTranspose");
+    assert!(op.info()?.concat().contains("strides: Some([2, 1])"), "{:?}", op.info());
+    let y = op.eval(&EvalContext::out_of_plan(), tvec!(x.clone().into_tvalue(), w.into_tvalue()))?;
+    assert_eq!(*y[0], *run(load(&proto)?, &[x])?[0]);
+    Ok(())
 }

@@ -184,6 +184,7 @@ fn facts_of_open_sizes_are_those_of_the_result() -> TractResult<()> {
         (spread(conv()).ints("pads", &[1, 2, 3, 1]), [2, 6, 4, 2]),
         (spread(conv()).string("auto_pad", "SAME_UPPER"), [2, 6, 5, 2]),
         (transposed(), [2, 6, 12, 10]),
+        (transposed().ints("kernel_shape", &[4, 3]), [2, 6, 12, 10]),
         // F is 2·8 + 7 + 1 and 5·7 + 3 + 2.
         (spread(transposed()).ints("output_padding", &[1, 2]).ints("pads", &[1, 0, 2, 1]), [2, 6, 21, 39]),
         // The smaller of F and the strides' multiple of the input.
@@ -200,6 +201,11 @@ fn facts_of_open_sizes_are_those_of_the_result() -> TractResult<()> {
         let result = run(load(&open.proto())?, &open.inputs())?;
         assert_eq!(result[0].shape(), expected);
     }
+    let volume = Probe::conv(F32, &[1, 2, 5, 6, 7], &[3, 2, 2, 3, 2]).dims(&dims(&["N", "2", "D", "H", "W"]));
+    let volume = volume.filter_dims(&dims(&["A", "B", "J", "K", "L"]));
+    let values = [("N", 1), ("D", 5), ("H", 6), ("W", 7), ("A", 3), ("B", 2), ("J", 2), ("K", 3), ("L", 2)];
+    promises(&volume.proto(), &values, &[1, 3, 4, 4, 6])?;
+    assert_eq!(run(load(&volume.proto())?, &volume.inputs())?[0].shape(), [1, 3, 4, 4, 6]);
     // The first axis of the filter is that of the groups. Valid ignores the pads.
     for (operator, auto_pad, expected) in [
         ("GroupConvolutionBackpropData", "explicit", [2, 6, 20, 36]),
@@ -237,6 +243,15 @@ fn an_op_of_known_sizes_keeps_the_choice_of_fusion() -> TractResult<()> {
         let op = known.nodes.iter().find_map(|node| node.op_as::<GroupedDeconv>()).context("an ordinary op")?;
         assert_eq!(op.fusion, fusion);
     }
+    Ok(())
+}
+
+/// A kernel of an open size may have one position, so no dilation is too large for it.
+#[test]
+fn an_open_kernel_takes_any_dilation() -> TractResult<()> {
+    let probe = Probe::conv(F32, &[1, 2, 5], &[2, 1, 1]).group(2).ints("dilations", &[i32::MAX as i64]);
+    let probe = probe.filter_dims(&dims(&["O", "I", "K"]));
+    assert_eq!(run(load(&probe.proto())?, &probe.inputs())?[0].shape(), [1, 2, 5]);
     Ok(())
 }
 

@@ -219,6 +219,20 @@ fn activations_that_exporters_spell_out() -> TractResult<()> {
         join(model, "Mul", [from, &moved])
     });
     folds_into(dt, moved, &["Gate { scale: 1.0, shift: 1.0, low: 1.0, high: 7.0 }"])?;
+    // A negative factor exchanges the bounds.
+    let mirrored = model(dt, true, |model, from| {
+        let (model, clipped) = clip(model, dt, from, [0.0, 6.0]);
+        let (model, halved) = binary("Mul", tensor0(-0.5f32), false)(model, &clipped);
+        join(model, "Mul", [from, &halved])
+    });
+    folds_into(dt, mirrored, &["Gate { scale: -0.5, shift: 0.0, low: -3.0, high: 0.0 }"])?;
+    // A gate has one factor for all channels.
+    let scaled = model(dt, true, |model, from| {
+        let (model, clipped) = clip(model, dt, from, [0.0, 6.0]);
+        let (model, product) = join(model, "Mul", [from, &clipped]);
+        binary("Mul", Random(5).tensor(dt, &[CHANNELS, 1, 1]), false)(model, &product)
+    });
+    folds_into(dt, scaled, &["Gate { scale: 1.0, shift: 0.0, low: 0.0, high: 6.0 }", "Affine"])?;
     // The first two steps go into weights and bias.
     let hard_sigmoid = model(dt, true, unary("HardSigmoid", |n| n.float("alpha", 0.25)));
     folds(dt, hard_sigmoid, &activations(&[Activation::Min(1.0), Activation::Max(0.0)]))
@@ -255,7 +269,22 @@ fn a_gate_that_is_read_elsewhere_stays_outside() -> TractResult<()> {
         let (model, clipped) = clip(model, dt, &moved, [0.0, 6.0]);
         join(model, "Mul", [from, &clipped])
     });
-    for proto in [twice, other, per_channel] {
+    let scaled = model(dt, true, |model, from| {
+        let (model, clipped) = gate(model, from);
+        let (model, scaled) = binary("Mul", Random(5).tensor(dt, &[CHANNELS, 1, 1]), false)(model, &clipped);
+        join(model, "Mul", [from, &scaled])
+    });
+    // The factor is an output of the model, or is added instead.
+    let needed = model(dt, true, |model, from| {
+        let (model, clipped) = gate(model, from);
+        let (model, product) = join(model, "Mul", [from, &clipped]);
+        (model.output(&clipped), product)
+    });
+    let added = model(dt, true, |model, from| {
+        let (model, clipped) = gate(model, from);
+        join(model, "Add", [from, &clipped])
+    });
+    for proto in [twice, other, per_channel, scaled, needed, added] {
         let (ours, others, model) = optimised(&proto)?;
         assert!(ours[0].epilogue.is_empty() && others > 0, "{model}");
         same_numbers(&proto, dt)?;
@@ -278,6 +307,20 @@ fn a_gate_takes_no_infinite_factor() -> TractResult<()> {
     Ok(())
 }
 
+/// Nor does such a factor become part of it before the product.
+#[test]
+fn a_gate_has_no_infinite_factor() -> TractResult<()> {
+    let dt = DatumType::F32;
+    let proto = model(dt, true, |model, from| {
+        let (model, clipped) = clip(model, dt, from, [0.0, 6.0]);
+        let (model, scaled) = binary("Mul", tensor0(f32::INFINITY), false)(model, &clipped);
+        join(model, "Mul", [from, &scaled])
+    });
+    let (ours, others, optimised) = optimised(&proto)?;
+    assert!(ours[0].epilogue.is_empty() && others > 0, "{optimised}");
+    Ok(())
+}
+
 /// `if tested < 0 then slopes * from else from`, as a file may spell PRelu.
 fn spelled_prelu(model: Model, from: &str, tested: &str) -> (Model, String) {
     let (model, scaled) = binary("Mul", Random(5).tensor(DatumType::F32, &[CHANNELS, 1, 1]), false)(model, from);
@@ -295,12 +338,20 @@ fn a_choice_that_is_no_prelu_stays_outside() -> TractResult<()> {
         let (model, chosen) = spelled_prelu(model, from, from);
         (model.output(&format!("{from}.Mul")), chosen)
     });
+    // The value is compared with one, or the other half of the values is scaled.
+    let choice = |first: bool, bound: f32| {
+        model(dt, true, |model, from| {
+            let (model, scaled) = binary("Mul", Random(5).tensor(dt, &[CHANNELS, 1, 1]), false)(model, from);
+            let (model, tested) = binary("Greater", tensor0(bound), first)(model, from);
+            (model.node(Node::new("Where").inputs(&[&tested, &scaled, from]).output("chosen")), "chosen".into())
+        })
+    };
     // The sign of another value decides.
     let other = model(dt, true, |model, from| {
         let (model, mirrored) = unary("Neg", |n| n)(model, from);
         spelled_prelu(model, from, &mirrored)
     });
-    for (proto, left) in [(read, 3), (other, 4)] {
+    for (proto, left) in [(read, 3), (other, 4), (choice(true, 1.0), 3), (choice(false, 0.0), 3)] {
         let (ours, others, optimised) = optimised(&proto)?;
         assert_eq!((ours[0].epilogue.len(), others), (0, left), "{optimised}");
         same_numbers(&proto, dt)?;
@@ -407,6 +458,25 @@ fn what_is_no_residual_stays_outside() -> TractResult<()> {
     Ok(())
 }
 
+/// The steps compute floats.
+#[test]
+fn a_residual_of_integers_stays_outside() -> TractResult<()> {
+    let dt = DatumType::I32;
+    let model = Model::opset(13)
+        .input("x", dt, &[Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(7)])
+        .initializer("w", &Random(7).small_integers(dt, &[4, 4, 3, 3]));
+    let same_size = Node::new("ConvolutionBackpropData").domain("org.openvinotoolkit").ints("strides", &[1, 1]);
+    let same_size = same_size.ints("pads_begin", &[1, 1]).ints("pads_end", &[1, 1]).inputs(&["x", "w"]).output("up");
+    let (model, sum) = join(model.node(same_size), "Add", ["up", "x"]);
+    let proto = model.output(&sum).build();
+    let (ours, others, optimised) = optimised(&proto)?;
+    assert_eq!((ours[0].epilogue.len(), others), (0, 1), "{optimised}");
+    let x = Random(3).small_integers(dt, &[2, 4, 5, 7]);
+    let plain = run(load(&proto)?, std::slice::from_ref(&x))?;
+    assert_eq!(run(optimised, &[x])?, plain);
+    Ok(())
+}
+
 #[test]
 fn a_residual_of_an_unforeseen_shape_is_an_error() -> TractResult<()> {
     let proto = residual_model(DatumType::F32, |model, x, first| join(model, "Add", [first, x]));
@@ -431,6 +501,12 @@ fn affine_steps_fold_into_weights_and_bias() -> TractResult<()> {
             folds(DatumType::F32, model(DatumType::F32, bias, binary(op, per_channel, first)), &[])?;
             folds(DatumType::F32, model(DatumType::F32, bias, binary(op, tensor0(1.5f32), first)), &[])?;
         }
+        let moved = model(DatumType::F32, bias, |model, from| {
+            let each = |seed| Random(seed).tensor(DatumType::F32, &[1, CHANNELS, 1, 1]);
+            let (model, from) = binary("Add", each(5), false)(model, from);
+            binary("Mul", each(6), false)(model, &from)
+        });
+        folds(DatumType::F32, moved, &[])?;
         let both = model(DatumType::F32, bias, |model, from| {
             let (model, from) = batch_norm(model, from);
             unary("Relu", |n| n)(model, &from)
@@ -438,6 +514,17 @@ fn affine_steps_fold_into_weights_and_bias() -> TractResult<()> {
         folds(DatumType::F32, both, &activations(&[Activation::Max(0.0)]))?;
     }
     Ok(())
+}
+
+#[test]
+fn affine_steps_fold_into_the_weights_of_each_group() -> TractResult<()> {
+    let dt = DatumType::F32;
+    let model = Model::opset(13)
+        .input("x", dt, &[Dim::from("N"), Dim::from(4), Dim::from("H"), Dim::from(7)])
+        .initializer("w", &Random(7).tensor(dt, &[4, CHANNELS / 2, 3, 4]))
+        .node(Node::new("ConvTranspose").inputs(&["x", "w"]).int("group", 2).output("up"));
+    let (model, last) = binary("Mul", Random(5).tensor(dt, &[1, CHANNELS, 1, 1]), false)(model, "up");
+    folds(dt, model.output(&last).build(), &[])
 }
 
 #[test]
@@ -524,6 +611,15 @@ fn what_precedes_folds_into_weights_and_bias() -> TractResult<()> {
 }
 
 #[test]
+fn what_precedes_and_changes_the_shape_is_kept() -> TractResult<()> {
+    let proto = preceded(Node::new("ConvTranspose"), &[4, 6, 3, 4], |model, from| {
+        let mean = Node::new("ReduceMean").inputs(&[from]).ints("axes", &[1]).int("keepdims", 1).output("mean");
+        binary("Mul", Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]), false)(model.node(mean), "mean")
+    });
+    same_numbers(&proto, DatumType::F32)
+}
+
+#[test]
 fn what_precedes_and_is_read_elsewhere_is_kept() -> TractResult<()> {
     let proto = preceded(Node::new("ConvTranspose"), &[4, 6, 3, 4], |model, from| {
         let (model, scaled) = binary("Mul", Random(5).tensor(DatumType::F32, &[1, 4, 1, 1]), false)(model, from);
@@ -559,11 +655,16 @@ fn a_value_that_is_read_elsewhere_is_kept() -> TractResult<()> {
 
 #[test]
 fn what_is_not_per_channel_stays_outside() -> TractResult<()> {
-    let constant = Random(9).tensor(DatumType::F32, &[1, 1, 1, 16]);
-    let proto = model(DatumType::F32, true, binary("Mul", constant, false));
-    let (ours, others, _) = optimised(&proto)?;
-    assert_eq!((ours[0].epilogue.len(), others), (0, 1));
-    same_numbers(&proto, DatumType::F32)
+    // A bound is one for all channels, and powers are no factors.
+    let powers = tensor1(&[2f32, 4.0, 2.0, 4.0, 2.0, 4.0]).into_shape(&[1, CHANNELS, 1, 1])?;
+    let random = |shape: &[usize]| Random(9).tensor(DatumType::F32, shape);
+    for (op, constant) in [("Mul", random(&[1, 1, 1, 16])), ("Max", random(&[1, CHANNELS, 1, 1])), ("Pow", powers)] {
+        let proto = model(DatumType::F32, true, binary(op, constant, false));
+        let (ours, others, _) = optimised(&proto)?;
+        assert_eq!((ours[0].epilogue.len(), others), (0, 1), "{op}");
+        same_numbers(&proto, DatumType::F32)?;
+    }
+    Ok(())
 }
 
 #[test]

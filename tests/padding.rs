@@ -120,6 +120,9 @@ fn a_pad_before_same_becomes_padding_where_that_is_known() -> TractResult<()> {
         let case = |strides| Case { auto_pad, ..Case::new("Conv", strides).pads(SPATIAL) };
         case([1, 1]).leaves(0, 0)?;
         case([2, 1]).leaves(1, 0)?;
+        // The size of the columns is known.
+        case([1, 2]).leaves(0, 0)?;
+        case([1, 3]).leaves(0, 0)?;
     }
     Ok(())
 }

@@ -116,6 +116,11 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
         assert!(Strategy::ALL.iter().copied().take_while(|s| *s != strategy).all(|s| declined.contains(&s)));
         assert!(!declined.contains(&strategy) && declined.iter().all_unique());
         assert!(plan.declined().iter().all(|(_, reason)| !reason.is_empty()));
+        assert_eq!(plan.cost().is_none(), strategy == Strategy::Reference);
+        let rivals = plan.declined().iter().filter(|(_, reason)| reason.starts_with("its estimated cost"));
+        let reasons: Vec<&String> = rivals.map(|(_, reason)| reason).collect();
+        let compared = plan.cost().map(|cost| format!("that of {strategy} {cost}")).unwrap_or_default();
+        assert!(reasons.is_empty() || reasons.iter().any(|reason| reason.ends_with(&compared)), "{}", plan.explain());
     }
     Ok(())
 }
@@ -303,6 +308,44 @@ fn a_layout_for_open_sizes_is_that_of_the_sizes_assumed() -> TractResult<()> {
     let large = planned(&sized(16), &input)?;
     assert_ne!(large, planned(&sized(4), &input)?, "the output's size does not matter");
     assert_eq!(Plan::shape_free_layout(&sized(16), &known, DatumType::F32, &vectors()), large);
+    Ok(())
+}
+
+/// Without sizes, the layout is that for one image of a moderate size. A requested size is taken for
+/// that times the stride.
+#[test]
+fn open_sizes_are_planned_as_moderate_ones() -> TractResult<()> {
+    let symbols = SymbolScope::default();
+    let open = |len: usize| (0..len).map(|_| symbols.new_with_prefix("size").to_dim()).collect::<TVec<TDim>>();
+    let options = vectors();
+    for (rank, size) in [(1, 1024), (2, 48), (3, 16)] {
+        for (direction, channels, stride) in [
+            (Direction::Forward, (64, 64, 1), 1),
+            (Direction::Forward, (96, 96, 96), 1),
+            (Direction::Transposed, (64, 64, 1), 2),
+        ] {
+            let spec = unpadded(direction, channels, &vec![3; rank], stride);
+            let shape = spec.data_format.shape(1, spec.in_channels, vec![size; rank]);
+            let plan = Plan::new(&spec, &shape, None, DatumType::F32, &options)?;
+            let layout = Plan::shape_free_layout(&spec, &open(rank + 2), DatumType::F32, &options);
+            assert_eq!(layout, plan.filter_layout(), "{spec:?}");
+            if direction == Direction::Transposed {
+                let shape_input = OutputShape::Input(open(rank));
+                let padding = Padding::OutputShape { shape: shape_input, extra: Side::Begin };
+                let spec = DeconvSpec { padding, ..spec };
+                let requested = vec![(size * stride) as i64; rank];
+                let plan = Plan::new(&spec, &shape, Some(&requested), DatumType::F32, &options)?;
+                let layout = Plan::shape_free_layout(&spec, &open(rank + 2), DatumType::F32, &options);
+                assert_eq!(layout, plan.filter_layout(), "{spec:?}");
+            }
+        }
+    }
+    // Sizes known to be one are kept.
+    let point = forward([256, 64], 1, [1, 1, 0]);
+    let dims = [symbols.sym("N").to_dim(), 256.to_dim(), 1.to_dim(), 1.to_dim()];
+    let gemv = plan(&point, [1, 1], &options)?;
+    assert_eq!(gemv.strategy(), Strategy::Gemv);
+    assert_eq!(Plan::shape_free_layout(&point, &dims, DatumType::F32, &options), gemv.filter_layout());
     Ok(())
 }
 

@@ -222,6 +222,22 @@ fn output_shape_taken_from_another_tensor() -> TractResult<()> {
     Ok(())
 }
 
+#[test]
+fn output_shape_of_three_axes_that_only_the_run_knows() -> TractResult<()> {
+    let probe = Probe::new(&[1, 2, 3, 2, 4], &[2, 3, 3, 2, 2]);
+    let node = Node::new("ConvolutionBackpropData").domain("org.openvinotoolkit").inputs(&["x", "w", "size"]);
+    let node = node.ints("strides", &[2, 2, 2]).ints("dilations", &[1, 1, 1]);
+    let node = node.ints("pads_begin", &[0, 0, 0]).ints("pads_end", &[0, 0, 0]).output("y");
+    let model = Model::opset(11).input("x", f32::datum_type(), &sizes(probe.x.shape())).initializer("w", &probe.w);
+    let proto = model.input("size", i64::datum_type(), &sizes(&[3])).node(node).output("y").build();
+    for stage in Stage::ALL {
+        let y = run(stage.of(load(&proto)?)?, &[probe.x.clone(), tensor1(&[7i64, 4, 8])])?;
+        let rules = [axis(2, 1, 0, 7), axis(2, 1, 0, 4), axis(2, 1, 0, 8)];
+        probe.expected(&rules).check(&y[0]).map_err(|e| format_err!("{stage:?}: {e}"))?;
+    }
+    Ok(())
+}
+
 /// The forms in which exporters write "as large as the skip connection" and "twice as large as the
 /// input".
 #[test]
