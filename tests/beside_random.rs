@@ -658,7 +658,7 @@ fn transpositions() {
 /// A transposition behind a resizing moves before it if the tensor grows.
 #[test]
 fn resizing_before_a_transposition() {
-    property("resizing before a transposition", 3, (resize(), order()), |((data, resize), order), moved| {
+    property("resizing before a transposition", 4, (resize(), order()), |((data, resize), order), moved| {
         let order: Vec<usize> = order.iter().copied().filter(|axis| *axis < data.shape.len()).collect();
         let proto = resize.model_then(data, |model, from| transposed(model, from, &order));
         let x = data.x();

@@ -311,41 +311,56 @@ fn a_layout_for_open_sizes_is_that_of_the_sizes_assumed() -> TractResult<()> {
     Ok(())
 }
 
-/// Without sizes, the layout is that for one image of a moderate size. A requested size is taken for
+/// Without sizes, the layout is the best one for images of three sizes. A requested size is taken for
 /// that times the stride.
 #[test]
-fn open_sizes_are_planned_as_moderate_ones() -> TractResult<()> {
+fn open_sizes_get_the_layout_that_is_best_over_three() -> TractResult<()> {
     let symbols = SymbolScope::default();
     let open = |len: usize| (0..len).map(|_| symbols.new_with_prefix("size").to_dim()).collect::<TVec<TDim>>();
-    let options = vectors();
-    for (rank, size) in [(1, 1024), (2, 48), (3, 16)] {
+    let mut differ = 0;
+    for (rank, sizes) in [(1, [256, 1024, 4096]), (2, [24, 48, 192]), (3, [8, 16, 32])] {
         for (direction, channels, stride) in [
             (Direction::Forward, (64, 64, 1), 1),
             (Direction::Forward, (96, 96, 96), 1),
+            (Direction::Forward, (20, 200, 1), 1),
             (Direction::Transposed, (64, 64, 1), 2),
         ] {
             let spec = unpadded(direction, channels, &vec![3; rank], stride);
-            let shape = spec.data_format.shape(1, spec.in_channels, vec![size; rank]);
-            let plan = Plan::new(&spec, &shape, None, DatumType::F32, &options)?;
-            let layout = Plan::shape_free_layout(&spec, &open(rank + 2), DatumType::F32, &options);
-            assert_eq!(layout, plan.filter_layout(), "{spec:?}");
-            if direction == Direction::Transposed {
-                let shape_input = OutputShape::Input(open(rank));
-                let padding = Padding::OutputShape { shape: shape_input, extra: Side::Begin };
-                let spec = DeconvSpec { padding, ..spec };
-                let requested = vec![(size * stride) as i64; rank];
-                let plan = Plan::new(&spec, &shape, Some(&requested), DatumType::F32, &options)?;
-                let layout = Plan::shape_free_layout(&spec, &open(rank + 2), DatumType::F32, &options);
-                assert_eq!(layout, plan.filter_layout(), "{spec:?}");
+            let shape_input = OutputShape::Input(open(rank));
+            let padding = Padding::OutputShape { shape: shape_input, extra: Side::Begin };
+            let asked = (direction == Direction::Transposed).then(|| DeconvSpec { padding, ..spec.clone() });
+            for spec in [Some(spec), asked].into_iter().flatten() {
+                let requests = matches!(spec.padding, Padding::OutputShape { .. });
+                let plan = |size: usize, options: &PlanOptions| {
+                    let shape = spec.data_format.shape(1, spec.in_channels, vec![size; rank]);
+                    let requested = requests.then(|| vec![(size * stride) as i64; rank]);
+                    Plan::new(&spec, &shape, requested.as_deref(), DatumType::F32, options)
+                };
+                let layouts: Vec<FilterLayout> = sizes
+                    .into_iter()
+                    .map(|size| Ok(plan(size, &vectors())?.filter_layout()))
+                    .collect::<TractResult<_>>()?;
+                differ += usize::from(layouts.iter().any(|layout| *layout != layouts[0]));
+                let cost = |layout: &FilterLayout| -> TractResult<f64> {
+                    let options = vectors().with_layout(layout.clone());
+                    let of_size = |size| plan(size, &options)?.cost().context("a plan with a cost");
+                    sizes.into_iter().map(|size| Ok((of_size(size)? as f64).ln())).sum()
+                };
+                let chosen = Plan::shape_free_layout(&spec, &open(rank + 2), DatumType::F32, &vectors());
+                ensure!(layouts.contains(&chosen), "{spec:?}: {chosen:?} is for none of the sizes");
+                for layout in &layouts {
+                    ensure!(cost(&chosen)? <= cost(layout)?, "{spec:?}: {chosen:?} costs more than {layout:?}");
+                }
             }
         }
     }
+    assert!(differ > 0, "all sizes have the same layout");
     // Sizes known to be one are kept.
     let point = forward([256, 64], 1, [1, 1, 0]);
     let dims = [symbols.sym("N").to_dim(), 256.to_dim(), 1.to_dim(), 1.to_dim()];
-    let gemv = plan(&point, [1, 1], &options)?;
+    let gemv = plan(&point, [1, 1], &vectors())?;
     assert_eq!(gemv.strategy(), Strategy::Gemv);
-    assert_eq!(Plan::shape_free_layout(&point, &dims, DatumType::F32, &options), gemv.filter_layout());
+    assert_eq!(Plan::shape_free_layout(&point, &dims, DatumType::F32, &vectors()), gemv.filter_layout());
     Ok(())
 }
 
