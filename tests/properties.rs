@@ -407,14 +407,15 @@ fn property(name: &str, direction: Direction, types: &'static [DatumType], scale
     let default = ProptestConfig::default();
     let cases = (default.cases / scale.one_in).max(1);
     let config = ProptestConfig { failure_persistence: None, cases, ..default };
-    let mut runner = TestRunner::new(config);
-    let mut result = runner.run(&case(direction, types, scale), |case| check(&case, &counts));
+    // A runner that has drawn its cases draws no more.
+    let draw = || TestRunner::new(config.clone()).run(&case(direction, types, scale), |case| check(&case, &counts));
+    let mut result = draw();
     // Few draws may miss a strategy that takes few specs.
     for _ in 0..MORE_DRAWS {
         if result.is_err() || needed.iter().all(|strategy| !strategy.is_available() || has_run(&counts, *strategy)) {
             break;
         }
-        result = runner.run(&case(direction, types, scale), |case| check(&case, &counts));
+        result = draw();
     }
     let mut report = format!("{name}: (strategy on isa: ran/declined)");
     for ((strategy, isa), (ran, declined)) in counts.lock().expect("no other thread panicked").iter() {
