@@ -123,13 +123,31 @@ fn branches_are_optimised_with_the_model() -> TractResult<()> {
     Ok(())
 }
 
-/// A condition that has no types yet has the name that it has in tract.
+/// A condition that has no types yet has the name that it has in tract, and gives the same.
 #[test]
-fn untyped_conditions_are_named() -> TractResult<()> {
+fn untyped_conditions_are_named_and_run() -> TractResult<()> {
     let proto = model(2.into(), 9.into());
-    let untyped = [tract_onnx::onnx(), tract_onnx::onnx().with_deconv()].map(|onnx| onnx.model_for_proto_model(&proto));
-    let [stock, ours] = untyped.map(|model| model.and_then(|model| Ok(model.node_by_name("either")?.op.name())));
-    assert_eq!(ours?, stock?);
+    let [stock, ours] = [tract_onnx::onnx(), tract_onnx::onnx().with_deconv()];
+    let (stock, ours) = (stock.model_for_proto_model(&proto)?, ours.model_for_proto_model(&proto)?);
+    let (of_tract, node) = (stock.node_by_name("either")?, ours.node_by_name("either")?);
+    assert_eq!(node.op.name(), of_tract.op.name());
+    for condition in [true, false] {
+        let value = |input: &OutletId| match &*ours.node(input.node).name {
+            "c" => tensor0(condition).into_tvalue(),
+            "x" => data(3, 2, 9).into_tvalue(),
+            "v" => weights(1).into_tvalue(),
+            "w" => weights(2).into_tvalue(),
+            name => panic!("another input: {name}"),
+        };
+        let inputs: TVec<TValue> = node.inputs.iter().map(value).collect();
+        let expected = of_tract.op.eval(&EvalContext::out_of_plan(), inputs.clone())?;
+        let found = node.op.eval(&EvalContext::out_of_plan(), inputs.clone())?;
+        let alone = node.op.eval_out_of_plan(inputs)?.context("it needs no plan")?;
+        for found in [found, alone] {
+            assert_eq!(found.len(), 1);
+            found[0].close_enough(&expected[0], true)?;
+        }
+    }
     Ok(())
 }
 
