@@ -91,5 +91,5 @@ fn engine_of(engine: &str) -> Result<tract_onnx::Onnx> {
     if let Some(machine) = machine {
         options = options.with_machine(machine);
     }
-    Ok(tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&options)?)
+    tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&options)
 }

@@ -116,7 +116,7 @@ impl Layer {
         let x = Random(3).tensor(DatumType::F32, &shape);
         let model = self.optimised(&shape, true)?;
         ensure!(count::<OptFourier>(&model) == 1, "{model} {:?}", explain(&model, &SymbolValues::default())?);
-        self.is_right(&x, &*run(model, std::slice::from_ref(&x))?.remove(0))
+        self.is_right(&x, &run(model, std::slice::from_ref(&x))?.remove(0))
     }
 
     /// Compares a result with the definition. The errors of a spectrum's bins are alike, so those of
@@ -218,7 +218,7 @@ fn filter_formats_and_unit_axes() -> TractResult<()> {
             let x = Random(3).tensor(DatumType::F32, &shape);
             let model = layer.optimised(&shape, true)?;
             ensure!(count::<OptFourier>(&model) == 1, "{model}");
-            layer.is_right(&x, &*run(model, std::slice::from_ref(&x))?.remove(0))?;
+            layer.is_right(&x, &run(model, std::slice::from_ref(&x))?.remove(0))?;
         }
     }
     Ok(())
@@ -254,7 +254,7 @@ fn errs_no_more_than_the_convolution() -> TractResult<()> {
                 let error = |fusion| -> TractResult<f64> {
                     let model = layer.optimised(&shape, fusion)?;
                     ensure!(count::<OptFourier>(&model) == usize::from(fusion), "{model}");
-                    let found = f64::from_tensor(&*run(model, std::slice::from_ref(&x))?.remove(0));
+                    let found = f64::from_tensor(&run(model, std::slice::from_ref(&x))?.remove(0));
                     Ok(found.iter().zip(&truth).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs())) / largest)
                 };
                 let (fourier, direct) = (error(true)?, error(false)?);
@@ -367,7 +367,7 @@ fn numbers_that_are_not_finite() -> TractResult<()> {
                 let mut x = plain.clone();
                 x.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?[channel * positions + positions / 2] = value;
                 let [fourier, direct] = [true, false].map(|fusion| -> TractResult<_> {
-                    Ok(f64::from_tensor(&*run(layer.optimised(&shape, fusion)?, std::slice::from_ref(&x))?.remove(0)))
+                    Ok(f64::from_tensor(&run(layer.optimised(&shape, fusion)?, std::slice::from_ref(&x))?.remove(0)))
                 });
                 let (fourier, direct) = (fourier?, direct?);
                 let mut spoiled = 0;
@@ -474,7 +474,7 @@ fn operators_around_the_layer() -> TractResult<()> {
         let counts = (count::<OptFourier>(&optimised), count::<BetweenLayers>(&optimised), optimised.nodes.len());
         ensure!(counts == (fourier, between, nodes), "{counts:?} {optimised}");
         let [plain, fused] = [Stage::Typed.of(load(&proto)?)?, optimised]
-            .map(|model| Ok::<_, TractError>(f64::from_tensor(&*run(model, std::slice::from_ref(&x))?.remove(0))));
+            .map(|model| Ok::<_, TractError>(f64::from_tensor(&run(model, std::slice::from_ref(&x))?.remove(0))));
         let (plain, fused) = (plain?, fused?);
         for (a, b) in plain.iter().zip(&fused) {
             ensure!((a - b).abs() < 2e-5, "{a}, {b}");

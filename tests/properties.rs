@@ -408,7 +408,10 @@ fn property(name: &str, direction: Direction, types: &'static [DatumType], scale
     let cases = (default.cases / scale.one_in).max(1);
     let config = ProptestConfig { failure_persistence: None, cases, ..default };
     // A runner that has drawn its cases draws no more.
-    let draw = || TestRunner::new(config.clone()).run(&case(direction, types, scale), |case| check(&case, &counts));
+    let draw = || {
+        let drawn = TestRunner::new(config.clone()).run(&case(direction, types, scale), |case| check(&case, &counts));
+        drawn.map_err(|error| error.to_string())
+    };
     let mut result = draw();
     // Few draws may miss a strategy that takes few specs.
     for _ in 0..MORE_DRAWS {

@@ -224,7 +224,8 @@ impl<'a> Fit<'a> {
                 let product = factor * product;
                 let allowed = tolerance * product.abs() + ERROR_OF_COSINES * factor.abs() * amplitude;
                 // A NaN is not within the tolerance.
-                if !((weight - product).abs() <= allowed) {
+                let is_within = (weight - product).abs() <= allowed;
+                if !is_within {
                     return Err(self.refusal(row, n, product));
                 }
             }
@@ -237,10 +238,9 @@ impl<'a> Fit<'a> {
         for (row, filter) in self.filter.chunks_exact(self.taps).enumerate() {
             let (bin, sine) = self.order.row(self.rows, row);
             if sine && is_self_conjugate(bin, self.points) {
-                let wrong = filter
-                    .iter()
-                    .zip(&amplitudes)
-                    .position(|(weight, amplitude)| !(f64::from(weight.abs()) <= ERROR_OF_COSINES * least * amplitude));
+                let is_zero =
+                    |(weight, amplitude): (&f32, &f64)| f64::from(weight.abs()) <= ERROR_OF_COSINES * least * amplitude;
+                let wrong = filter.iter().zip(&amplitudes).position(|values| !is_zero(values));
                 if let Some(n) = wrong {
                     return Err(self.refusal(row, n, 0.0));
                 }
