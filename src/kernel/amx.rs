@@ -15,6 +15,7 @@
 use crate::compute::Compute;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::gemm_tile::Start;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::simd::tile_registers;
 
 /// Positions, and output channels, of a tile register.

@@ -415,6 +415,7 @@ macro_rules! table {
 }
 
 /// With 32 registers: at most 24 accumulators. The other registers hold operands.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! tiles_of_32_registers {
     ($of:ident) => {
         table!(
@@ -454,6 +455,7 @@ macro_rules! tiles_of_15_registers {
     };
 }
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! row_tiles_of_32_registers {
     ($of:ident, 1) => {
         table!(
@@ -509,6 +511,7 @@ macro_rules! row_tiles_of_15_registers {
 
 /// Of f64, which few models have: enough for each number of output channels, to keep the program
 /// small.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
 macro_rules! few_row_tiles {
     ($of:ident, 1) => {
         table!($of, 1, (1, 1)(1, 2)(2, 1)(2, 2)(4, 1)(4, 2)(8, 1))
@@ -532,6 +535,7 @@ macro_rules! windows_of {
     ($of:ident, [$($rows:literal by $vectors:literal),+]) => { [$($of::<$rows, $vectors>),+] };
 }
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! channel_tiles_of_32_registers {
     ($of:ident) => {
         table!(

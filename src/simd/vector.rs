@@ -233,6 +233,7 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 }
 
 /// Implements [`Vector`] for a register type by its intrinsics.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
