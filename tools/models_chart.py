@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = [("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-25-zen3/files/results.json")]
+RECORDS = [("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-26-files/results.json")]
 OUT = ROOT / "docs/models.svg"
 
 # Engines that are no rivals: the plugin itself, and the plugin without forward convolutions.
