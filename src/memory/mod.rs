@@ -24,6 +24,7 @@ use tract_core::internal::*;
 /// than the arithmetic.
 ///
 /// glibc maps each such block separately, so the request ends when the block is freed.
+#[cfg(target_os = "linux")]
 const LARGE_FROM: usize = 32 << 20;
 
 /// Blocks from this size on are aligned to pages, so that they share no page with other blocks.
