@@ -6,8 +6,13 @@ use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Paddin
 use tract_deconv::{Layer, PackedFilter, Plan, PlanOptions, Strategy};
 
 /// The names of the tiles that are compared, as `Plan::variant` has them.
-const TILES: [&str; 4] =
-    ["tiles of 2x2 results", "cyclic tiles of 4x4 results", "Fourier tiles of 16 values", "Fourier tiles of 32 values"];
+const TILES: [&str; 5] = [
+    "tiles of 2x2 results",
+    "tiles of 3x3 results",
+    "cyclic tiles of 4x4 results",
+    "Fourier tiles of 16 values",
+    "Fourier tiles of 32 values",
+];
 
 /// A layer of stride 1, whose output has the size of its input.
 fn spec(in_channels: usize, kernel: &[usize], direction: Direction) -> DeconvSpec {

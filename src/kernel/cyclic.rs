@@ -71,6 +71,22 @@ pub(super) unsafe fn complex_product<V: Vector>(m: [V; 3]) -> [V; 2] {
 /// The real values of a cyclic tile along an axis. A complex one follows.
 const REAL: usize = CYCLIC_VALUES - 2;
 
+/// Whether the weights of a point can differ from zero, where the third tap along rows, or along
+/// columns, may be missing. It alone makes the values at [`LAST_TAP`].
+pub(super) const fn cyclic_point_is_used(point: usize, (rows, columns): (bool, bool)) -> bool {
+    let (along, down, both) = (REAL * REAL, REAL * (REAL + 3), REAL * (REAL + 6));
+    if point < along {
+        (rows || point / REAL != LAST_TAP) && (columns || point % REAL != LAST_TAP)
+    } else if point < down {
+        rows || (point - along) / 3 != LAST_TAP
+    } else {
+        columns || point >= both || (point - down) / 3 != LAST_TAP
+    }
+}
+
+/// The value of a cyclic tile's filter, along an axis, that is the last tap.
+const LAST_TAP: usize = 3;
+
 /// The points of the data of a tile, or of its filter, from the values along both axes.
 ///
 /// # Safety

@@ -193,7 +193,7 @@ mod tests {
         let from = vec![1f32; 4096];
         let mut to = vec![0f32; 4096];
         let channels = kernels.lanes;
-        let transforms = kernels.tile_transforms(TileKind::Winograd { rows: 2, columns: 2 });
+        let transforms = kernels.tile_transforms(TileKind::Winograd { results: 2, rows: 2, columns: 2 });
         let strides = PointStrides { point: channels, tile: 9 * channels };
         let data = TileData { pixels: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
         let far = PointStrides { tile: HUGE, ..strides };

@@ -13,7 +13,6 @@ use crate::kernel::gemm_tile::{PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::tile_transforms::TileKind;
-use crate::kernel::winograd::results_of;
 use crate::kernel::{Dispatch, Kernels, StridedRuns};
 use crate::simd::isa::Isa;
 use std::io::Write;
@@ -666,17 +665,22 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     // Integers can't be halved.
     let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
     let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
-    let winograd = taps.map(|(rows, columns)| TileKind::Winograd { rows, columns });
+    let winograd = taps.map(|(rows, columns)| TileKind::Winograd { results: 2, rows, columns });
+    let threes = [(1, 2), (2, 1), (2, 2)];
+    let threes = threes.map(|(rows, columns)| TileKind::Winograd { results: 3, rows, columns });
     let fourier = FOURIER_VALUES
         .into_iter()
         .flat_map(|values| [1, 3, values / 2, values].map(|taps| TileKind::Fourier { values, taps }));
-    let others = std::iter::once(TileKind::Cyclic).chain(fourier).filter(|_| most_taps == 3);
+    let others = threes.into_iter().chain([TileKind::Cyclic]).chain(fourier).filter(|_| most_taps == 3);
     for (kind, tiles) in winograd.chain(others).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
         let transforms = kernels.tile_transforms(kind);
         let points = kind.points();
         // Taps, results and offsets along rows and columns.
         let ((rows, columns), (down, along), (of_rows, of_columns)) = match kind {
-            TileKind::Winograd { rows, columns } => ((rows, columns), (results_of(rows), results_of(columns)), (2, 2)),
+            TileKind::Winograd { results, rows, columns } => {
+                let of = |taps: usize| if taps == 1 { 1 } else { results };
+                ((rows, columns), (of(rows), of(columns)), (results, results))
+            }
             TileKind::Cyclic => ((3, 3), (4, 4), (4, 4)),
             TileKind::Fourier { values, taps } => ((1, taps), (1, values - taps + 1), (1, values - taps + 1)),
         };

@@ -20,9 +20,9 @@ use crate::kernel::pool::{PoolAxis, pool};
 use crate::kernel::resample::{self, TwoTaps};
 use crate::kernel::softmax;
 use crate::kernel::tile_data::{PointStrides, TileData};
-use crate::kernel::tile_transforms::{TileKind, TileTransforms};
+use crate::kernel::tile_transforms::{TileKind, TileTransforms, TransformData};
 use crate::kernel::transpose;
-use crate::kernel::winograd::{transform_data, transform_filter, transform_products};
+use crate::kernel::winograd::{transform_data, transform_filter, transform_products, winograd_kind};
 use crate::simd::vector::*;
 
 /// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
@@ -340,11 +340,14 @@ macro_rules! kernels {
                 unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>) }
             }
 
-            const fn winograd_of<const RY: usize, const RX: usize>() -> TileTransforms<$lane> {
+            /// `RY` and `RX` are the axes of a tile. Axes of as many points have the same data.
+            const fn winograd_of<const RY: usize, const RX: usize>(
+                data: TransformData<$lane>,
+            ) -> TileTransforms<$lane> {
                 TileTransforms {
-                    kind: TileKind::Winograd { rows: RY, columns: RX },
+                    kind: winograd_kind(RY, RX),
                     lanes: LANES,
-                    data: data::<RY, RX>,
+                    data,
                     filter: filter::<RY, RX>,
                     products: products::<RY, RX>,
                 }
@@ -370,10 +373,15 @@ macro_rules! kernels {
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
-                winograd_transforms: [
-                    [winograd_of::<1, 1>(), winograd_of::<1, 2>(), winograd_of::<1, 3>()],
-                    [winograd_of::<2, 1>(), winograd_of::<2, 2>(), winograd_of::<2, 3>()],
-                    [winograd_of::<3, 1>(), winograd_of::<3, 2>(), winograd_of::<3, 3>()],
+                two_results: [
+                    [winograd_of::<0, 0>(data::<0, 0>), winograd_of::<0, 1>(data::<0, 1>), winograd_of::<0, 2>(data::<0, 2>)],
+                    [winograd_of::<1, 0>(data::<1, 0>), winograd_of::<1, 1>(data::<1, 1>), winograd_of::<1, 2>(data::<1, 2>)],
+                    [winograd_of::<2, 0>(data::<2, 0>), winograd_of::<2, 1>(data::<2, 1>), winograd_of::<2, 2>(data::<2, 2>)],
+                ],
+                three_results: [
+                    winograd_of::<0, 3>(data::<0, 2>),
+                    winograd_of::<3, 0>(data::<2, 0>),
+                    winograd_of::<3, 3>(data::<2, 2>),
                 ],
                 cyclic_transforms: TileTransforms {
                     kind: TileKind::Cyclic,

@@ -50,7 +50,9 @@ pub(crate) struct Kernels<T: 'static> {
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
     /// By taps along rows, then along columns.
-    pub(super) winograd_transforms: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    pub(super) two_results: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    /// Of two taps along columns, along rows, and along both.
+    pub(super) three_results: [TileTransforms<T>; 3],
     pub(super) cyclic_transforms: TileTransforms<T>,
     /// For the numbers of values in [`FOURIER_VALUES`].
     pub(super) fourier_transforms: [TileTransforms<T>; FOURIER_VALUES.len()],
@@ -98,11 +100,17 @@ impl<T: Compute> Kernels<T> {
     /// The transforms of a kind of tiles.
     ///
     /// # Panics
-    /// There are no such tiles: a Winograd tile has one to three taps along each axis, and a Fourier
-    /// tile 16 or 32 values and at most as many taps.
+    /// There are no such tiles. Two results are of one to three taps along each axis, and three of
+    /// two along one axis or both. A Fourier tile has 16 or 32 values and at most as many taps.
     pub fn tile_transforms(&self, kind: TileKind) -> TileTransforms<T> {
         match kind {
-            TileKind::Winograd { rows, columns } => self.winograd_transforms[rows - 1][columns - 1],
+            TileKind::Winograd { results: 2, rows, columns } => self.two_results[rows - 1][columns - 1],
+            TileKind::Winograd { rows, columns, .. } => match (rows, columns) {
+                (1, 2) => self.three_results[0],
+                (2, 1) => self.three_results[1],
+                (2, 2) => self.three_results[2],
+                _ => panic!("three results of {rows}x{columns} taps"),
+            },
             TileKind::Cyclic => self.cyclic_transforms,
             TileKind::Fourier { values, taps } => {
                 assert!((1..=values).contains(&taps));

@@ -47,4 +47,4 @@ pub(crate) use resample::TwoTaps;
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
 pub(crate) use tile_transforms::TileKind;
-pub(crate) use winograd::{MOST_TAPS, WINOGRAD_RESULTS};
+pub(crate) use winograd::MOST_TAPS;

@@ -4,18 +4,20 @@
 //! by that of the taps. The results are computed from the products.
 
 use crate::compute::Compute;
-use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES};
+use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, cyclic_point_is_used};
 use crate::kernel::extent::reach;
 use crate::kernel::fourier::fourier_points;
 use crate::kernel::gemm_tile::Start;
 use crate::kernel::tile_data::{PointStrides, TileData};
-use crate::kernel::winograd::{MOST_TAPS, WINOGRAD_RESULTS, points_of};
+use crate::kernel::winograd::{MOST_TAPS, axis_of, points_of};
 
 /// The kinds of tiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TileKind {
-    /// Two results along an axis of two or three taps, one along an axis of one: `winograd.rs`.
+    /// Two or three results along axes of several taps, one along an axis of one: `winograd.rs`.
     Winograd {
+        /// Results along axes of several taps. Three are of at most two taps.
+        results: usize,
         /// Taps along rows.
         rows: usize,
         /// Taps along columns.
@@ -36,7 +38,10 @@ impl TileKind {
     /// Products per tile.
     pub const fn points(self) -> usize {
         match self {
-            TileKind::Winograd { rows, columns } => points_of(rows) * points_of(columns),
+            TileKind::Winograd { .. } => {
+                let (rows, columns) = self.reads();
+                rows * columns
+            }
             TileKind::Cyclic => CYCLIC_POINTS,
             TileKind::Fourier { values, .. } => fourier_points(values),
         }
@@ -45,17 +50,44 @@ impl TileKind {
     /// Pixels along rows and columns that a tile reads. A Fourier tile's axis is that of columns.
     pub const fn reads(self) -> (usize, usize) {
         match self {
-            TileKind::Winograd { rows, columns } => (points_of(rows), points_of(columns)),
+            TileKind::Winograd { results, rows, columns } => {
+                (points_of(axis_of(rows, results)), points_of(axis_of(columns, results)))
+            }
             TileKind::Cyclic => (CYCLIC_VALUES, CYCLIC_VALUES),
             TileKind::Fourier { values, .. } => (1, values),
         }
     }
 
-    /// Offsets of results per tile. Along an axis of one tap, a Winograd tile ignores every second
-    /// one.
+    /// Taps along rows and columns. A Fourier tile's axis is that of columns.
+    pub const fn taps(self) -> (usize, usize) {
+        match self {
+            TileKind::Winograd { rows, columns, .. } => (rows, columns),
+            TileKind::Cyclic => (MOST_TAPS, MOST_TAPS),
+            TileKind::Fourier { taps, .. } => (1, taps),
+        }
+    }
+
+    /// Whether the weights of a point can differ from zero if the last taps are zero and only the
+    /// first `rows` and `columns` are not.
+    pub fn uses(self, point: usize, (rows, columns): (usize, usize)) -> bool {
+        match self {
+            // The last point of an axis of several is that of its last tap.
+            TileKind::Winograd { .. } => {
+                let (of_rows, of_columns) = self.reads();
+                let used = |taps: usize, of: usize, point: usize, points: usize| taps == of || point + 1 < points;
+                used(rows, self.taps().0, point / of_columns, of_rows)
+                    && used(columns, self.taps().1, point % of_columns, of_columns)
+            }
+            TileKind::Cyclic => cyclic_point_is_used(point, (rows == MOST_TAPS, columns == MOST_TAPS)),
+            TileKind::Fourier { .. } => true,
+        }
+    }
+
+    /// Offsets of results per tile. Along an axis of one tap, a Winograd tile ignores all but the
+    /// first.
     pub const fn offsets(self) -> usize {
         match self {
-            TileKind::Winograd { .. } => WINOGRAD_RESULTS * WINOGRAD_RESULTS,
+            TileKind::Winograd { results, .. } => results * results,
             TileKind::Cyclic => CYCLIC_RESULTS * CYCLIC_RESULTS,
             TileKind::Fourier { values, taps } => values - taps + 1,
         }
@@ -64,7 +96,7 @@ impl TileKind {
     /// Whether a tile can have this many taps.
     fn has_taps(self, taps: usize) -> bool {
         match self {
-            TileKind::Winograd { rows, columns } => taps == rows * columns,
+            TileKind::Winograd { rows, columns, .. } => taps == rows * columns,
             TileKind::Cyclic => taps == MOST_TAPS * MOST_TAPS,
             TileKind::Fourier { taps: most, .. } => (1..=most).contains(&taps),
         }
@@ -164,5 +196,42 @@ impl<T: Compute> TileTransforms<T> {
         // SAFETY: these transforms exist only if the CPU has the instruction set. The assertions
         // above are the rest of the contract.
         unsafe { (self.products)(products, strides, start, channels, (offsets, of_tile), to) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Dispatch, FOURIER_VALUES};
+    use crate::simd::isa::Isa;
+    use tract_core::internal::tract_itertools::Itertools;
+
+    /// Points without use are those whose weights are zero if the last taps are.
+    #[test]
+    fn unused_points_have_weights_of_zero() {
+        let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
+        let three = |rows, columns| TileKind::Winograd { results: 3, rows, columns };
+        let kinds = [three(1, 2), three(2, 1), three(2, 2), TileKind::Cyclic];
+        let fourier = FOURIER_VALUES.map(|values| TileKind::Fourier { values, taps: 5 });
+        for kind in kinds.into_iter().chain(fourier) {
+            let (rows, columns) = kind.taps();
+            for used in (1..=rows).cartesian_product(1..=columns) {
+                let of_tap = |(row, column): (usize, usize)| {
+                    let used = row < used.0 && column < used.1;
+                    // Numbers whose sums and differences are not zero.
+                    vec![if used { 1.0 + (3 * row + column) as f32 / 64.0 } else { 0.0 }; kernels.lanes]
+                };
+                let taps: Vec<Vec<f32>> = (0..rows).cartesian_product(0..columns).map(of_tap).collect();
+                let taps: Vec<&[f32]> = taps.iter().map(|tap| &tap[..]).collect();
+                let mut to = vec![f32::NAN; kind.points() * kernels.lanes];
+                kernels.tile_transforms(kind).filter(&taps, &mut to, kernels.lanes);
+                for (point, weights) in to.chunks(kernels.lanes).enumerate() {
+                    assert!(kind.uses(point, used) || weights[0] == 0.0, "{kind:?}, {used:?}, point {point}");
+                }
+            }
+            let unused = |used| (0..kind.points()).filter(|point| !kind.uses(*point, used)).count();
+            assert_eq!(unused((rows, columns)), 0);
+            assert_eq!(unused((1, 1)) > 0, !matches!(kind, TileKind::Fourier { .. }));
+        }
     }
 }

@@ -26,20 +26,20 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
-use crate::geometry::{Axes, AxisPhases};
-use crate::kernel::{Dispatch, FOURIER_VALUES, Kernels, MOST_TAPS, PointStrides, Source, Start, TileData, TileKind};
+use crate::geometry::Axes;
+use crate::kernel::{Dispatch, Kernels, MOST_TAPS, PointStrides, Source, Start, TileData, TileKind};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
-use crate::memory::{Aligned, Scratch, reserve};
+use crate::memory::{Aligned, Scratch, reserve, reserved};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::task::Task;
 use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
-use tiles::{Lattice, Term, Tiling, Work, terms_of};
+use tiles::{Lattice, TapBlock, Term, TileInput, TilePhase, TileTable, Tiling};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
@@ -100,17 +100,19 @@ pub struct Winograd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     accumulators: AccumulatorTable,
-    /// The terms of each phase.
-    terms: Vec<Vec<Term>>,
+    tiles: TileTable,
+    /// The offsets of the tiles' data in a channel's input tiles.
+    offsets: Vec<usize>,
 }
 
 impl Table {
     fn new(plan: &Winograd, problem: &Problem, shape: &AccumulatorShape, lanes: usize) -> TractResult<Table> {
         let (axes, input_tiles) = (&plan.blocked.axes, plan.blocked.input_tiles());
+        let tiles = TileTable::new(axes, plan.lattices);
+        let offset = |of: &TileInput| input_tiles.tap(&of.shifts) - of.lead[0] * input_tiles.pitch - of.lead[1];
+        let offsets = tiles.data.iter().map(offset).collect();
         let taps = TapTable::new(axes, input_tiles, false, 1, problem.group_in)?;
-        let phases = axes.iter().map(|axis| &axis.phases).multi_cartesian_product();
-        let terms = phases.zip(&taps.phases).map(|(phases, of)| terms_of(&phases, plan.lattices, &of.taps)).collect();
-        Ok(Table { accumulators: AccumulatorTable::new(problem, axes, shape, lanes, taps)?, terms })
+        Ok(Table { accumulators: AccumulatorTable::new(problem, axes, shape, lanes, taps)?, tiles, offsets })
     }
 }
 
@@ -122,13 +124,24 @@ struct GridSplit {
 }
 
 impl GridSplit {
-    fn of(axes: &Axes, lattices: [Lattice; 2], work: &[Work], channel_bytes: usize, machine: &Machine) -> GridSplit {
+    fn of(
+        axes: &Axes,
+        lattices: [Lattice; 2],
+        tiles: &TileTable,
+        channel_bytes: usize,
+        machine: &Machine,
+    ) -> GridSplit {
         let (_, y, x) = axes.parts();
         let [of_rows, of_columns] = lattices.map(Lattice::period);
-        let of_position: f64 =
-            work.iter().map(|of| of.products as f64 * channel_bytes as f64 / of.results as f64).sum();
+        let results_of = |several: [bool; 2]| {
+            let of_axis =
+                lattices.iter().zip(several).filter(|(_, several)| *several).map(|(lattice, _)| lattice.results);
+            of_axis.product::<usize>()
+        };
+        let bytes_of = |of: &TileInput| (of.kind.points() * channel_bytes) as f64 / results_of(of.several) as f64;
+        let of_position: f64 = tiles.data.iter().map(bytes_of).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
-        let results = lattices[0].results * lattices[1].results;
+        let results = results_of(lattices.map(|lattice| lattice.gap.is_some()));
         let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         // The pixels of a single row are split into blocks: they are not to be smaller than
@@ -178,7 +191,7 @@ impl Algorithm for Winograd {
             return Err(format!("groups of {inputs} to {outputs} channels are too small"));
         }
         let (outer, y, x) = axes.parts();
-        let candidates = tilings(axes, query.local_accuracy);
+        let candidates = Tiling::of(axes, query.local_accuracy);
         if candidates.is_empty() {
             return Err("no axis has several positions and adjacent taps".to_string());
         }
@@ -193,9 +206,9 @@ impl Algorithm for Winograd {
             if query.leaves_out(tiling.name()) || period(lattices) > LONGEST_PERIOD {
                 continue;
             }
-            let work = Work::of(axes, lattices);
+            let table = TileTable::new(axes, lattices);
             let GridSplit { block, window } =
-                GridSplit::of(axes, lattices, &work, channels_of(problem, lanes) * element, machine);
+                GridSplit::of(axes, lattices, &table, channels_of(problem, lanes) * element, machine);
             let blocks = GridBlocks::even(axes, block, false, false);
 
             let outer: usize = outer.iter().map(|axis| axis.grid).product();
@@ -204,8 +217,9 @@ impl Algorithm for Winograd {
             let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
-            let tiles_of = |of: &Work| lattices[0].count(of.taps.0, window.0) * lattices[1].count(of.taps.1, window.1);
-            let windows: Vec<(usize, &Work)> = work.iter().map(|of| (tiles_of(of), of)).collect();
+            let transformed = |of: &TileInput| tiles_of(lattices, of.several, window, true) * of.kind.points();
+            let transformed: usize = table.data.iter().map(transformed).sum();
+            let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
@@ -219,21 +233,27 @@ impl Algorithm for Winograd {
                     let of = |nv: usize| cost::run(tiles_of_run, positions, nv, tiles, lanes * element, machine);
                     of(nv) * (panels - 1) + of(last_width / lanes)
                 };
-                let of_acc_block = |(tiles, of): &(usize, &Work)| {
-                    let pixels = tiles.saturating_mul(of.products);
-                    let of_pass = CHAINS_OF_PASS * chain(problem, tiling, of.products / of.points.max(1));
+                let of_term = |tiles: usize, term: &Term| {
+                    let (products, points) = (term.products(), term.kind.points());
+                    let of_pass = CHAINS_OF_PASS * chain(problem, tiling, term.tap_blocks.len());
                     let bytes = [channels_of(problem, lanes) * element, of_pass * element];
+                    let pixels = tiles.saturating_mul(products);
                     let read_again = cost::read_in_passes(pixels, bytes, lanes * element, machine) * panels;
-                    let multiplied = of_run(*tiles) * problem.group_in;
-                    let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out]);
-                    let data = cost::TRANSFORMED.times(&[*tiles, vectors_in]);
-                    let chains = of.products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
-                    let result = cost::FROM_PRODUCTS * of.points * machine.rates.transforms + cost::SUMMED * chains;
-                    (multiplied + (weights + data) * machine.rates.transforms) * of.products
-                        + result.times(&[*tiles, vectors_out])
+                    let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out])
+                        * machine.rates.transforms
+                        * (term.tap_blocks.len() * points);
+                    let chains = products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
+                    let result = cost::FROM_PRODUCTS * points * machine.rates.transforms + cost::SUMMED * chains;
+                    of_run(tiles) * problem.group_in * products
+                        + weights
+                        + result.times(&[tiles, vectors_out])
                         + read_again
                 };
-                let multiplied = windows.iter().map(of_acc_block).sum::<Cost>() * accumulators;
+                let of_phase = |of: &TilePhase| {
+                    let tiles = tiles_of(lattices, of.several, window, false);
+                    of.terms.iter().map(|term| of_term(tiles, term)).sum::<Cost>()
+                };
+                let multiplied = (table.phases.iter().map(of_phase).sum::<Cost>() + data) * accumulators;
                 let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
                 let image = (multiplied + stored) * outer + copied * blocks.count;
                 let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
@@ -282,15 +302,18 @@ impl Algorithm for Winograd {
         let block = input_tiles
             .working_bytes(channels, element)
             .saturating_add(self.slack(&input_tiles).saturating_mul(channels * element));
-        let work = Work::of(axes, self.lattices);
-        let tiles = |of: &Work| self.most_tiles(of.taps);
-        let phases: usize = axes.outer().iter().map(|axis| axis.out_step).product();
-        let data = work.iter().map(|of| tiles(of).saturating_mul(of.products)).fold(0, usize::saturating_add);
-        let data = data.saturating_mul(phases).saturating_mul(channels);
-        let points = work.iter().map(|of| tiles(of).saturating_mul(of.points)).max().unwrap_or(0);
+        let table = TileTable::new(axes, self.lattices);
+        let of_data =
+            |of: &TileInput| tiles_of(self.lattices, of.several, self.window, true).saturating_mul(of.kind.points());
+        let data = table.data.iter().map(of_data).fold(0, usize::saturating_add).saturating_mul(channels);
+        let terms = || table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of.several, term)));
+        let points = terms().map(|(several, term)| {
+            tiles_of(self.lattices, several, self.window, false).saturating_mul(term.kind.points())
+        });
         // See [`Self::passes`].
-        let weights = work.iter().map(|of| of.products.max(of.points * LONGEST_CHAIN)).max().unwrap_or(0);
-        let weights = weights.saturating_mul(CHAINS_OF_PASS);
+        let weights = terms().map(|(_, term)| term.kind.points() * term.tap_blocks.len().max(LONGEST_CHAIN));
+        let weights = weights.max().unwrap_or(0).saturating_mul(CHAINS_OF_PASS);
+        let points = points.max().unwrap_or(0);
         data.saturating_add(points.saturating_add(weights).saturating_mul(width))
             .saturating_mul(element)
             .saturating_add(block)
@@ -338,25 +361,14 @@ impl Algorithm for Winograd {
     }
 }
 
-/// Returns the kinds of tiles that the phases of an axis can have, and their layouts on rows and
-/// columns.
-fn tilings(axes: &Axes, local_accuracy: bool) -> Vec<(Tiling, [Lattice; 2])> {
-    let (_, y, x) = axes.parts();
-    let both = |tiling: Tiling| (tiling, [Lattice::of(y, tiling), Lattice::of(x, tiling)]);
-    let winograd = Some(both(Tiling::Winograd)).filter(|(_, of)| of.iter().any(|lattice| lattice.gap.is_some()));
-    if local_accuracy {
-        return winograd.into_iter().collect();
-    }
-    let threes = |axis: &AxisPhases| axis.phases.iter().all(|phase| phase.taps.len().is_multiple_of(MOST_TAPS));
-    let cyclic = Some(both(Tiling::Cyclic))
-        .filter(|(_, of)| of.iter().all(|lattice| lattice.gap.is_some()) && [y, x].into_iter().all(threes));
-    let fourier = FOURIER_VALUES.into_iter().cartesian_product([0, 1]).filter_map(|(values, axis)| {
-        let tiling = Tiling::fourier([y, x][axis], values)?;
-        let mut lattices = [Lattice::alone(tiling); 2];
-        lattices[axis] = Lattice::of([y, x][axis], tiling);
-        lattices[axis].gap.is_some().then_some((tiling, lattices))
-    });
-    winograd.into_iter().chain(cyclic).chain(fourier).collect()
+/// The tiles of an accumulator block of `window` rows and columns: those with the results of all
+/// phases, or those of the data `beyond` which other tiles read.
+fn tiles_of(lattices: [Lattice; 2], several: [bool; 2], window: (usize, usize), beyond: bool) -> usize {
+    let of_axis = |axis: usize, len: usize| {
+        let lattice = lattices[axis];
+        lattice.count(several[axis], len) + if beyond { lattice.beyond } else { 0 }
+    };
+    of_axis(0, window.0).saturating_mul(of_axis(1, window.1))
 }
 
 impl Winograd {
@@ -381,11 +393,6 @@ impl Winograd {
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
 
-    /// The most tiles per accumulator block for a phase with this many taps along rows and columns.
-    fn most_tiles(&self, taps: (usize, usize)) -> usize {
-        self.lattices[0].count(taps.0, self.window.0) * self.lattices[1].count(taps.1, self.window.1)
-    }
-
     /// Returns the input channels per chain for this many tap blocks, and the input channels whose
     /// weights are transformed together.
     fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
@@ -403,7 +410,7 @@ struct Prepared<'a, E: Element> {
     kernels: &'static Kernels<E::Compute>,
     table: &'a Table,
     panels: Panels<'a, E>,
-    /// Zeros, as many as a panel is wide.
+    /// Zeros, as many as a tap has weights in a chain.
     zeros: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
@@ -419,16 +426,43 @@ struct Pixels<'a, T> {
     pitch: usize,
 }
 
-/// The offsets of the tiles of one phase of an accumulator block.
-#[derive(Default)]
+/// Positions of the grid: those of an accumulator block.
+#[derive(Clone)]
+struct Window {
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+/// The tiles of an accumulator block that have results along the same axes.
 struct Tiles {
     /// The index of each tile's first pixel in the block's input.
     starts: Vec<usize>,
-    /// The indices of each tile's results among the accumulator block's sums. Results outside the
-    /// accumulator block go after its sums.
-    results: Vec<usize>,
-    /// The offset of each term's transformed data.
-    data: Vec<usize>,
+    /// Tiles per position of the outer axis.
+    inner: usize,
+}
+
+/// What the phases of an accumulator block share, as far as it has been computed.
+struct Transformed {
+    /// By whether they have several results along rows and columns.
+    tiles: [Option<Tiles>; 4],
+    /// The offset of each data's transformed tiles.
+    data: Vec<Option<usize>>,
+    /// Per phase, the indices of each tile's results among the accumulator block's sums. Results
+    /// outside the accumulator block go after its sums.
+    results: Vec<Option<Vec<usize>>>,
+    /// Elements of transformed tiles.
+    used: usize,
+}
+
+impl Transformed {
+    fn new(tiles: &TileTable) -> Transformed {
+        let results = vec![None; tiles.phases.len()];
+        Transformed { tiles: [const { None }; 4], data: vec![None; tiles.data.len()], results, used: 0 }
+    }
+
+    fn index(several: [bool; 2]) -> usize {
+        2 * usize::from(several[0]) + usize::from(several[1])
+    }
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -453,7 +487,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             kernels,
             table: tables,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
-            zeros: vec![E::Compute::ZERO; plan.blocked.width],
+            zeros: vec![E::Compute::ZERO; plan.blocked.width * LONGEST_CHAIN],
             input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, shape, &tables.accumulators, operands.epilogue),
         })
@@ -480,39 +514,25 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (first, to) = (self.input.first(task, g), (&mut pixels[..inside], size));
         self.input.fill_pixels((self.kernels, input_tiles), copy_plan, first, to, (ragged, tile))?;
         let pixels = Pixels { data: pixels, size, pitch: input_tiles.pitch };
-        let (rows, columns) = (task.rows.clone(), task.columns.clone());
-        let pitch = columns.len();
+        let origin = (task.rows.start, task.columns.start);
+        let pitch = task.columns.len();
         let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
-        let mut of_phases: Vec<Option<Tiles>> = vec![];
-        of_phases.resize_with(self.table.terms.len(), || None);
-        // Allocates for all phases at once, as growing the buffer would lose its contents.
-        let of_phase = |(phase, terms): (usize, &Vec<Term>)| {
-            let tiles = plan.most_tiles(self.taps_of(phase));
-            terms.iter().map(|term| term.kind.points() * self.point_stride(term, tiles)).sum::<usize>()
+        let first_phase = task.output.outer_phases.first().map(|outer| outer * self.phases_per_outer());
+        // Allocates for all data at once, as growing the buffer would lose its contents.
+        let of_data = |of: &TileInput| {
+            of.kind.points() * self.point_stride(tiles_of(plan.lattices, of.several, plan.window, true))
         };
-        let all: usize = self.table.terms.iter().enumerate().map(of_phase).sum();
-        let data = data.of(all)?;
-        let mut used = 0;
+        let data = data.of(self.table.tiles.data.iter().map(of_data).sum())?;
+        let mut transformed = Transformed::new(&self.table.tiles);
         let panels = self.panels.within(task.channels.clone());
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
-            if of_phases[of.phase].is_some() && Some(of.panel.index) == first_panel {
-                // This is another accumulator block.
-                of_phases.fill_with(|| None);
-                used = 0;
+            if (Some(of.panel.index), Some(of.phase)) == (first_panel, first_phase) {
+                transformed = Transformed::new(&self.table.tiles);
             }
-            let tiles = match &mut of_phases[of.phase] {
-                Some(tiles) => tiles,
-                none => {
-                    let mut tiles = self.tiles(&of, &rows, &columns, pixels)?;
-                    for term in &self.table.terms[of.phase] {
-                        tiles.data.push(used);
-                        used += term.kind.points() * self.point_stride(term, tiles.starts.len());
-                    }
-                    self.transform(of.phase, &tiles, pixels, data);
-                    none.insert(tiles)
-                }
-            };
-            if !self.multiply(g, &of, tiles, data, (weights, products), sums)? {
+            if let Some(window) = window_of(&of, origin, pitch) {
+                self.transform(of.phase, &window, (origin, pitch, pixels), (&mut transformed, data))?;
+            }
+            if !self.multiply(g, &of, &transformed, data, (weights, products), sums)? {
                 self.repair(g, &of, pitch, pixels, sums);
             }
             Ok(())
@@ -524,91 +544,119 @@ impl<'a, E: Element> Prepared<'a, E> {
         channels_of(self.problem, self.kernels.lanes)
     }
 
-    /// Elements between the transformed tiles of a term.
-    fn tile_stride(&self, term: &Term) -> usize {
+    /// Elements between the points of so many transformed tiles. An odd number of vectors, as the
+    /// points of a tile would otherwise compete for the same cache sets.
+    fn point_stride(&self, tiles: usize) -> usize {
         let lanes = self.kernels.lanes;
-        ((term.tap_blocks.len() * self.channels() / lanes) | 1) * lanes
+        ((tiles * self.channels() / lanes) | 1) * lanes
     }
 
-    /// Elements between the points of so many transformed tiles of a term. An odd number of vectors,
-    /// as the points of a tile would otherwise compete for the same cache sets.
-    fn point_stride(&self, term: &Term, tiles: usize) -> usize {
-        let lanes = self.kernels.lanes;
-        ((tiles * self.tile_stride(term) / lanes) | 1) * lanes
-    }
-
-    /// The taps of a phase along rows and columns.
-    fn taps_of(&self, phase: usize) -> (usize, usize) {
+    /// Phases of rows and columns.
+    fn phases_per_outer(&self) -> usize {
         let (_, y, x) = self.plan.blocked.axes.parts();
-        let (row, column) = (phase / x.out_step % y.out_step, phase % x.out_step);
-        (y.phases[row].taps.len(), x.phases[column].taps.len())
+        y.out_step * x.out_step
     }
 
-    /// Returns the offsets of the tiles of a phase of an accumulator block. The block begins at
-    /// `rows` and `columns` of the grid.
+    /// Whether tiles are listed column by column. Otherwise they are listed row by row.
+    ///
+    /// Tiles whose data only others read are the last ones.
+    fn by_columns(&self) -> bool {
+        self.plan.lattices[1].beyond > 0
+    }
+
+    /// Returns the tiles of an accumulator block of a block that begins at `origin`.
     fn tiles(
         &self,
-        of: &PhaseSums,
-        rows: &Range<usize>,
-        columns: &Range<usize>,
-        pixels: Pixels<E::Compute>,
+        several: [bool; 2],
+        window: &Window,
+        (origin, pixels): ((usize, usize), Pixels<E::Compute>),
     ) -> TractResult<Tiles> {
-        let (plan, pitch, taps) = (self.plan, columns.len(), self.taps_of(of.phase));
-        let (Some(begin), Some(end)) = (of.runs.first(), of.runs.last()) else { return Ok(Tiles::default()) };
-        // The accumulator block's positions in the grid.
-        let first = (rows.start + begin.positions.start / pitch, columns.start + begin.positions.start % pitch);
-        let end = (rows.start + end.positions.start / pitch + 1, first.1 + begin.positions.len());
-        let gaps = (plan.lattices[0].pairs(taps.0), plan.lattices[1].pairs(taps.1));
-        let outside = plan.shape().most * plan.blocked.width;
-        // The offset of the i-th result along an axis, if the accumulator block has it.
-        let along = |at: usize, gap: Option<usize>, i: usize, (begin, end): (usize, usize), step: usize| {
-            let at = if i == 0 { at } else { at + i * gap? };
-            (at < end).then(|| (at - begin) * step)
-        };
-        let width = plan.blocked.width;
-        let mut tiles = Tiles::default();
-        reserve("winograd tiles", &mut tiles.starts, plan.most_tiles(taps))?;
-        let [of_rows, of_columns] = plan.lattices.map(|lattice| lattice.results);
-        reserve("winograd tiles", &mut tiles.results, plan.most_tiles(taps) * of_rows * of_columns)?;
-        let [mut in_rows, mut in_columns]: [TVec<Option<usize>>; 2] = [tvec![], tvec![]];
-        for row in plan.lattices[0].origins(taps.0, first.0..end.0) {
-            in_rows.clear();
-            in_rows.extend((0..of_rows).map(|i| along(row, gaps.0, i, (first.0, end.0), pitch * width)));
-            for column in plan.lattices[1].origins(taps.1, first.1..end.1) {
-                let at = (row - rows.start) * pixels.pitch + column - columns.start;
-                tiles.starts.push(at * pixels.size);
-                in_columns.clear();
-                in_columns.extend((0..of_columns).map(|j| along(column, gaps.1, j, (first.1, end.1), width)));
-                for row in &in_rows {
-                    let of_row = in_columns.iter().map(|column| Some((*row)? + (*column)?));
-                    tiles.results.extend(of_row.map(|offset| offset.unwrap_or(outside)));
-                }
-            }
-        }
-        Ok(tiles)
+        let [y, x] = self.plan.lattices;
+        let rows = y.origins(several[0], window.rows.start..window.rows.end + y.beyond);
+        let columns = x.origins(several[1], window.columns.start..window.columns.end + x.beyond);
+        let rows: Vec<usize> = rows.map(|row| (row - origin.0) * pixels.pitch * pixels.size).collect();
+        let columns: Vec<usize> = columns.map(|column| (column - origin.1) * pixels.size).collect();
+        let (outer, inner) = if self.by_columns() { (columns, rows) } else { (rows, columns) };
+        let mut starts = reserved("winograd tiles", outer.len() * inner.len())?;
+        starts.extend(outer.iter().cartesian_product(&inner).map(|(outer, inner)| outer + inner));
+        Ok(Tiles { starts, inner: inner.len() })
     }
 
-    /// Transforms the input of an accumulator block's tiles, for each term of a phase.
-    fn transform(&self, phase: usize, tiles: &Tiles, pixels: Pixels<E::Compute>, to: &mut [E::Compute]) {
+    /// Returns the offsets of the results of a phase's tiles among the sums of an accumulator block.
+    fn results(&self, phase: usize, window: &Window, pitch: usize) -> TractResult<Vec<usize>> {
+        let (plan, of) = (self.plan, &self.table.tiles.phases[phase]);
+        let width = plan.blocked.width;
+        let outside = plan.shape().most * width;
+        // Per tile along an axis, the offsets of those of its results that the accumulator block has.
+        let along = |axis: usize, positions: &Range<usize>, step: usize| -> Vec<TVec<Option<usize>>> {
+            let (lattice, lead, several) = (plan.lattices[axis], of.lead[axis], of.several[axis]);
+            let result = |origin: usize, i: usize| {
+                let gap = if i == 0 { 0 } else { lattice.gap.filter(|_| several)? };
+                let position = (origin + i * gap).checked_sub(lead).filter(|at| positions.contains(at))?;
+                Some((position - positions.start) * step)
+            };
+            let tile = |origin| (0..lattice.results).map(|i| result(origin, i)).collect();
+            lattice.origins(several, positions.clone()).map(tile).collect()
+        };
+        let rows = along(0, &window.rows, pitch * width);
+        let columns = along(1, &window.columns, width);
+        let (mut outer, inner) = if self.by_columns() { (&columns[..], &rows[..]) } else { (&rows[..], &columns[..]) };
+        while let [others @ .., last] = outer
+            && last.iter().all(|result| result.is_none())
+        {
+            outer = others;
+        }
+        let mut results = vec![];
+        let of_tile = plan.lattices[0].results * plan.lattices[1].results;
+        reserve("winograd tiles", &mut results, outer.len() * inner.len() * of_tile)?;
+        for (outer, inner) in outer.iter().cartesian_product(inner) {
+            let (rows, columns) = if self.by_columns() { (inner, outer) } else { (outer, inner) };
+            let of_tile = rows.iter().cartesian_product(columns).map(|(row, column)| Some((*row)? + (*column)?));
+            results.extend(of_tile.map(|offset| offset.unwrap_or(outside)));
+        }
+        Ok(results)
+    }
+
+    /// Transforms what a phase reads of an accumulator block, unless another phase has read it.
+    fn transform(
+        &self,
+        phase: usize,
+        window: &Window,
+        (origin, pitch, pixels): ((usize, usize), usize, Pixels<E::Compute>),
+        (transformed, to): (&mut Transformed, &mut [E::Compute]),
+    ) -> TractResult<()> {
+        let of_phase = &self.table.tiles.phases[phase];
+        if transformed.results[phase].is_some() || of_phase.terms.is_empty() {
+            return Ok(());
+        }
+        transformed.results[phase] = Some(self.results(phase, window, pitch)?);
+        let index = Transformed::index(of_phase.several);
+        let tiles = match &mut transformed.tiles[index] {
+            Some(tiles) => &*tiles,
+            none => none.insert(self.tiles(of_phase.several, window, (origin, pixels))?),
+        };
         let lanes = self.kernels.lanes;
         let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * pixels.size);
         let (down, along) = (steps[0] * pixels.pitch, steps[1]);
-        for (term, begin) in self.table.terms[phase].iter().zip(&tiles.data) {
-            let tile = self.tile_stride(term);
-            let strides = PointStrides { point: self.point_stride(term, tiles.starts.len()), tile };
-            for (block, at) in term.tap_blocks.iter().zip((*begin..).step_by(self.channels())) {
-                // A Fourier tile has one axis. The other one's step is zero.
-                let steps =
-                    if matches!(term.kind, TileKind::Fourier { .. }) { (0, down + along) } else { (down, along) };
-                let data = TileData {
-                    pixels: &pixels.data[block.offset * pixels.size..],
-                    starts: &tiles.starts,
-                    steps,
-                    channels: self.problem.group_in.next_multiple_of(lanes),
-                };
-                self.kernels.tile_transforms(term.kind).data(&data, &mut to[at..], strides);
+        let strides = PointStrides { point: self.point_stride(tiles.starts.len()), tile: self.channels() };
+        for block in of_phase.terms.iter().flat_map(|term| &term.tap_blocks) {
+            if transformed.data[block.data].is_some() {
+                continue;
             }
+            let kind = self.table.tiles.data[block.data].kind;
+            // A Fourier tile has one axis. The other one's step is zero.
+            let steps = if matches!(kind, TileKind::Fourier { .. }) { (0, down + along) } else { (down, along) };
+            let data = TileData {
+                pixels: &pixels.data[self.table.offsets[block.data] * pixels.size..],
+                starts: &tiles.starts,
+                steps,
+                channels: self.problem.group_in.next_multiple_of(lanes),
+            };
+            self.kernels.tile_transforms(kind).data(&data, &mut to[transformed.used..], strides);
+            transformed.data[block.data] = Some(transformed.used);
+            transformed.used += kind.points() * strides.point;
         }
+        Ok(())
     }
 
     /// Computes the sums of a phase over an accumulator block. Returns whether all of them are
@@ -617,30 +665,36 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         g: usize,
         of: &PhaseSums,
-        tiles: &Tiles,
+        transformed: &Transformed,
         data: &[E::Compute],
         (weights, products): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
         sums: &mut [E::Compute],
     ) -> TractResult<bool> {
-        let (plan, problem) = (self.plan, self.problem);
-        let (width, count) = (of.panel.width, tiles.starts.len());
+        let (plan, problem, lanes) = (self.plan, self.problem, self.kernels.lanes);
+        let width = of.panel.width;
         let bias = self.panels.bias(g, of.panel);
-        let terms = &self.table.terms[of.phase];
-        if terms.is_empty() {
+        let of_phase = &self.table.tiles.phases[of.phase];
+        let tiles = transformed.tiles[Transformed::index(of_phase.several)].as_ref();
+        let Some((results, tiles)) = transformed.results[of.phase].as_ref().zip(tiles) else {
             for run in of.runs {
                 let pixels = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
                 pixels.for_each(|sums| sums[..width].copy_from_slice(bias));
             }
             return Ok(true);
-        }
+        };
+        let (tile_stride, point_stride) = (self.channels(), self.point_stride(tiles.starts.len()));
+        let step = tiles.inner * tile_stride;
         let mut finite = true;
         let mut start = Start::Bias(bias);
-        for (term, begin) in terms.iter().zip(&tiles.data) {
+        for term in &of_phase.terms {
             let transforms = self.kernels.tile_transforms(term.kind);
             let points = term.kind.points();
-            let (tile_stride, point_stride) = (self.tile_stride(term), self.point_stride(term, count));
-            let tap_blocks: TVec<usize> = (0..term.tap_blocks.len()).map(|block| block * self.channels()).collect();
-            let lanes = self.kernels.lanes;
+            let count = results.len() / term.kind.offsets();
+            let offset = |block: &TapBlock| {
+                let outer = block.ahead[usize::from(self.by_columns())];
+                transformed.data[block.data].map(|begin| begin + outer * step).context("winograd: data of no phase")
+            };
+            let tap_blocks: TVec<usize> = term.tap_blocks.iter().map(offset).collect::<TractResult<_>>()?;
             let of_products = ((count * width / lanes) | 1) * lanes;
             let products = products.of(points * of_products)?;
             let (of_chain, of_pass) = plan.passes(problem, tap_blocks.len());
@@ -648,7 +702,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let pass = from..(from + of_pass).min(problem.group_in);
                 // One more vector, as points a power of two apart would compete for the same cache
                 // sets.
-                let of_point = tap_blocks.len() * pass.len() * width + self.kernels.lanes;
+                let of_point = tap_blocks.len() * pass.len() * width + lanes;
                 let weights = weights.of(points * of_point)?;
                 let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
                     .map(|chain| (tap_blocks.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
@@ -656,25 +710,28 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for (at, chain) in &chains {
                     self.transform_weights(g, of, term, chain.clone(), (&mut weights[*at..], of_point));
                 }
-                for point in 0..points {
+                for (point, runs) in term.points.iter().enumerate() {
                     let weights = &weights[point * of_point..][..of_point];
+                    let products = &mut products[point * of_products..][..of_products];
+                    if runs.is_empty() && from == 0 {
+                        products.fill(E::Compute::ZERO);
+                    }
                     let mut at = 0;
                     for tile in self.panels.tiles(of.panel) {
                         while at + tile.positions() <= count {
-                            let to = &mut products[point * of_products + at * width..];
-                            for (weight, chain) in &chains {
-                                let base = begin + point * point_stride + at * tile_stride + chain.start;
-                                let channels = chain.len();
+                            for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
                                 let source = Source {
                                     data,
-                                    base,
+                                    base: point * point_stride + at * tile_stride + chain.start,
                                     channel_stride: 1,
-                                    channels,
-                                    taps: &tap_blocks,
+                                    channels: chain.len(),
+                                    taps: &tap_blocks[run.clone()],
                                     prefetch: false,
                                 };
-                                let sum = if chain.start == 0 { Start::Bias(&self.zeros) } else { Start::Add };
-                                tile.run(&weights[*weight..], &source, tile_stride, sum, to, width);
+                                let first = chain.start == 0 && Some(run) == runs.first();
+                                let sum = if first { Start::Bias(&self.zeros) } else { Start::Add };
+                                let weights = &weights[weight + run.start * chain.len() * width..];
+                                tile.run(weights, &source, tile_stride, sum, &mut products[at * width..], width);
                             }
                             at += tile.positions();
                         }
@@ -682,7 +739,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
             }
             let strides = PointStrides { point: of_products, tile: width };
-            finite &= transforms.products(products, strides, start, width, &tiles.results, sums);
+            finite &= transforms.products(products, strides, start, width, results, sums);
             start = Start::Add;
         }
         Ok(finite)
@@ -705,9 +762,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             let (chunk, weights) = self.chunk(g, of, from);
             let end = pass.end.min(chunk.end);
             for (block, at) in term.tap_blocks.iter().zip((from - pass.start..).step_by(pass.len())) {
-                let tap = |tap: &usize| {
-                    let first = tap * chunk.len() + from - chunk.start;
-                    &weights[first * width..(first + end - from) * width]
+                let tap = |tap: &Option<usize>| match tap {
+                    Some(tap) => {
+                        let first = tap * chunk.len() + from - chunk.start;
+                        &weights[first * width..(first + end - from) * width]
+                    }
+                    None => &self.zeros[..(end - from) * width],
                 };
                 let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = block.taps.iter().map(tap).collect();
                 transforms.filter(&taps, &mut to[at * width..], of_point);
@@ -759,6 +819,15 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
         }
     }
+}
+
+/// The positions of an accumulator block, of a block that begins at `origin` and whose rows are
+/// `pitch` positions apart.
+fn window_of(of: &PhaseSums, origin: (usize, usize), pitch: usize) -> Option<Window> {
+    let (first, last) = (of.runs.first()?.positions.clone(), of.runs.last()?.positions.clone());
+    let column = origin.1 + first.start % pitch;
+    let rows = origin.0 + first.start / pitch..origin.0 + last.start / pitch + 1;
+    Some(Window { rows, columns: column..column + first.len() })
 }
 
 #[cfg(test)]

@@ -1,15 +1,28 @@
-//! The split of a phase's positions and taps into tiles.
+//! The split of a layer's positions and taps into tiles.
+//!
+//! Along an axis with tiles of several results, the taps of a phase are split into blocks of
+//! adjacent taps. Each block reads a tile of data. The data are transformed once for all blocks
+//! that read them:
+//!
+//! - The tiles of all phases begin at the same data. The results of a phase whose taps read later
+//!   data begin as many positions before those of the first phase ([`Lattice::lead`]).
+//! - Along an axis whose positions are tiles of their own, the data of a tap are those of another
+//!   tap some positions further on ([`AxisBlock::ahead`]).
+//! - A block with fewer taps than its tile has zeros for the last ones. Points whose weights are
+//!   thereby zero are not multiplied.
 
 use crate::geometry::{Axes, AxisPhases, Phase};
-use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind, WINOGRAD_RESULTS};
+use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind};
+use std::collections::HashMap;
 use std::ops::Range;
+use tract_core::internal::TVec;
 use tract_core::internal::tract_itertools::Itertools;
 
 /// The kind of tiles that a plan has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tiling {
-    /// Two results along each axis of several taps.
-    Winograd,
+    /// Two results along each axis of two or three taps, or three results of two taps.
+    Winograd { results: usize },
     /// Four results of three taps along both axes.
     Cyclic,
     /// The results along one axis that a Fourier transform of `values` values has for `taps` taps.
@@ -20,7 +33,10 @@ impl Tiling {
     /// Chooses the taps of a Fourier tile for the phases of an axis: as many as make the fewest
     /// products. Returns none for phases of one tap.
     pub(crate) fn fourier(axis: &AxisPhases, values: usize) -> Option<Tiling> {
-        let most = axis.phases.iter().map(|phase| phase.taps.len()).max().filter(|most| *most > 1)?;
+        let most = most_adjacent(axis);
+        if most < 2 {
+            return None;
+        }
         let products = |taps: &usize| most.div_ceil(*taps) as f64 / (values - taps + 1) as f64;
         // The same number of tiles, with as few taps as possible.
         let even = |taps: usize| most.div_ceil(most.div_ceil(taps));
@@ -28,34 +44,68 @@ impl Tiling {
         Some(Tiling::Fourier { values, taps })
     }
 
+    /// Returns the kinds of tiles that axes can have, and their layouts on rows and columns.
+    pub(crate) fn of(axes: &Axes, local_accuracy: bool) -> Vec<(Tiling, [Lattice; 2])> {
+        let (_, y, x) = axes.parts();
+        let both = |tiling: Tiling| (tiling, [Lattice::of(y, tiling), Lattice::of(x, tiling)]);
+        let any = |(_, of): &(Tiling, [Lattice; 2])| of.iter().any(|lattice| lattice.gap.is_some());
+        let winograd = Some(both(Tiling::Winograd { results: 2 })).filter(any);
+        if local_accuracy {
+            return winograd.into_iter().collect();
+        }
+        let most = [y, x].map(most_adjacent);
+        // Three taps have fewer products in tiles of two results.
+        let threes = Some(both(Tiling::Winograd { results: 3 }))
+            .filter(|of| any(of) && most.iter().any(|most| most % MOST_TAPS != 0));
+        let cyclic = Some(both(Tiling::Cyclic)).filter(|(_, of)| {
+            of.iter().all(|lattice| lattice.gap.is_some()) && most.iter().all(|most| *most >= MOST_TAPS)
+        });
+        let fourier = FOURIER_VALUES.into_iter().cartesian_product([0, 1]).filter_map(|(values, axis)| {
+            let tiling = Tiling::fourier([y, x][axis], values)?;
+            let mut lattices = [y, x].map(|axis| Lattice::alone(axis, tiling));
+            lattices[axis] = Lattice::of([y, x][axis], tiling);
+            lattices[axis].gap.is_some().then_some((tiling, lattices))
+        });
+        winograd.into_iter().chain(threes).chain(cyclic).chain(fourier).collect()
+    }
+
     /// Results of a tile along an axis.
     fn results(self) -> usize {
         match self {
-            Tiling::Winograd => WINOGRAD_RESULTS,
+            Tiling::Winograd { results } => results,
             Tiling::Cyclic => CYCLIC_RESULTS,
             Tiling::Fourier { values, taps } => values - taps + 1,
+        }
+    }
+
+    /// The most taps of a tile along an axis.
+    fn taps(self) -> usize {
+        match self {
+            Tiling::Winograd { results: 3 } => 2,
+            Tiling::Winograd { .. } | Tiling::Cyclic => MOST_TAPS,
+            Tiling::Fourier { taps, .. } => taps,
         }
     }
 
     /// The kind of a tile of so many taps along rows and columns.
     fn kind(self, (rows, columns): (usize, usize)) -> TileKind {
         match self {
-            Tiling::Winograd => TileKind::Winograd { rows, columns },
+            Tiling::Winograd { results } => TileKind::Winograd { results, rows, columns },
             Tiling::Cyclic => TileKind::Cyclic,
             Tiling::Fourier { values, taps } => TileKind::Fourier { values, taps },
         }
     }
 
-    /// Returns whether all results of a tile depend on all that it reads. In other tiles, a result
-    /// depends on its own taps only.
+    /// Returns whether results of a tile depend on data that none of their taps read.
     pub(crate) fn mixes_results(self) -> bool {
-        self != Tiling::Winograd
+        self != Tiling::Winograd { results: 2 }
     }
 
     /// What the planner and `explain` call it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Tiling::Winograd => "tiles of 2x2 results",
+            Tiling::Winograd { results: 3 } => "tiles of 3x3 results",
+            Tiling::Winograd { .. } => "tiles of 2x2 results",
             Tiling::Cyclic => "cyclic tiles of 4x4 results",
             Tiling::Fourier { values, .. } if values == FOURIER_VALUES[0] => "Fourier tiles of 16 values",
             Tiling::Fourier { .. } => "Fourier tiles of 32 values",
@@ -63,42 +113,87 @@ impl Tiling {
     }
 }
 
+/// The taps of a phase whose shifts are whole steps apart: their indices, by ascending shift.
+fn classes(axis: &AxisPhases, phase: &Phase) -> Vec<Vec<usize>> {
+    let by_shift = (0..phase.taps.len()).sorted_by_key(|tap| phase.taps[*tap].shift);
+    let class = |tap: usize| phase.taps[tap].shift.rem_euclid(axis.in_step as i64);
+    by_shift.into_group_map_by(|tap| class(*tap)).into_iter().sorted().map(|(_, taps)| taps).collect()
+}
+
+/// The most taps of a phase whose shifts are whole steps apart.
+fn most_adjacent(axis: &AxisPhases) -> usize {
+    axis.phases.iter().flat_map(|phase| classes(axis, phase)).map(|taps| taps.len()).max().unwrap_or(0)
+}
+
 /// The layout of tiles on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lattice {
     /// The distance of a tile's results. None where each position is a tile of its own.
     pub(crate) gap: Option<usize>,
-    /// The results of a tile of several taps.
+    /// The results for which a tile has offsets.
     pub(crate) results: usize,
     /// Positions after the last tap of a position that the tiles of an accumulator block read.
     pub(crate) overhang: usize,
+    /// The most positions that the results of a phase begin before their tile.
+    pub(crate) lead: usize,
+    /// Where each position is a tile of its own: positions after the last one whose data taps read.
+    pub(crate) beyond: usize,
+    /// The least shift of all phases, if their tiles begin at the same data.
+    least: Option<i64>,
     tiling: Tiling,
+}
+
+/// Adjacent taps of a phase that one tile has along an axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AxisBlock {
+    /// The shift of a tap that reads the first value of a tile `lead` positions before the tile's.
+    shift: i64,
+    /// See [`Lattice::lead`].
+    lead: usize,
+    /// Positions from a tile to the one whose data the taps read.
+    ahead: usize,
+    /// The indices of its taps in the phase, by ascending shift.
+    taps: Vec<usize>,
 }
 
 impl Lattice {
     /// Chooses the distance of taps as the distance of results, if it is the same for all taps and
     /// the grid has room for two results.
     pub(crate) fn of(axis: &AxisPhases, tiling: Tiling) -> Lattice {
-        let gaps = axis.phases.iter().flat_map(|phase| {
-            let pairs = phase.taps.windows(2);
-            pairs.map(|pair| pair[0].shift.abs_diff(pair[1].shift) as usize)
+        let step = axis.in_step;
+        let shift = |phase: &Phase, tap: usize| phase.taps[tap].shift;
+        let all: Vec<(&Phase, Vec<Vec<usize>>)> =
+            axis.phases.iter().map(|phase| (phase, classes(axis, phase))).collect();
+        let gaps = all.iter().flat_map(|(phase, classes)| {
+            let pairs = classes.iter().flat_map(|taps| taps.windows(2));
+            pairs.map(|pair| (shift(phase, pair[1]) - shift(phase, pair[0])) as usize / step)
         });
         let gap = gaps.dedup().exactly_one().ok();
-        let gap = gap.filter(|gap| axis.in_step == 1 && (1..axis.grid).contains(gap));
-        let results = tiling.results();
-        let added = |taps: usize| match tiling {
-            Tiling::Winograd => 0,
-            Tiling::Cyclic => results - 1,
-            // The last taps of a phase may be fewer than those of a tile.
-            Tiling::Fourier { taps: of_tile, .. } => results - 1 + taps.next_multiple_of(of_tile) - taps,
-        };
-        let overhang = axis.phases.iter().map(|phase| added(phase.taps.len())).max().unwrap_or(0) * gap.unwrap_or(0);
-        Lattice { gap, results, overhang, tiling }
+        // Tiles of two results are of the taps that a phase has, which differ from class to class.
+        let gap = gap.filter(|gap| (step == 1 || tiling.mixes_results()) && (1..axis.grid).contains(gap));
+        let Some(gap) = gap else { return Lattice::alone(axis, tiling) };
+        let mut lattice =
+            Lattice { gap: Some(gap), results: tiling.results(), overhang: 0, lead: 0, beyond: 0, least: None, tiling };
+        if !tiling.mixes_results() {
+            return lattice;
+        }
+        // The phases of a forward layer are one.
+        let least = all.iter().flat_map(|(phase, _)| phase.taps.iter().map(|tap| tap.shift)).min();
+        lattice.least = least.filter(|_| axis.out_step > 1);
+        let with_taps = || axis.phases.iter().filter(|phase| !phase.taps.is_empty());
+        lattice.lead = with_taps().map(|phase| lattice.lead_of(phase)).max().unwrap_or(0);
+        let of_tile = tiling.taps();
+        let last = all.iter().flat_map(|(_, classes)| classes).map(|taps| (taps.len() - 1) / of_tile * of_tile).max();
+        let read = lattice.lead + (last.unwrap_or(0) + of_tile + lattice.results - 2) * gap;
+        lattice.overhang = read.saturating_sub(extent(axis));
+        lattice
     }
 
     /// The layout on an axis whose positions are in different tiles.
-    pub(crate) fn alone(tiling: Tiling) -> Lattice {
-        Lattice { gap: None, results: 1, overhang: 0, tiling }
+    pub(crate) fn alone(axis: &AxisPhases, tiling: Tiling) -> Lattice {
+        // The results of a Fourier tile are along one axis.
+        let results = if matches!(tiling, Tiling::Fourier { .. }) { 1 } else { tiling.results() };
+        Lattice { gap: None, results, overhang: 0, lead: 0, beyond: extent(axis), least: None, tiling }
     }
 
     /// The number of positions after which the layout repeats.
@@ -109,126 +204,228 @@ impl Lattice {
     /// Returns the distance between results if a phase with this many taps has tiles of several
     /// results.
     pub(crate) fn pairs(self, taps: usize) -> Option<usize> {
-        let fewest = if matches!(self.tiling, Tiling::Fourier { .. }) { 1 } else { 2 };
+        let fewest = if self.tiling.mixes_results() { 1 } else { 2 };
         self.gap.filter(|_| taps >= fewest)
     }
 
-    /// Returns the first positions of the tiles of a phase with this many taps.
+    /// The positions that the results of a phase begin before their tile.
+    pub(crate) fn lead_of(self, phase: &Phase) -> usize {
+        let first = phase.taps.iter().map(|tap| tap.shift).min();
+        self.least.zip(first).map_or(0, |(least, first)| (first - least) as usize)
+    }
+
+    /// Returns the first positions of tiles, of several results or of one, that have the results of
+    /// all phases at `positions`.
     ///
     /// `positions` begin with a period. The assignment of positions to tiles does not depend on the
     /// split of the axis.
-    pub(crate) fn origins(self, taps: usize, positions: Range<usize>) -> impl Iterator<Item = usize> {
-        let gap = self.pairs(taps);
-        positions.filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(self.results)))
+    pub(crate) fn origins(self, several: bool, positions: Range<usize>) -> impl Iterator<Item = usize> {
+        let gap = self.gap.filter(|_| several);
+        let end = positions.end + if gap.is_some() { self.lead } else { 0 };
+        (positions.start..end).filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(self.results)))
     }
 
-    /// The number of tiles among the first `len` positions.
-    pub(crate) fn count(self, taps: usize, len: usize) -> usize {
-        self.pairs(taps).map_or(len, |gap| {
-            let period = self.results * gap;
+    /// The number of tiles that have the results of all phases at the first `len` positions.
+    pub(crate) fn count(self, several: bool, len: usize) -> usize {
+        self.gap.filter(|_| several).map_or(len, |gap| {
+            let (len, period) = (len + self.lead, self.results * gap);
             len / period * gap + (len % period).min(gap)
         })
     }
 
-    /// Splits the taps of a phase, by ascending shift, into runs of adjacent taps: of those of a
-    /// Fourier tile, or of one, two or three. Returns, per length, the first taps of its runs. A
-    /// Fourier tile's last run may be shorter.
-    pub(crate) fn runs(self, taps: usize) -> Vec<(usize, Vec<usize>)> {
-        if self.pairs(taps).is_none() {
-            return if taps == 0 { vec![] } else { vec![(1, (0..taps).collect())] };
+    /// Splits the taps of a phase into blocks of adjacent ones. Returns, per length of a block's
+    /// tile, its blocks. There may be fewer taps than that.
+    fn blocks(self, axis: &AxisPhases, phase: &Phase) -> Vec<(usize, Vec<AxisBlock>)> {
+        let (classes, lead) = (classes(axis, phase), self.lead_of(phase));
+        if classes.is_empty() {
+            return vec![];
         }
-        if let Tiling::Fourier { taps: of_tile, .. } = self.tiling {
-            return vec![(of_tile, (0..taps).step_by(of_tile).collect())];
+        let block =
+            |taps: &[usize]| AxisBlock { shift: phase.taps[taps[0]].shift, lead, ahead: 0, taps: taps.to_vec() };
+        if self.gap.is_none() {
+            let all = axis.shifts();
+            let alone = |tap: &usize| {
+                let mut of = block(&[*tap]);
+                let same_class = |shift: &&i64| (of.shift - **shift).rem_euclid(axis.in_step as i64) == 0;
+                if let Some(first) = all.iter().find(same_class) {
+                    of.ahead = (of.shift - first) as usize / axis.in_step;
+                    of.shift = *first;
+                }
+                of
+            };
+            return vec![(1, classes.iter().flatten().map(alone).collect())];
         }
-        let twos = if self.tiling == Tiling::Cyclic { 0 } else { [0, 2, 1][taps % MOST_TAPS] };
-        let begin = taps - 2 * twos;
-        let threes = (0..begin).step_by(MOST_TAPS).collect::<Vec<_>>();
-        let twos = (begin..taps).step_by(2).collect::<Vec<_>>();
-        [(MOST_TAPS, threes), (2, twos)].into_iter().filter(|(_, runs)| !runs.is_empty()).collect()
+        if self.tiling.mixes_results() {
+            let of_tile = self.tiling.taps();
+            return vec![(of_tile, classes.iter().flat_map(|taps| taps.chunks(of_tile)).map(block).collect())];
+        }
+        let [taps] = &classes[..] else { unreachable!("tiles of two results have one class") };
+        if taps.len() == 1 {
+            return vec![(1, vec![block(taps)])];
+        }
+        let (threes, twos) = taps.split_at(taps.len() - 2 * [0, 2, 1][taps.len() % MOST_TAPS]);
+        [(MOST_TAPS, threes), (2, twos)]
+            .into_iter()
+            .map(|(len, taps)| (len, taps.chunks(len).map(block).collect()))
+            .filter(|(_, blocks): &(usize, Vec<AxisBlock>)| !blocks.is_empty())
+            .collect()
     }
 }
 
-/// The taps of a phase that tiles of one size read.
+/// The most positions from the first tap to another one whose shift is whole steps larger.
+fn extent(axis: &AxisPhases) -> usize {
+    let shifts = axis.shifts();
+    let (step, mut firsts) = (axis.in_step as i64, vec![]);
+    let after_first = |shift: i64| {
+        let first = firsts.iter().copied().find(|first| (shift - *first) % step == 0);
+        if first.is_none() {
+            firsts.push(shift);
+        }
+        ((shift - first.unwrap_or(shift)) / step) as usize
+    };
+    shifts.into_iter().map(after_first).max().unwrap_or(0)
+}
+
+/// Data that are transformed in tiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TileInput {
+    /// A kind of tiles that has its points.
+    pub(crate) kind: TileKind,
+    /// Whether tiles have several results along rows and columns.
+    pub(crate) several: [bool; 2],
+    /// The shifts of a tap that reads the first value of a tile `lead` positions before the tile's.
+    pub(crate) shifts: TVec<i64>,
+    /// Positions along rows and columns.
+    pub(crate) lead: [usize; 2],
+}
+
+impl TileInput {
+    /// Equal for inputs that are the same data.
+    fn identity(&self) -> TileIdentity {
+        let lead = std::iter::repeat_n(0, self.shifts.len() - 2).chain(self.lead);
+        let first = self.shifts.iter().zip(lead).map(|(shift, lead)| shift - lead as i64).collect();
+        (self.kind, self.several, first)
+    }
+}
+
+/// See [`TileInput::identity`].
+type TileIdentity = (TileKind, [bool; 2], TVec<i64>);
+
+/// The taps of one tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TapBlock {
+    /// The index of its data in [`TileTable::data`].
+    pub(crate) data: usize,
+    /// Positions along rows and columns from a tile to the one whose data it reads.
+    pub(crate) ahead: [usize; 2],
+    /// The indices of its taps in the phase, row by row. None for a weight of zero.
+    pub(crate) taps: Vec<Option<usize>>,
+}
+
+/// The taps of a phase that tiles of one kind read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
     /// The kind of the tiles.
     pub(crate) kind: TileKind,
     pub(crate) tap_blocks: Vec<TapBlock>,
+    /// Per point, the runs of tap blocks whose weights may differ from zero.
+    pub(crate) points: Vec<TVec<Range<usize>>>,
 }
 
-/// The taps of one tile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TapBlock {
-    /// The offset of its first tap in a channel's input tiles.
-    pub(crate) offset: usize,
-    /// The indices of its taps in the phase, row by row.
-    pub(crate) taps: Vec<usize>,
-}
-
-/// Returns the terms of a phase. `offsets` are those of its taps in a channel's input tiles.
-pub(crate) fn terms_of(phases: &[&Phase], lattices: [Lattice; 2], offsets: &[usize]) -> Vec<Term> {
-    let [outer @ .., y, x] = phases else { unreachable!("axes end in rows and columns") };
-    let outer: usize = outer.iter().map(|phase| phase.taps.len()).product();
-    // Shifts rise or fall with the kernel index.
-    let index = |phase: &Phase, at: usize| {
-        let falls = phase.taps.first().map(|tap| tap.shift) > phase.taps.last().map(|tap| tap.shift);
-        if falls { phase.taps.len() - 1 - at } else { at }
-    };
-    let flat = |o: usize, ky: usize, kx: usize| (o * y.taps.len() + index(y, ky)) * x.taps.len() + index(x, kx);
-    let (rows, columns) = (lattices[0].runs(y.taps.len()), lattices[1].runs(x.taps.len()));
-    rows.iter()
-        .cartesian_product(&columns)
-        .map(|((rows, of_rows), (columns, of_columns))| {
-            let tap_block = |((o, ky), kx): ((usize, &usize), &usize)| TapBlock {
-                offset: offsets[flat(o, *ky, *kx)],
-                taps: (*ky..(ky + rows).min(y.taps.len()))
-                    .cartesian_product(*kx..(kx + columns).min(x.taps.len()))
-                    .map(|(ky, kx)| flat(o, ky, kx))
-                    .collect(),
-            };
-            let blocks = (0..outer).cartesian_product(of_rows).cartesian_product(of_columns);
-            let kind = lattices[0].tiling.kind((*rows, *columns));
-            Term { kind, tap_blocks: blocks.map(tap_block).collect() }
-        })
-        .filter(|term| !term.tap_blocks.is_empty())
-        .collect()
-}
-
-/// The work of a tile of a phase.
-pub(crate) struct Work {
-    /// Taps along rows and columns.
-    pub(crate) taps: (usize, usize),
+impl Term {
     /// Products per pair of channels.
-    pub(crate) products: usize,
-    /// Points whose sums are transformed to results.
-    pub(crate) points: usize,
-    /// Positions whose results a tile computes.
-    pub(crate) results: usize,
+    pub(crate) fn products(&self) -> usize {
+        self.points.iter().flatten().map(|run| run.len()).sum()
+    }
 }
 
-impl Work {
-    /// The work of each phase of rows and columns, with the taps of all outer axes.
-    pub(crate) fn of(axes: &Axes, lattices: [Lattice; 2]) -> Vec<Work> {
-        let (outer, y, x) = axes.parts();
-        let outer: usize = outer.iter().map(AxisPhases::taps).product();
-        let results = |lattice: Lattice, taps| if lattice.pairs(taps).is_some() { lattice.results } else { 1 };
-        let counts = |axis: &AxisPhases| axis.phases.iter().map(|phase| phase.taps.len()).collect::<Vec<_>>();
-        let of_phase = |(rows, columns): (usize, usize)| {
-            let (mut products, mut points) = (0, 0);
-            for ((y, of_y), (x, of_x)) in lattices[0].runs(rows).iter().cartesian_product(&lattices[1].runs(columns)) {
-                let of_tile = lattices[0].tiling.kind((*y, *x)).points();
-                products += of_tile * of_y.len() * of_x.len();
-                points += of_tile;
-            }
-            Work {
-                taps: (rows, columns),
-                products: outer * products,
-                points,
-                results: results(lattices[0], rows) * results(lattices[1], columns),
-            }
-        };
-        counts(y).into_iter().cartesian_product(counts(x)).map(of_phase).collect()
+/// The tiles of all phases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TileTable {
+    pub(crate) data: Vec<TileInput>,
+    pub(crate) phases: Vec<TilePhase>,
+}
+
+/// The tiles of a phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TilePhase {
+    /// Whether tiles have several results along rows and columns.
+    pub(crate) several: [bool; 2],
+    /// Positions that the results begin before their tile along rows and columns.
+    pub(crate) lead: [usize; 2],
+    pub(crate) terms: Vec<Term>,
+}
+
+impl TileTable {
+    pub(crate) fn new(axes: &Axes, lattices: [Lattice; 2]) -> TileTable {
+        let (mut table, mut known) = (TileTable { data: vec![], phases: vec![] }, HashMap::new());
+        for phases in axes.iter().map(|axis| &axis.phases).multi_cartesian_product() {
+            let phase = table.phase(axes, &phases, lattices, &mut known);
+            table.phases.push(phase);
+        }
+        table
     }
+
+    /// Builds the tiles of a phase. `known` are the indices of data in the table.
+    fn phase(
+        &mut self,
+        axes: &Axes,
+        phases: &[&Phase],
+        lattices: [Lattice; 2],
+        known: &mut HashMap<TileIdentity, usize>,
+    ) -> TilePhase {
+        let ([outer @ .., y, x], (_, y_axis, x_axis)) = (phases, axes.parts()) else {
+            unreachable!("axes end in rows and columns")
+        };
+        let several = [(y, lattices[0]), (x, lattices[1])].map(|(of, lattice)| lattice.pairs(of.taps.len()).is_some());
+        let lead = [lattices[0].lead_of(y), lattices[1].lead_of(x)];
+        let outer: Vec<TVec<i64>> = if outer.is_empty() {
+            vec![TVec::new()]
+        } else {
+            let taps = outer.iter().map(|phase| phase.taps.iter().map(|tap| tap.shift));
+            taps.multi_cartesian_product().map(TVec::from_vec).collect()
+        };
+        let (rows, columns) = (lattices[0].blocks(y_axis, y), lattices[1].blocks(x_axis, x));
+        let mut terms = vec![];
+        for ((of_rows, rows), (of_columns, columns)) in rows.iter().cartesian_product(&columns) {
+            let kind = lattices[0].tiling.kind((*of_rows, *of_columns));
+            let places = outer.iter().enumerate().cartesian_product(rows).cartesian_product(columns);
+            let mut used = vec![];
+            let mut tap_block = |(((o, outer), row), column): (((usize, &TVec<i64>), &AxisBlock), &AxisBlock)| {
+                let shifts = outer.iter().copied().chain([row.shift, column.shift]).collect();
+                let data = TileInput { kind, several, shifts, lead: [row.lead, column.lead] };
+                let at = *known.entry(data.identity()).or_insert(self.data.len());
+                if at == self.data.len() {
+                    self.data.push(data);
+                }
+                let all = (0..*of_rows).cartesian_product(0..*of_columns);
+                let tap = |(ky, kx): (usize, usize)| {
+                    let (ky, kx) = row.taps.get(ky).zip(column.taps.get(kx))?;
+                    Some((o * y.taps.len() + ky) * x.taps.len() + kx)
+                };
+                used.push((row.taps.len(), column.taps.len()));
+                TapBlock { data: at, ahead: [row.ahead, column.ahead], taps: all.map(tap).collect() }
+            };
+            let tap_blocks: Vec<TapBlock> = places.map(&mut tap_block).collect();
+            if !tap_blocks.is_empty() {
+                let blocks_of = |point: usize| runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
+                terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(blocks_of).collect() });
+            }
+        }
+        TilePhase { several, lead, terms }
+    }
+}
+
+/// The ranges of indices at which `is` is true.
+fn runs_of(is: impl Iterator<Item = bool>) -> TVec<Range<usize>> {
+    let mut runs: TVec<Range<usize>> = TVec::new();
+    for (at, _) in is.enumerate().filter(|(_, is)| *is) {
+        match runs.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
 }
 
 #[cfg(test)]
@@ -241,26 +438,16 @@ mod tests {
         AxisPhases::new(&axis, direction)
     }
 
+    const TWO: Tiling = Tiling::Winograd { results: 2 };
+    const THREE: Tiling = Tiling::Winograd { results: 3 };
     const FOURIER: Tiling = Tiling::Fourier { values: 16, taps: 5 };
+    const ALL: [Tiling; 4] = [TWO, THREE, Tiling::Cyclic, FOURIER];
 
-    fn lattice(gap: Option<usize>, tiling: Tiling) -> Lattice {
-        Lattice { gap, results: tiling.results(), overhang: 0, tiling }
-    }
-
-    #[test]
-    fn runs_have_each_tap_once() {
-        for (taps, tiling) in (0..20).cartesian_product([Tiling::Winograd, FOURIER]) {
-            for lattice in [None, Some(1), Some(3)].map(|gap| lattice(gap, tiling)) {
-                let runs = lattice.runs(taps);
-                let all = runs
-                    .iter()
-                    .flat_map(|(len, begins)| begins.iter().flat_map(move |begin| *begin..(begin + len).min(taps)));
-                assert_eq!(all.collect::<Vec<_>>(), (0..taps).collect::<Vec<_>>());
-                let alone = lattice.pairs(taps).is_none();
-                let most = if tiling == FOURIER { 5 } else { MOST_TAPS };
-                assert!(runs.iter().all(|(len, _)| (*len == 1) == alone && *len <= most));
-            }
-        }
+    /// Axes of both directions, with their kernels, strides and dilations.
+    fn all_axes() -> impl Iterator<Item = AxisPhases> {
+        let directions = [Direction::Forward, Direction::Transposed];
+        let sizes = directions.into_iter().cartesian_product(1..9).cartesian_product(1..4).cartesian_product(1..4);
+        sizes.map(|(((direction, kernel), stride), dilation)| axis(kernel, stride, dilation, direction))
     }
 
     #[test]
@@ -282,82 +469,140 @@ mod tests {
 
     #[test]
     fn each_position_is_a_result_of_one_tile() {
-        let tilings = [Tiling::Winograd, Tiling::Cyclic, FOURIER];
-        let sizes = (1..5).cartesian_product(1..45).cartesian_product(tilings);
-        for ((gap, len), tiling) in sizes {
-            let lattice = lattice(Some(gap), tiling);
-            let count = lattice.results;
-            let results = lattice.origins(2, 0..len).flat_map(|at| (0..count).map(move |i| at + i * gap));
-            let results = results.filter(|at| *at < len);
-            assert_eq!(
-                results.sorted().collect::<Vec<_>>(),
-                (0..len).collect::<Vec<_>>(),
-                "{count} results, {gap} apart"
-            );
-            assert_eq!(lattice.count(2, len), lattice.origins(2, 0..len).count());
+        let sizes = (1..5).cartesian_product(1..45).cartesian_product(ALL).cartesian_product(0..7);
+        for (((gap, len), tiling), lead) in sizes {
+            let results = tiling.results();
+            let lattice = Lattice { gap: Some(gap), results, overhang: 0, lead, beyond: 0, least: None, tiling };
+            for of_phase in 0..=lead {
+                let positions = lattice.origins(true, 0..len).flat_map(|at| (0..results).map(move |i| at + i * gap));
+                let positions = positions.filter_map(|at| at.checked_sub(of_phase)).filter(|at| *at < len);
+                assert_eq!(
+                    positions.sorted().collect::<Vec<_>>(),
+                    (0..len).collect::<Vec<_>>(),
+                    "{results} results, {gap} apart, {of_phase} before their tile"
+                );
+            }
+            assert_eq!(lattice.count(true, len), lattice.origins(true, 0..len).count());
+            assert_eq!(lattice.origins(false, 3..9).collect::<Vec<_>>(), (3..9).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn results_are_as_far_apart_as_taps() {
         use Direction::{Forward, Transposed};
-        let lattice = |kernel, stride, dilation, direction| {
-            Lattice::of(&axis(kernel, stride, dilation, direction), Tiling::Winograd).gap
+        let gap = |kernel, stride, dilation, direction, tiling| {
+            Lattice::of(&axis(kernel, stride, dilation, direction), tiling).gap
         };
-        assert_eq!(lattice(3, 1, 1, Forward), Some(1));
-        assert_eq!(lattice(3, 1, 4, Forward), Some(4));
-        assert_eq!(lattice(3, 2, 1, Forward), None);
-        assert_eq!(lattice(4, 2, 1, Transposed), Some(1));
-        assert_eq!(lattice(5, 2, 3, Transposed), Some(3));
-        assert_eq!(lattice(3, 1, 1, Transposed), Some(1));
-        // There is one tap per phase, or taps too far apart for a grid of 18.
-        assert_eq!(lattice(2, 2, 1, Transposed), None);
-        assert_eq!(lattice(2, 1, 18, Transposed), None);
+        for tiling in ALL {
+            assert_eq!(gap(3, 1, 1, Forward, tiling), Some(1));
+            assert_eq!(gap(3, 1, 4, Forward, tiling), Some(4));
+            assert_eq!(gap(4, 2, 1, Transposed, tiling), Some(1));
+            assert_eq!(gap(5, 2, 3, Transposed, tiling), Some(3));
+            assert_eq!(gap(3, 1, 1, Transposed, tiling), Some(1));
+            // There is one tap per phase, or taps too far apart for a grid of 18.
+            assert_eq!(gap(2, 2, 1, Transposed, tiling), None);
+            assert_eq!(gap(2, 1, 18, Transposed, tiling), None);
+            // Every second tap reads every second input.
+            let strided = |gap| if tiling == TWO { None } else { Some(gap) };
+            assert_eq!(gap(3, 2, 1, Forward, tiling), strided(1));
+            assert_eq!(gap(3, 2, 2, Forward, tiling), strided(1));
+            assert_eq!(gap(5, 2, 3, Forward, tiling), strided(3));
+        }
+    }
+
+    /// The values that a block's taps read are those that its tile has for them.
+    #[test]
+    fn blocks_have_each_tap_where_its_tile_reads_it() {
+        for (axis, tiling) in all_axes().cartesian_product(ALL) {
+            let lattice = Lattice::of(&axis, tiling);
+            for phase in &axis.phases {
+                let blocks = lattice.blocks(&axis, phase);
+                let all = || blocks.iter().flat_map(|(len, blocks)| blocks.iter().map(move |block| (*len, block)));
+                let taps = all().flat_map(|(_, block)| block.taps.iter().copied()).sorted();
+                assert_eq!(taps.collect::<Vec<_>>(), (0..phase.taps.len()).collect::<Vec<_>>());
+                for (len, block) in all() {
+                    assert!(block.taps.len() <= len && axis.shifts().contains(&block.shift), "{block:?}");
+                    assert_eq!(block.lead, lattice.lead_of(phase));
+                    assert!(block.lead <= lattice.lead && block.ahead <= lattice.beyond);
+                    for (i, tap) in block.taps.iter().enumerate() {
+                        let after = (block.ahead + i * lattice.gap.unwrap_or(0)) * axis.in_step;
+                        assert_eq!(phase.taps[*tap].shift, block.shift + after as i64, "{axis:?} {block:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The last tile of a phase reads no further than the input tiles reach.
+    #[test]
+    fn tiles_read_what_a_block_has() {
+        for (axis, tiling) in all_axes().cartesian_product(ALL).filter(|(_, tiling)| tiling.mixes_results()) {
+            let lattice = Lattice::of(&axis, tiling);
+            let Some(gap) = lattice.gap else { continue };
+            let last = lattice.origins(true, 0..axis.grid).last().unwrap_or(0);
+            let firsts = |shift: i64| axis.shifts().into_iter().find(|of| (shift - of) % axis.in_step as i64 == 0);
+            for (len, block) in axis
+                .phases
+                .iter()
+                .flat_map(|phase| lattice.blocks(&axis, phase))
+                .flat_map(|(len, blocks)| blocks.into_iter().map(move |block| (len, block)))
+            {
+                let first = firsts(block.shift).unwrap_or(block.shift);
+                let offset = (block.shift - first) as usize / axis.in_step;
+                let read = last + offset + (len + lattice.results - 2) * gap - block.lead;
+                assert!(read < axis.grid + extent(&axis) + lattice.overhang, "{axis:?} {lattice:?} {block:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn data_are_transformed_once() {
+        use Direction::{Forward, Transposed};
+        let table = |of: [AxisPhases; 2], tiling: Tiling, fourier: Option<usize>| {
+            let mut lattices = [&of[0], &of[1]].map(|axis| Lattice::of(axis, tiling));
+            if let Some(axis) = fourier {
+                lattices[1 - axis] = Lattice::alone(&of[1 - axis], tiling);
+            }
+            TileTable::new(&Axes::of(&of), lattices)
+        };
+        let products = |table: &TileTable| {
+            let terms = table.phases.iter().flat_map(|phase| &phase.terms);
+            (table.data.len(), terms.map(Term::products).sum::<usize>())
+        };
+        let square = |kernel, stride, direction| [(); 2].map(|()| axis(kernel, stride, 1, direction));
+        // four phases of 2x2 taps, and 2x2, 2x1, 1x2 and 1x1 taps
+        assert_eq!(products(&table(square(4, 2, Transposed), THREE, None)), (1, 4 * 16));
+        assert_eq!(products(&table(square(3, 2, Transposed), THREE, None)), (1, 7 * 7));
+        // the four classes of a forward layer
+        assert_eq!(products(&table(square(3, 2, Forward), THREE, None)), (4, 7 * 7));
+        // four phases of 3x3, 3x2, 2x3 and 2x2 taps
+        assert_eq!(products(&table(square(5, 2, Transposed), Tiling::Cyclic, None)), (1, 46 + 39 + 39 + 33));
+        assert_eq!(products(&table(square(5, 2, Forward), Tiling::Cyclic, None)), (4, 46 + 39 + 39 + 33));
+        // five rows, or five columns, of five taps
+        let five = || square(5, 1, Forward);
+        assert_eq!(products(&table(five(), FOURIER, Some(1))), (1, 5 * FOURIER.kind((1, 5)).points()));
+        assert_eq!(products(&table(five(), FOURIER, Some(0))), (1, 5 * FOURIER.kind((5, 1)).points()));
     }
 
     #[test]
     fn terms_have_each_tap_of_a_phase_once() {
-        let directions = [Direction::Transposed, Direction::Forward];
-        let tilings = [Tiling::Winograd, FOURIER];
-        for ((direction, kernel), tiling) in directions.into_iter().cartesian_product(2..9).cartesian_product(tilings) {
-            let axes = [axis(2, 1, 1, direction), axis(kernel, 1, 2, direction), axis(9 - kernel, 1, 1, direction)];
-            let phases: Vec<&Phase> = axes.iter().map(|axis| &axis.phases[0]).collect();
-            let mut lattices = [&axes[1], &axes[2]].map(|axis| Lattice::of(axis, tiling));
+        let axes = all_axes().step_by(7).collect::<Vec<_>>();
+        for ((y, x), tiling) in axes.iter().cartesian_product(&axes).cartesian_product(ALL) {
+            let all = [axis(2, 1, 1, Direction::Forward), y.clone(), x.clone()];
+            let mut lattices = [y, x].map(|axis| Lattice::of(axis, tiling));
             if tiling == FOURIER {
-                lattices[0] = Lattice::alone(tiling);
+                lattices[0] = Lattice::alone(y, tiling);
             }
-            let count = phases.iter().map(|phase| phase.taps.len()).product::<usize>();
-            // The distances are large, so that an offset identifies its tap.
-            let shift = |at: usize, phase: usize| phases[phase].taps[at].shift;
-            let (rows, columns) = (phases[1].taps.len(), phases[2].taps.len());
-            let offset = |tap: usize| {
-                let (outer, row, column) = (tap / (rows * columns), tap / columns % rows, tap % columns);
-                (outer * 10_000) as i64 + 100 * (shift(row, 1) + 40) + shift(column, 2) + 40
-            };
-            let offsets: Vec<usize> = (0..count).map(|tap| offset(tap) as usize).collect();
-            let terms = terms_of(&phases, lattices, &offsets);
-            let taps =
-                terms.iter().flat_map(|term| &term.tap_blocks).flat_map(|tap_block| tap_block.taps.iter().copied());
-            assert_eq!(taps.sorted().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
-            for term in &terms {
-                let gap = |axis: usize| lattices[axis].gap.unwrap_or(0);
-                for tap_block in &term.tap_blocks {
-                    let columns = match term.kind {
-                        TileKind::Winograd { rows, columns } => {
-                            assert_eq!(tap_block.taps.len(), rows * columns);
-                            columns
-                        }
-                        TileKind::Cyclic => MOST_TAPS,
-                        TileKind::Fourier { taps, .. } => {
-                            assert!((1..=taps).contains(&tap_block.taps.len()));
-                            taps
-                        }
-                    };
-                    for (i, tap) in tap_block.taps.iter().enumerate() {
-                        let (row, column) = (i / columns, i % columns);
-                        assert_eq!(offsets[*tap], tap_block.offset + 100 * row * gap(0) + column * gap(1));
-                    }
-                }
+            if tiling == Tiling::Cyclic && lattices.iter().any(|lattice| lattice.gap.is_none()) {
+                continue;
+            }
+            let table = TileTable::new(&Axes::of(&all), lattices);
+            for (phase, of) in y.phases.iter().cartesian_product(&x.phases).zip(&table.phases) {
+                let blocks = || of.terms.iter().flat_map(|term| &term.tap_blocks);
+                let taps = blocks().flat_map(|block| block.taps.iter().flatten().copied()).sorted();
+                let count = 2 * phase.0.taps.len() * phase.1.taps.len();
+                assert_eq!(taps.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+                assert!(blocks().all(|block| block.data < table.data.len()));
             }
         }
     }
