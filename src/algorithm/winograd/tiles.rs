@@ -54,9 +54,9 @@ impl Tiling {
             return winograd.into_iter().collect();
         }
         let most = [y, x].map(most_adjacent);
-        // Three taps have fewer products in tiles of two results.
-        let threes = Some(both(Tiling::Winograd { results: 3 }))
-            .filter(|of| any(of) && most.iter().any(|most| most % MOST_TAPS != 0));
+        // More taps have fewer products, and smaller errors, in other tiles.
+        let threes =
+            Some(both(Tiling::Winograd { results: 3 })).filter(|of| any(of) && most.iter().all(|most| *most <= 2));
         let cyclic = Some(both(Tiling::Cyclic)).filter(|(_, of)| {
             of.iter().all(|lattice| lattice.gap.is_some()) && most.iter().all(|most| *most >= MOST_TAPS)
         });
