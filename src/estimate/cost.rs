@@ -128,6 +128,9 @@ pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 /// Transforming products to a vector of results. Each result is stored and loaded once.
 pub(crate) const FROM_PRODUCTS: Cost = Cost(9.0);
 
+/// As [`FROM_PRODUCTS`], for tiles of three results of two taps along each axis.
+pub(crate) const THREE_FROM_PRODUCTS: Cost = Cost(7.0);
+
 /// The factor by which moving data slows down a layer with few products per element. It counts only
 /// for the sharing among threads, as it is the same for all algorithms of such a layer.
 pub(crate) const MOVED: u64 = 2;

@@ -148,13 +148,18 @@ impl GridSplit {
         // accumulator blocks.
         let least = if y.grid == 1 { positions * PIXELS_OF_POSITION } else { 0 };
         let (rows, columns) = GridBlocks::within(axes, false, (machine.l2 / channel_bytes).max(least));
+        let in_parts =
+            |grid: usize, parts: usize, period: usize| grid.div_ceil(parts).next_multiple_of(period).min(grid);
         let even = |grid: usize, size: usize, period: usize| {
-            let parts = grid.div_ceil(size.next_multiple_of(period));
-            grid.div_ceil(parts).next_multiple_of(period).min(grid)
+            in_parts(grid, grid.div_ceil(size.next_multiple_of(period)), period)
         };
         let block = (even(y.grid, rows, of_rows), even(x.grid, columns, of_columns));
-        let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows)).min(block.0);
-        GridSplit { block, window: (rows, even(block.1, (positions / rows).max(1), of_columns)) }
+        let rows = (positions / block.1 / of_rows * of_rows).clamp(of_rows, block.0.max(of_rows));
+        // The nearest number of parts, as tiles of several phases are not whole at either end.
+        let near =
+            |grid: usize, size: usize, period: usize| in_parts(grid, ((grid + size / 2) / size.max(1)).max(1), period);
+        let rows = near(block.0, rows, of_rows);
+        GridSplit { block, window: (rows, near(block.1, positions / rows, of_columns)) }
     }
 }
 
@@ -217,9 +222,10 @@ impl Algorithm for Winograd {
             let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
-            let transformed = |of: &TileInput| tiles_of(lattices, of.several, window, true) * of.kind.points();
+            let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, window) * of.kind.points();
             let transformed: usize = table.data.iter().map(transformed).sum();
             let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
+            let from_products = tiling.from_products();
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
@@ -235,22 +241,24 @@ impl Algorithm for Winograd {
                 };
                 let of_term = |tiles: usize, term: &Term| {
                     let (products, points) = (term.products(), term.kind.points());
-                    let of_pass = CHAINS_OF_PASS * chain(problem, tiling, term.tap_blocks.len());
+                    let of_chain = chain(problem, tiling, term.tap_blocks.len());
+                    let of_pass = CHAINS_OF_PASS * of_chain;
                     let bytes = [channels_of(problem, lanes) * element, of_pass * element];
                     let pixels = tiles.saturating_mul(products);
                     let read_again = cost::read_in_passes(pixels, bytes, lanes * element, machine) * panels;
                     let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out])
                         * machine.rates.transforms
                         * (term.tap_blocks.len() * points);
-                    let chains = products.saturating_mul(problem.group_in) / LONGEST_CHAIN;
-                    let result = cost::FROM_PRODUCTS * points * machine.rates.transforms + cost::SUMMED * chains;
+                    let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
+                    let chains = runs.saturating_mul(problem.group_in / of_chain);
+                    let result = from_products * points * machine.rates.transforms + cost::SUMMED * chains;
                     of_run(tiles) * problem.group_in * products
                         + weights
                         + result.times(&[tiles, vectors_out])
                         + read_again
                 };
                 let of_phase = |of: &TilePhase| {
-                    let tiles = tiles_of(lattices, of.several, window, false);
+                    let tiles = tiles_of_phase(lattices, of, window);
                     of.terms.iter().map(|term| of_term(tiles, term)).sum::<Cost>()
                 };
                 let multiplied = (table.phases.iter().map(of_phase).sum::<Cost>() + data) * accumulators;
@@ -304,12 +312,11 @@ impl Algorithm for Winograd {
             .saturating_add(self.slack(&input_tiles).saturating_mul(channels * element));
         let table = TileTable::new(axes, self.lattices);
         let of_data =
-            |of: &TileInput| tiles_of(self.lattices, of.several, self.window, true).saturating_mul(of.kind.points());
+            |of: &TileInput| tiles_of_data(self.lattices, of.several, self.window).saturating_mul(of.kind.points());
         let data = table.data.iter().map(of_data).fold(0, usize::saturating_add).saturating_mul(channels);
-        let terms = || table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of.several, term)));
-        let points = terms().map(|(several, term)| {
-            tiles_of(self.lattices, several, self.window, false).saturating_mul(term.kind.points())
-        });
+        let terms = || table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of, term)));
+        let points =
+            terms().map(|(of, term)| tiles_of_phase(self.lattices, of, self.window).saturating_mul(term.kind.points()));
         // See [`Self::passes`].
         let weights = terms().map(|(_, term)| term.kind.points() * term.tap_blocks.len().max(LONGEST_CHAIN));
         let weights = weights.max().unwrap_or(0).saturating_mul(CHAINS_OF_PASS);
@@ -361,14 +368,30 @@ impl Algorithm for Winograd {
     }
 }
 
-/// The tiles of an accumulator block of `window` rows and columns: those with the results of all
-/// phases, or those of the data `beyond` which other tiles read.
-fn tiles_of(lattices: [Lattice; 2], several: [bool; 2], window: (usize, usize), beyond: bool) -> usize {
+/// The tiles of an accumulator block of `window` rows and columns whose data are transformed.
+fn tiles_of_data(lattices: [Lattice; 2], several: [bool; 2], window: (usize, usize)) -> usize {
     let of_axis = |axis: usize, len: usize| {
-        let lattice = lattices[axis];
-        lattice.count(several[axis], len) + if beyond { lattice.beyond } else { 0 }
+        let lattice: Lattice = lattices[axis];
+        lattice.count(several[axis], lattice.lead, len) + lattice.beyond
     };
     of_axis(0, window.0).saturating_mul(of_axis(1, window.1))
+}
+
+/// The tiles of an accumulator block of `window` rows and columns that a phase multiplies.
+fn tiles_of_phase(lattices: [Lattice; 2], of: &TilePhase, window: (usize, usize)) -> usize {
+    let by_columns = lists_columns(lattices);
+    let of_axis = |axis: usize, len: usize, outer: bool| {
+        let lead = if outer { of.lead[axis] } else { lattices[axis].lead };
+        lattices[axis].count(of.several[axis], lead, len)
+    };
+    of_axis(0, window.0, !by_columns).saturating_mul(of_axis(1, window.1, by_columns))
+}
+
+/// Whether tiles are listed column by column. Otherwise they are listed row by row.
+///
+/// Tiles that only other phases multiply, or whose data only other tiles read, are the last ones.
+fn lists_columns(lattices: [Lattice; 2]) -> bool {
+    lattices[1].beyond > 0
 }
 
 impl Winograd {
@@ -520,7 +543,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first_phase = task.output.outer_phases.first().map(|outer| outer * self.phases_per_outer());
         // Allocates for all data at once, as growing the buffer would lose its contents.
         let of_data = |of: &TileInput| {
-            of.kind.points() * self.point_stride(tiles_of(plan.lattices, of.several, plan.window, true))
+            of.kind.points() * self.point_stride(tiles_of_data(plan.lattices, of.several, plan.window))
         };
         let data = data.of(self.table.tiles.data.iter().map(of_data).sum())?;
         let mut transformed = Transformed::new(&self.table.tiles);
@@ -557,13 +580,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         y.out_step * x.out_step
     }
 
-    /// Whether tiles are listed column by column. Otherwise they are listed row by row.
-    ///
-    /// Tiles whose data only others read are the last ones.
-    fn by_columns(&self) -> bool {
-        self.plan.lattices[1].beyond > 0
-    }
-
     /// Returns the tiles of an accumulator block of a block that begins at `origin`.
     fn tiles(
         &self,
@@ -576,7 +592,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let columns = x.origins(several[1], window.columns.start..window.columns.end + x.beyond);
         let rows: Vec<usize> = rows.map(|row| (row - origin.0) * pixels.pitch * pixels.size).collect();
         let columns: Vec<usize> = columns.map(|column| (column - origin.1) * pixels.size).collect();
-        let (outer, inner) = if self.by_columns() { (columns, rows) } else { (rows, columns) };
+        let (outer, inner) = if lists_columns(self.plan.lattices) { (columns, rows) } else { (rows, columns) };
         let mut starts = reserved("winograd tiles", outer.len() * inner.len())?;
         starts.extend(outer.iter().cartesian_product(&inner).map(|(outer, inner)| outer + inner));
         Ok(Tiles { starts, inner: inner.len() })
@@ -600,7 +616,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let rows = along(0, &window.rows, pitch * width);
         let columns = along(1, &window.columns, width);
-        let (mut outer, inner) = if self.by_columns() { (&columns[..], &rows[..]) } else { (&rows[..], &columns[..]) };
+        let (mut outer, inner) =
+            if lists_columns(self.plan.lattices) { (&columns[..], &rows[..]) } else { (&rows[..], &columns[..]) };
         while let [others @ .., last] = outer
             && last.iter().all(|result| result.is_none())
         {
@@ -610,7 +627,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let of_tile = plan.lattices[0].results * plan.lattices[1].results;
         reserve("winograd tiles", &mut results, outer.len() * inner.len() * of_tile)?;
         for (outer, inner) in outer.iter().cartesian_product(inner) {
-            let (rows, columns) = if self.by_columns() { (inner, outer) } else { (outer, inner) };
+            let (rows, columns) = if lists_columns(self.plan.lattices) { (inner, outer) } else { (outer, inner) };
             let of_tile = rows.iter().cartesian_product(columns).map(|(row, column)| Some((*row)? + (*column)?));
             results.extend(of_tile.map(|offset| offset.unwrap_or(outside)));
         }
@@ -691,7 +708,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             let points = term.kind.points();
             let count = results.len() / term.kind.offsets();
             let offset = |block: &TapBlock| {
-                let outer = block.ahead[usize::from(self.by_columns())];
+                let outer = block.ahead[usize::from(lists_columns(self.plan.lattices))];
                 transformed.data[block.data].map(|begin| begin + outer * step).context("winograd: data of no phase")
             };
             let tap_blocks: TVec<usize> = term.tap_blocks.iter().map(offset).collect::<TractResult<_>>()?;

@@ -11,6 +11,7 @@
 //! - A block with fewer taps than its tile has zeros for the last ones. Points whose weights are
 //!   thereby zero are not multiplied.
 
+use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind};
 use std::collections::HashMap;
@@ -99,6 +100,11 @@ impl Tiling {
     /// Returns whether results of a tile depend on data that none of their taps read.
     pub(crate) fn mixes_results(self) -> bool {
         self != Tiling::Winograd { results: 2 }
+    }
+
+    /// The cost of a vector of a tile's results, per product of the tile.
+    pub(crate) fn from_products(self) -> Cost {
+        if self == (Tiling::Winograd { results: 3 }) { cost::THREE_FROM_PRODUCTS } else { cost::FROM_PRODUCTS }
     }
 
     /// What the planner and `explain` call it.
@@ -225,10 +231,11 @@ impl Lattice {
         (positions.start..end).filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(self.results)))
     }
 
-    /// The number of tiles that have the results of all phases at the first `len` positions.
-    pub(crate) fn count(self, several: bool, len: usize) -> usize {
+    /// The number of tiles that have results at the first `len` positions, of phases whose results
+    /// begin at most `lead` positions before their tile.
+    pub(crate) fn count(self, several: bool, lead: usize, len: usize) -> usize {
         self.gap.filter(|_| several).map_or(len, |gap| {
-            let (len, period) = (len + self.lead, self.results * gap);
+            let (len, period) = (len + lead, self.results * gap);
             len / period * gap + (len % period).min(gap)
         })
     }
@@ -482,7 +489,7 @@ mod tests {
                     "{results} results, {gap} apart, {of_phase} before their tile"
                 );
             }
-            assert_eq!(lattice.count(true, len), lattice.origins(true, 0..len).count());
+            assert_eq!(lattice.count(true, lead, len), lattice.origins(true, 0..len).count());
             assert_eq!(lattice.origins(false, 3..9).collect::<Vec<_>>(), (3..9).collect::<Vec<_>>());
         }
     }
