@@ -105,9 +105,10 @@
 //! sum tap by tap, and twice that on a pure tone. A product with a weight that is zero, or far
 //! smaller than its neighbours, has the error of the neighbours' products. In tiles of two results
 //! along an axis, a result is made of the inputs that its own taps read, and of nothing else. Layers
-//! of 3×3 taps may run in cyclic tiles, and those of several taps along an axis in Fourier tiles.
-//! Their error scales with the largest input of the tile: a result that should be zero can be 1e-7
-//! of it. The option `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those two.
+//! whose phases have two adjacent taps may run in tiles of three results, those of three and more
+//! in cyclic tiles, and those of several taps along an axis in Fourier tiles. Their error scales
+//! with the largest input of the tile: a result that should be zero can be 1e-7 of it. The option
+//! `local_accuracy`, or `TRACT_DECONV_LOCAL_ACCURACY=1`, forbids those three.
 //! `TRACT_DECONV_STRATEGY`, or the option `strategy`, chooses another strategy.
 //!
 //! **Fourier transforms.** A layer in f32 whose constant filter is a windowed Fourier basis, to within

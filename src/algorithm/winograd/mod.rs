@@ -5,12 +5,15 @@
 //!
 //! - Winograd tiles of two results along each axis. More than three taps are split into blocks of
 //!   two and three.
-//! - Cyclic tiles of four results, if both axes have multiples of three taps.
+//! - Winograd tiles of three results, if there are at most two adjacent taps along each axis.
+//! - Cyclic tiles of four results, in blocks of up to three taps along both axes.
 //! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
 //!
-//! The planner chooses by the numbers of products and the cost of transforms.
+//! The planner chooses by the numbers of products and the cost of transforms. Taps that read every
+//! second input of a layer with a stride are adjacent in the input tiles.
 //!
-//! Per accumulator block, tiles of the input are transformed, with input channels as lanes. Then,
+//! Per accumulator block, tiles of the input are transformed, with input channels as lanes: once for
+//! all phases, and for all taps of an axis without tiles (`tiles.rs`). Then,
 //! per panel of output channels, the weights are transformed, and all tiles are multiplied point by
 //! point. The products use the kernels and the filter layout of
 //! [`direct_channels`](crate::algorithm::direct_channels).
