@@ -32,7 +32,7 @@ def describe():
         "kernel": platform.release(),
         "rustc": command("rustc", "--version"),
         "commit": command("git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude=*"),
-        "versions": {name: version(name) for name in ("onnxruntime", "openvino", "MNN")}
+        "versions": {name: version(name) for name in ("onnxruntime", "openvino", "MNN", "ncnn", "onednn")}
         | {"tract-onnx": tract_version()},
         "knobs": {name: value for name, value in sorted(os.environ.items()) if name.startswith("TRACT_")},
     }

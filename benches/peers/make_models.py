@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+import ncnn_model
 import reference
 import workloads
 
@@ -171,8 +172,8 @@ def dbnet_head(b):
 TOPOLOGIES = {build.__name__: build for build in (dcgan64, unet256, hifigan_v1_100f, dbnet_head)}
 
 
-def prepare(row, mnn=True):
-    """Returns the row's folder in the cache, and fills it if it is missing."""
+def prepare(row, engine=None):
+    """Returns the row's folder in the cache, and fills it if it is missing, also with the engine's form of the model."""
     folder = CACHE / row["name"]
     stamp = folder / "row.json"
     made_from = json.dumps({"generator": GENERATOR, **row})
@@ -184,9 +185,16 @@ def prepare(row, mnn=True):
         else:
             write(row, folder)
         stamp.write_text(made_from)
-    if mnn and not (folder / "model.mnn").exists():
-        convert_to_mnn(folder)
+    form, convert = FORMS.get(engine, ("model.onnx", None))
+    if convert and not (folder / form).exists() and not refusal(folder, form).exists():
+        if reason := convert(folder):
+            refusal(folder, form).write_text(reason)
     return folder
+
+
+def refusal(folder, form):
+    """Returns the file that says why there is no such form of the model."""
+    return folder / (form + ".refused")
 
 
 def write(row, folder):
@@ -246,7 +254,7 @@ def graphs(graph):
 
 
 def convert_to_mnn(folder):
-    """Converts a model for MNN. If that fails there is no model.mnn, and the engine reports the row as not loaded.
+    """Converts a model for MNN. Returns why it could not.
 
     This calls the converter's extension module directly. The package's `mnnconvert` program first installs a logging
     client with pip, and then reports each conversion to a server.
@@ -255,6 +263,21 @@ def convert_to_mnn(folder):
     arguments = ["-f", "ONNX", "--modelFile", folder / "model.onnx", "--MNNModel", folder / "model.mnn",
                  "--bizCode", "peers"]
     subprocess.run([sys.executable, "-c", call, *map(str, arguments)], capture_output=True, check=False)
+    return "" if (folder / "model.mnn").exists() else "unsupported: the MNN converter failed"
+
+
+def convert_to_ncnn(folder):
+    """Converts a model for ncnn. Returns why it could not."""
+    try:
+        ncnn_model.convert(folder / "model.onnx", folder)
+    except ncnn_model.Unsupported as reason:
+        return f"unsupported: {reason}"
+    return ""
+
+
+# The file of each engine that reads no ONNX, and what writes it.
+FORMS = {"mnn": ("model.mnn", convert_to_mnn), "mnn-exact": ("model.mnn", convert_to_mnn),
+         "ncnn": ("ncnn.param", convert_to_ncnn)}
 
 
 if __name__ == "__main__":
@@ -263,5 +286,6 @@ if __name__ == "__main__":
     parser.add_argument("--set", default="all", choices=("all", "listed", "unlisted", "floor", "models"))
     arguments = parser.parse_args()
     for row in workloads.select(workloads.load(), arguments.rows, arguments.set):
-        folder = prepare(row)
-        print(row["name"], "" if (folder / "model.mnn").exists() else "(the MNN converter failed)", flush=True)
+        for engine in FORMS:
+            folder = prepare(row, engine)
+        print(row["name"], *(path.read_text() for path in sorted(folder.glob("*.refused"))), flush=True)

@@ -1,7 +1,7 @@
 """One peer runtime behind the line protocol of runner.rs. `peer.py` reads commands, writes answers, and times runs.
 
 Each engine is used in its fastest mode that leaves a dense result in the model's own layout. onnxruntime allocates
-the output of each run. OpenVINO and MNN write into an output that they own.
+the output of each run, and ncnn too. OpenVINO, MNN and oneDNN write into an output that they own.
 """
 
 import gc
@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+import onednn_layer
 
 
 class OnnxRuntime:
@@ -62,6 +64,8 @@ class OpenVino:
 class Mnn:
     # This is the module interface. The older session interface may reuse the input's memory, so a second run would
     # compute on garbage unless the input is copied in again.
+    HINTS = ()
+
     def __init__(self):
         import MNN
         self.library = MNN
@@ -69,6 +73,8 @@ class Mnn:
     def load(self, threads, path):
         config = {"backend": "CPU", "numThread": threads, "precision": "high"}
         self.runtime = self.library.nn.create_runtime_manager((config,))
+        for hint, value in self.HINTS:
+            self.runtime.set_hint(hint, value)
         beside = Path(path).with_name("names.json")
         names = json.loads(beside.read_text()) if beside.exists() else {"inputs": ["x"], "outputs": ["y"]}
         self.module = self.library.nn.load_module_from_file(
@@ -84,7 +90,50 @@ class Mnn:
         return np.array(self.run()[0].read())
 
 
-ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn}
+class ExactMnn(Mnn):
+    # WINOGRAD_MEMORY_LEVEL = 1: small tiles only, whose errors are those of f32.
+    HINTS = ((3, 1),)
+
+
+class Ncnn:
+    def __init__(self):
+        import ncnn
+        self.library = ncnn
+
+    def load(self, threads, path):
+        self.net = self.library.Net()
+        options = self.net.opt
+        options.num_threads = threads
+        for name in dir(options):
+            if name.startswith(("use_fp16", "use_bf16", "use_int8")):
+                setattr(options, name, False)
+        # As fast without, and the errors are up to ten times smaller.
+        options.use_winograd63_convolution = False
+        if self.net.load_param(path) or self.net.load_model(str(Path(path).with_suffix(".bin"))):
+            raise ValueError("unsupported: ncnn does not load the converted model")
+        names = json.loads(Path(path).with_suffix(".json").read_text())
+        self.names, self.result = names["inputs"], names["output"]
+
+    def feed(self, xs):
+        # Without the clone the Mat would be a view of the array.
+        self.inputs = [(name, self.library.Mat(np.ascontiguousarray(x[0])).clone()) for name, x in zip(self.names, xs)]
+
+    def run(self):
+        extractor = self.net.create_extractor()
+        for name, x in self.inputs:
+            extractor.input(name, x)
+        # The other form of extract() returns a copy.
+        output = self.library.Mat()
+        if extractor.extract(self.result, output):
+            raise RuntimeError("ncnn failed")
+        return output
+
+    def answer(self):
+        return np.array(self.run())
+
+
+ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn, "mnn-exact": ExactMnn, "ncnn": Ncnn,
+           "onednn": onednn_layer.OneDnn}
 
 
 class Peer:
@@ -111,10 +160,12 @@ class Peer:
         if verb == "output":
             np.save(arguments, self.engine.answer())
             return []
+        if verb == "notes":
+            return [self.engine.notes()]
         if verb == "time":
             warmup, n = map(int, arguments.split())
             return self.time(warmup, n)
-        raise ValueError(f"command={verb}, expected inputs, load, output or time")
+        raise ValueError(f"command={verb}, expected inputs, load, output, notes or time")
 
     def time(self, warmup, n):
         run, clock, times = self.engine.run, time.perf_counter_ns, []

@@ -45,18 +45,17 @@ def convolve(row, x, w, bias=None):
     co, ci = row["out_channels"] // g, row["in_channels"] // g
     out = workloads.output_spatial(row)
     transposed = row["op"] == "conv_transpose"
+    w = workloads.filter_by_group(row, w)
     # The size of the strided side with its padding: that of the output if transposed, else that of the input.
     begin, end = row["pads"][:rank], row["pads"][rank:]
     long = [o + pb + pe for o, pb, pe in zip(out if transposed else row["input_spatial"], begin, end)]
     inner = tuple(slice(pb, size - pe) for pb, pe, size in zip(begin, end, long))
     if transposed:
         x = x.reshape(n, g, ci, -1)
-        w = w.reshape(g, ci, co, *row["kernel"]).swapaxes(1, 2)
         y = np.zeros((n, g * co, *long))
     else:
         padded = np.zeros((n, g * ci, *long))
         padded[:, :, *inner] = x
-        w = w.reshape(g, co, ci, *row["kernel"])
         y = np.zeros((n, g, co, int(np.prod(out))))
     short = row["input_spatial"] if transposed else out
     for tap in itertools.product(*map(range, row["kernel"])):

@@ -18,8 +18,9 @@ NCX = "plugin on NCX"
 # The plugin without its forward convolutions, in whole models.
 DECONV = "deconv"
 NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime", "openvino": "OpenVINO f32",
-         "mnn": "MNN"}
-COLOURS = {"plugin": "#0072b2", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "mnn": "#cc79a7"}
+         "mnn": "MNN", "ncnn": "ncnn", "onednn": "oneDNN"}
+COLOURS = {"plugin": "#0072b2", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "mnn": "#cc79a7",
+           "ncnn": "#d55e00", "onednn": "#b8a600"}
 GROUPS = {"listed": "Listed shapes", "unlisted": "Unlisted shapes", "forward": "Forward convolutions", "models": "Whole models",
           "files": "Models from files", "floor": "Cost of a call"}
 

@@ -1,4 +1,4 @@
-"""Benchmarks the plugin against stock tract, onnxruntime, OpenVINO (held to f32) and MNN on the same files.
+"""Benchmarks the plugin against stock tract and other engines, all held to f32, on the same files.
 
 Every engine runs in a process of its own. For each row and thread count, all of them load the model and compute one
 result. The results are compared with the float64 result, and an engine with a wrong result does not count. Then the
@@ -24,12 +24,16 @@ from worker import EngineError, Worker
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-TRACT, PEERS = ("plugin", "deconv", "stock"), ("onnxruntime", "openvino", "mnn")
+TRACT, PEERS = ("plugin", "deconv", "stock"), ("onnxruntime", "openvino", "mnn", "ncnn", "onednn")
+# A slower mode of an engine, which is used where the answer of the fast one is wrong.
+EXACT = {"mnn": "mnn-exact"}
+# Engines whose number of threads is the number of CPUs that their process finds when it starts.
+THREADS_BY_CPUS = ("onednn",)
 
-# The largest error, as a share of the largest reference value. An engine that exceeds it is wrong. In whole models
-# the peers get more, because MNN approximates the sigmoid.
+# The largest error, as a share of the largest reference value. An engine that exceeds it is wrong. MNN's fast mode trades
+# errors for time, so less is allowed to it.
 TOLERANCE = 1e-4
-TOLERANCE_OF_PEERS_IN_MODELS = 2e-2
+TOLERANCES = {"mnn": 1e-5, "mnn-exact": 1e-5}
 # The smallest reference value for relative errors. All values of a file's sigmoid may be near zero.
 LEAST_REFERENCE = 1e-2
 
@@ -42,7 +46,13 @@ MAX_ROUNDS = 101
 class Bench:
     def __init__(self, arguments, runner, scratch):
         self.arguments, self.runner, self.scratch = arguments, runner, Path(scratch)
-        self.workers = {}
+        self.workers, self.threads = {}, None
+
+    def use(self, threads):
+        """Sets the number of threads of the rows that follow. Every engine gets a new process for it."""
+        if threads != self.threads:
+            self.close()
+            self.workers, self.threads = {}, threads
 
     def worker(self, engine, label=None):
         """Returns the engine's running process. Starts one if there is none or if the last one died."""
@@ -52,7 +62,10 @@ class Bench:
             command = [sys.executable, HERE / "peer.py", engine]
             if engine in TRACT:
                 command = [self.runner, "serve", engine]
-            self.workers[label] = worker = Worker(command, self.scratch / f"{label}.log", self.arguments.cpus)
+            cpus = self.arguments.cpus
+            if engine in THREADS_BY_CPUS:
+                cpus = sorted(cpus or os.sched_getaffinity(0))[:self.threads]
+            self.workers[label] = worker = Worker(command, self.scratch / f"{label}.log", cpus)
         return worker
 
     def close(self):
@@ -61,6 +74,7 @@ class Bench:
 
     def measure(self, row, threads):
         """Measures one row at one thread count, in the form that report.py reads."""
+        self.use(threads)
         # On a single operator, the plugin with forward convolutions equals the plugin without them.
         engines = [engine for engine in self.arguments.engines if engine != report.DECONV or "op" not in row]
         contenders = {engine: Contender(self, engine, engine, row) for engine in engines}
@@ -69,6 +83,9 @@ class Bench:
             contenders[report.NCX] = Contender(self, report.NCX, "plugin", sibling)
         for contender in contenders.values():
             contender.guard(contender.prepare, threads)
+            if contender.wrong and contender.engine in EXACT:
+                contender.use_exact_mode()
+                contender.guard(contender.prepare, threads)
         contenders = {label: contender for label, contender in contenders.items() if not absent(contender.failure)}
         live = [contender for contender in contenders.values() if contender.right]
         peak = self.worker("stock", "peak")
@@ -98,7 +115,16 @@ class Contender:
     def __init__(self, bench, label, engine, row):
         self.bench, self.label, self.engine, self.row = bench, label, engine, row
         self.failure, self.error, self.right, self.load_ms = None, None, False, None
+        self.notes, self.error_of_fast_mode = None, None
         self.estimate_ns, self.rounds = None, []
+
+    @property
+    def wrong(self):
+        return not self.failure and not self.right
+
+    def use_exact_mode(self):
+        self.error_of_fast_mode, self.engine = self.error, EXACT[self.engine]
+        self.label = self.engine
 
     def guard(self, step, *arguments):
         """Runs one step while the engine's process is awake. A failure becomes the row's result."""
@@ -113,13 +139,14 @@ class Contender:
         worker.stop()
 
     def prepare(self, worker, threads):
-        folder = make_models.prepare(self.row, mnn=self.engine == "mnn")
+        folder = make_models.prepare(self.row, self.engine)
         self.load_ms = load(worker, folder, self.engine, threads) / 1e6
         expected, answer = np.load(folder / "y.npy"), self.bench.scratch / "answer.npy"
         worker.ask("output", answer)
         self.error = worst_error(np.load(answer), expected)
-        lenient = self.engine in PEERS and "op" not in self.row
-        self.right = self.error <= (TOLERANCE_OF_PEERS_IN_MODELS if lenient else TOLERANCE)
+        self.right = self.error <= TOLERANCES.get(self.engine, TOLERANCE)
+        if self.engine == "onednn":
+            self.notes = " ".join(worker.ask("notes"))
         if self.right:
             self.estimate_ns = min(map(int, worker.ask("time", 1, 3)))
 
@@ -136,21 +163,26 @@ class Contender:
         return sum(self.turn_runs()) * self.estimate_ns
 
     def result(self):
-        return {"failure": self.failure, "error": self.error, "right": self.right, "load_ms": self.load_ms,
-                "rounds_us": [round(time, 3) for time in self.rounds]}
+        result = {"failure": self.failure, "error": self.error, "right": self.right, "load_ms": self.load_ms,
+                  "rounds_us": [round(time, 3) for time in self.rounds]}
+        if self.notes:
+            result["notes"] = self.notes
+        if self.error_of_fast_mode is not None:
+            result |= {"mode": "exact", "error_of_fast_mode": self.error_of_fast_mode}
+        return result
 
 
 def load(worker, folder, engine, threads):
     """Loads the engine's form of the model with its input, and returns the load time in nanoseconds.
 
-    MNN has a form of its own. The plugin gets oneDNN's dialect, if there is one. The others get ONNX.
+    MNN and ncnn have forms of their own. The plugin gets oneDNN's dialect, if there is one. The others get ONNX.
     """
-    forms = {"mnn": "model.mnn", "plugin": "onednn.onnx"}
-    path = folder / forms.get(engine, "model.onnx")
-    if engine == "plugin" and not path.exists():
-        path = folder / "model.onnx"
-    if not path.exists():
-        raise EngineError("the MNN converter failed")
+    form, _ = make_models.FORMS.get(engine, ("model.onnx", None))
+    path, refusal = folder / form, make_models.refusal(folder, form)
+    if refusal.exists():
+        raise EngineError(refusal.read_text())
+    if engine == "plugin" and (folder / "onednn.onnx").exists():
+        path = folder / "onednn.onnx"
     feed(worker, folder)
     (nanoseconds,) = worker.ask("load", threads, path)
     return int(nanoseconds)
@@ -182,8 +214,9 @@ def measure_fresh(arguments, runner, scratch, row, threads):
             if results.get(engine, {}).get("failure"):
                 continue
             bench = Bench(arguments, runner, scratch)
+            bench.use(threads)
             try:
-                folder = make_models.prepare(row, mnn=engine == "mnn")
+                folder = make_models.prepare(row, engine)
                 worker = bench.worker(engine)
                 feed(worker, folder)
                 worker.reset_peak_memory()

@@ -81,6 +81,15 @@ def weight_shape(row):
     return [first, second // row["group"], *row["kernel"]]
 
 
+def filter_by_group(row, weights):
+    """Returns ONNX's weights of either direction as [group, out / group, in / group, taps]."""
+    group = row["group"]
+    outputs, inputs = row["out_channels"] // group, row["in_channels"] // group
+    if row["op"] == "conv_transpose":
+        return weights.reshape(group, inputs, outputs, *row["kernel"]).swapaxes(1, 2)
+    return weights.reshape(group, outputs, inputs, *row["kernel"])
+
+
 def fan_in(row):
     """Returns the number of products that an inner output element sums."""
     taps = prod(row["kernel"])
