@@ -192,6 +192,13 @@ def prepare(row, engine=None):
     return folder
 
 
+def forget_rows_of_other_draws(seed):
+    """Removes the files of rows that other seeds drew, which take gigabytes."""
+    for folder in CACHE.glob("r[0-9]*_[tf][0-9][0-9][0-9]_*"):
+        if not folder.name.startswith(f"r{seed}_"):
+            shutil.rmtree(folder)
+
+
 def refusal(folder, form):
     """Returns the file that says why there is no such form of the model."""
     return folder / (form + ".refused")

@@ -41,12 +41,12 @@ class Unsupported(Exception):
 
 
 def convert(model_path, folder):
-    """Writes ncnn's files of a model. ncnn.json names the blobs of the inputs and of the first output."""
+    """Writes ncnn's files of a model. ncnn.json names the blobs of the inputs and of the outputs."""
     graph = simplified(model_path).graph
     converter = Converter(graph)
     converter.convert()
     names = {"inputs": [converter.blob_of_input[value.name] for value in converter.inputs],
-             "output": converter.take(graph.output[0].name)}
+             "outputs": [converter.take(value.name) for value in graph.output]}
     count = f"{len(converter.lines)} {converter.blobs}"
     (folder / "ncnn.bin").write_bytes(b"".join(converter.weights))
     (folder / "ncnn.json").write_text(json.dumps(names))
@@ -83,8 +83,8 @@ class Converter:
         for node in graph.node:
             for name in node.input:
                 self.readers[name] = self.readers.get(name, 0) + 1
-        # Only the first output is asked for.
-        self.readers[graph.output[0].name] = self.readers.get(graph.output[0].name, 0) + 1
+        for value in graph.output:
+            self.readers[value.name] = self.readers.get(value.name, 0) + 1
         # The blobs of a value that still have no reader.
         self.ready, self.blob_of_input = {}, {}
 
@@ -189,18 +189,29 @@ class Converter:
     # ---- operators
 
     def convolution(self, at, node, attributes):
-        """Converts a convolution, and an activation that alone reads its result. Returns the indices of fused nodes."""
+        """Converts a convolution with what alone reads its result: a batch normalisation, then an activation.
+
+        Returns the indices of the nodes that are part of it.
+        """
         weights = self.constant(node.input[1])
         bias = self.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         row = geometry(node.op_type, attributes, self.shape(node.input[0]), weights, self.shape(node.output[0]))
         rank, transposed = len(row["kernel"]), row["op"] == "conv_transpose"
         if transposed and min(row["pads"]) < 0:
             raise Unsupported(f"pads={row['pads']}, negative padding")
-        output, activation, fused = node.output[0], {}, set()
-        if rank < 3 and self.readers.get(output) == 1:
-            following = [(i, other) for i, other in enumerate(self.graph.node) if output in other.input]
-            if following and following[0][1].op_type in FUSED and (activation := self.activation(following[0][1])):
-                fused, output = {following[0][0]}, following[0][1].output[0]
+        weights, output, activation, fused = workloads.filter_by_group(row, weights), node.output[0], {}, set()
+        index, following = self.only_reader(output)
+        if following and following.op_type == "BatchNormalization":
+            scale, shift = self.scale_and_shift(following)
+            weights = weights * scale.reshape(row["group"], -1, *[1] * (rank + 1))
+            bias = shift + (0 if bias is None else bias * scale)
+            output = following.output[0]
+            fused.add(index)
+            index, following = self.only_reader(output)
+        # ncnn's volumes have no activation inside.
+        if following and following.op_type in FUSED and rank < 3:
+            activation, output = self.activation(following), following.output[0]
+            fused.add(index)
         parameters = {0: row["out_channels"], 5: int(bias is not None), 6: weights.size}
         innermost_first = list(range(rank))[::-1]
         for place, axis in enumerate(innermost_first):
@@ -212,14 +223,35 @@ class Converter:
         if row["group"] > 1:
             parameters[7] = row["group"]
         kind = ("Deconvolution" if transposed else "Convolution") + ("DepthWise" if row["group"] > 1 else "") + SUFFIX[rank]
-        self.add_weights(workloads.filter_by_group(row, weights))
+        self.add_weights(weights)
         if bias is not None:
             self.weights.append(np.ascontiguousarray(bias, np.float32).tobytes())
         self.emit(kind, node.input[:1], output, parameters | activation)
         return fused
 
+    def only_reader(self, name):
+        """Returns the index and the node that alone reads a value."""
+        if self.readers.get(name) == 1:
+            for index, node in enumerate(self.graph.node):
+                if name in node.input:
+                    return index, node
+        return None, None
+
+    def scale_and_shift(self, node):
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        scale, shift, mean, variance = (self.constant(name).astype(np.float64) for name in node.input[1:5])
+        factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+        return factor, shift - mean * factor
+
+    def op_batchnormalization(self, node, attributes):
+        scale, shift = self.scale_and_shift(node)
+        # Slope, mean, variance and shift, of which the middle two are folded.
+        for values in (scale, np.zeros(scale.size), np.ones(scale.size), shift):
+            self.weights.append(values.astype(np.float32).tobytes())
+        self.emit("BatchNorm", node.input[:1], node.output[0], {0: scale.size, 1: 0.0})
+
     def activation(self, node):
-        """Returns the parameters of an activation inside a convolution, or nothing."""
+        """Returns the parameters of an activation inside a convolution."""
         if node.op_type == "Relu":
             return {9: 1}
         if node.op_type == "Sigmoid":
@@ -366,6 +398,23 @@ class Converter:
         parameters = {0: begin[2], 1: end[2], 2: begin[3], 3: end[3], 4: kind, 5: f"{value:.9e}"}
         self.emit("Padding", node.input[:1], node.output[0], parameters)
 
+    def op_spacetodepth(self, node, attributes):
+        # Mode 1: the positions of a block are the outer part of the channel, as in ONNX.
+        self.emit("Reorg", node.input, node.output[0], {0: attributes["blocksize"], 1: 1})
+
+    def op_depthtospace(self, node, attributes):
+        outer_positions = attributes.get("mode", b"DCR") == b"DCR"
+        self.emit("PixelShuffle", node.input, node.output[0], {0: attributes["blocksize"], 1: int(outer_positions)})
+
+    def op_gather(self, node, attributes):
+        rank, index = len(self.shapes[node.input[0]]), self.constant(node.input[1])
+        axis = attributes.get("axis", 0) % rank
+        if index.ndim:
+            raise Unsupported(f"Gather: indices={index.tolist()}, only one")
+        at = int(index) % self.shapes[node.input[0]][axis]
+        crop = self.layer("Crop", [self.take(node.input[0])], crop_parameters([at], [at + 1], [self.inner_axis(axis)]))
+        self.emit("Reshape", [], node.output[0], sizes(self.shape(node.output[0])), taken=[crop])
+
     def op_softmax(self, node, attributes):
         rank = len(self.shapes[node.input[0]])
         self.emit("Softmax", node.input, node.output[0], {0: self.inner_axis(attributes.get("axis", -1) % rank), 1: 1})
@@ -419,9 +468,9 @@ class Converter:
         size = self.shapes[node.input[0]]
         axes = [axis % rank for axis in axes]
         clamp = lambda index, axis: max(0, min(size[axis], index + size[axis] if index < 0 else index))
-        lists = [[clamp(start, axis) for start, axis in zip(starts, axes)], [clamp(end, axis) for end, axis in zip(ends, axes)],
-                 [self.inner_axis(axis) for axis in axes]]
-        parameters = {-23309 - at: ",".join(map(str, [len(values), *values])) for at, values in enumerate(lists)}
+        parameters = crop_parameters([clamp(start, axis) for start, axis in zip(starts, axes)],
+                                     [clamp(end, axis) for end, axis in zip(ends, axes)],
+                                     [self.inner_axis(axis) for axis in axes])
         self.emit("Crop", node.input[:1], node.output[0], parameters)
 
 
@@ -434,6 +483,11 @@ def sizes(shape):
     else:
         parameters |= dict(zip((1, 2), others))
     return parameters
+
+
+def crop_parameters(starts, ends, axes):
+    lists = starts, ends, axes
+    return {-23309 - at: ",".join(map(str, [len(values), *values])) for at, values in enumerate(lists)}
 
 
 def geometry(op_type, attributes, input_shape, weights, output_shape):

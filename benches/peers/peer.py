@@ -112,7 +112,7 @@ class Ncnn:
         if self.net.load_param(path) or self.net.load_model(str(Path(path).with_suffix(".bin"))):
             raise ValueError("unsupported: ncnn does not load the converted model")
         names = json.loads(Path(path).with_suffix(".json").read_text())
-        self.names, self.result = names["inputs"], names["output"]
+        self.names, self.results = names["inputs"], names["outputs"]
 
     def feed(self, xs):
         # Without the clone the Mat would be a view of the array.
@@ -122,14 +122,17 @@ class Ncnn:
         extractor = self.net.create_extractor()
         for name, x in self.inputs:
             extractor.input(name, x)
-        # The other form of extract() returns a copy.
-        output = self.library.Mat()
-        if extractor.extract(self.result, output):
-            raise RuntimeError("ncnn failed")
-        return output
+        outputs = []
+        for name in self.results:
+            # The other form of extract() returns a copy.
+            output = self.library.Mat()
+            if extractor.extract(name, output):
+                raise RuntimeError("ncnn failed")
+            outputs.append(output)
+        return outputs
 
     def answer(self):
-        return np.array(self.run())
+        return np.array(self.run()[0])
 
 
 ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn, "mnn-exact": ExactMnn, "ncnn": Ncnn,

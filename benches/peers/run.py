@@ -18,6 +18,7 @@ import numpy as np
 
 import machine
 import make_models
+import random_rows
 import report
 import workloads
 from worker import EngineError, Worker
@@ -251,8 +252,11 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="*", metavar="GLOB", help="rows by name, comma-separated globs")
     parser.add_argument("--set", default="all", choices=("all", *report.GROUPS))
-    parser.add_argument("--folders", nargs="+", metavar="FOLDER", default=[],
-                        help="models with an io.npz beside them instead of rows, as in models/")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--folders", nargs="+", metavar="FOLDER", default=[],
+                        help="models with an io.npz beside them instead of rows, as in models/, or folders of such models")
+    source.add_argument("--random", nargs=2, type=int, metavar=("SEED", "N"),
+                        help="N rows of each direction that are drawn from benches/distribution.json")
     parser.add_argument("--threads", default="1,2", type=numbers, help="thread counts, comma-separated (1,2)")
     parser.add_argument("--seconds", default=6.0, type=float, help="timed seconds for a row at one thread count (6)")
     parser.add_argument("--min-rounds", default=7, type=int, help="rounds of a row however slow it is (7)")
@@ -269,14 +273,21 @@ def parse_arguments():
     return arguments
 
 
+def all_rows(arguments):
+    if arguments.random:
+        seed, count = arguments.random
+        make_models.forget_rows_of_other_draws(seed)
+        return random_rows.rows(seed, count)
+    return workloads.of_folders(arguments.folders) or workloads.load()
+
+
 def numbers(text):
     return [int(word) for word in text.split(",")]
 
 
 def main():
     arguments = parse_arguments()
-    all_rows = workloads.of_folders(arguments.folders) or workloads.load()
-    rows = workloads.select(all_rows, arguments.rows, arguments.set)
+    rows = workloads.select(all_rows(arguments), arguments.rows, arguments.set)
     if not rows:
         raise SystemExit(f"rows={arguments.rows}, set={arguments.set}: no row matches")
     runner = arguments.runner or build_runner()
@@ -285,7 +296,7 @@ def main():
     if busy > 0.5:
         print(f"load average {busy:.2f} before the first row: something else is running here", file=sys.stderr)
     results = {"format": 1, "machine": machine.describe(), "load_average_before": busy,
-               "seconds": arguments.seconds, "pinned_to": arguments.cpus, "results": []}
+               "seconds": arguments.seconds, "pinned_to": arguments.cpus, "random": arguments.random, "results": []}
     stolen = machine.stolen_ms()
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(arguments, runner, scratch)

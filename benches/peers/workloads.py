@@ -21,12 +21,17 @@ def load():
 
 
 def of_folders(folders):
-    """Returns a row for each folder with a model.onnx and an io.npz (in__NAME, out__NAME), as in models/."""
+    """Returns a row for each folder with a model.onnx and an io.npz (in__NAME, out__NAME), as in models/.
+
+    A folder without a model stands for the folders in it that have both.
+    """
+    holds_model = lambda folder: (folder / "model.onnx").exists() and (folder / "io.npz").exists()
     rows = []
     for folder in map(Path, folders):
-        if not (folder / "model.onnx").exists() or not (folder / "io.npz").exists():
+        found = [folder] if holds_model(folder) else sorted(inner for inner in folder.glob("*/") if holds_model(inner))
+        if not found:
             raise SystemExit(f"folders={folder}: no model.onnx with an io.npz")
-        rows.append({"name": folder.resolve().name, "folder": str(folder.resolve()), "useful_flops": None})
+        rows += [{"name": one.resolve().name, "folder": str(one.resolve()), "useful_flops": None} for one in found]
     return rows
 
 
