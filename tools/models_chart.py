@@ -8,10 +8,11 @@ the left where it is slower. A ratio is the median over the rounds, as in the re
 """
 
 import json
-import math
 import statistics
 import sys
 from pathlib import Path
+
+from svg import FASTER, SLOWER, Axis, document, text
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = [("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-26-files/results.json")]
@@ -36,8 +37,8 @@ NAMES = {
     "unet_sed": "unet_sed, U-Net 224²", "yolox_nano_416": "YOLOX nano, objects",
 }
 LABELS, PANEL, GAP, ROW, TOP, BOTTOM = 220, 420, 90, 22, 92, 40
-LEAST, MOST = 0.25, 16.0
-COLOURS = {True: ("#0072b2", "#7fb8d8"), False: ("#c44e00", "#e8a77c")}
+TICKS = (0.25, 0.5, 1, 2, 4, 8, 16)
+COLOURS = {True: (FASTER, "#7fb8d8"), False: (SLOWER, "#e8a77c")}
 
 
 def ratio(result):
@@ -51,24 +52,13 @@ def ratio(result):
     return statistics.median(other / own for other, own in pairs)
 
 
-def text(x, y, content, size=11, anchor="start", weight="normal", colour="#222222"):
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" '
-            f'fill="{colour}">{content}</text>')
-
-
-def position(left, value):
-    share = math.log2(max(LEAST, min(MOST, value)) / LEAST) / math.log2(MOST / LEAST)
-    return left + share * PANEL
-
-
-def bars(left, y, of_model):
+def bars(axis, y, of_model):
     lines = []
     for at, threads in enumerate(sorted(of_model)):
         value = of_model[threads]
-        begin, end = sorted((position(left, 1), position(left, value)))
-        colour = COLOURS[value >= 1][at % 2]
         top = y + 2 + 10 * at
-        lines.append(f'<rect x="{begin:.1f}" y="{top}" width="{max(end - begin, 1):.1f}" height="9" fill="{colour}"/>')
+        bar, begin, end = axis.bar(value, top, 9, COLOURS[value >= 1][at % 2])
+        lines.append(bar)
         if value >= 1:
             lines.append(text(end + 3, top + 8, f"{value:.2f}", 9))
         else:
@@ -77,7 +67,7 @@ def bars(left, y, of_model):
 
 
 def panel(left, bottom, title, rows, results):
-    ratios, lines = {}, []
+    ratios, lines, axis = {}, [], Axis(left, PANEL, TICKS)
     for result in results:
         value = ratio(result)
         if value is not None:
@@ -88,13 +78,9 @@ def panel(left, bottom, title, rows, results):
     lines.append(text(left, 52, title, 12, weight="bold"))
     words = " and ".join(map(str, counts))
     lines.append(text(left, 68, f"{words} threads: mean {means}; slower on {behind} of {len(ratios)}", 10))
-    for tick in (0.25, 0.5, 1, 2, 4, 8, 16):
-        x, main = position(left, tick), tick == 1
-        lines.append(f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}" '
-                     f'stroke="{"#444444" if main else "#dddddd"}" stroke-width="{1.2 if main else 1}"/>')
-        lines.append(text(x, bottom + 14, f"{tick:g}×", 10, "middle"))
+    lines += axis.grid(TOP - 6, bottom)
     for at, row in enumerate(rows):
-        lines += bars(left, TOP + at * ROW, ratios.get(row, {}))
+        lines += bars(axis, TOP + at * ROW, ratios.get(row, {}))
     return lines
 
 
@@ -104,16 +90,13 @@ def draw(records):
                   key=lambda row: NAMES.get(row, row).lower())
     bottom = TOP + ROW * len(rows)
     width = max(LABELS + len(records) * (PANEL + GAP), 760)
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + BOTTOM}" width="{width}" '
-             f'height="{bottom + BOTTOM}" font-family="Helvetica, Arial, sans-serif">',
-             f'<rect width="{width}" height="{bottom + BOTTOM}" fill="white"/>',
-             text(10, 22, "Speed of whole models relative to the fastest other engine of the record", 14, weight="bold")]
+    lines = [text(10, 22, "Speed of whole models relative to the fastest other engine of the record", 14, weight="bold")]
     lines += [text(10, TOP + at * ROW + 15, NAMES.get(row, row)) for at, row in enumerate(rows)]
     for at, (title, results) in enumerate(panels):
         lines += panel(LABELS + at * (PANEL + GAP), bottom, title, rows, results)
     lines.append(text(10, bottom + 32, "Blue: the plugin is faster. Orange: it is slower. Upper bar: one thread; lower bar: two. "
                       "Plugin: tract with with_deconv and with_conv.", 10))
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return document(width, bottom + BOTTOM, lines)
 
 
 if __name__ == "__main__":
