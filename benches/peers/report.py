@@ -10,43 +10,16 @@ from pathlib import Path
 
 import matplotlib
 
+import distribution
+from ratios import (DECONV, NAMES, NCX, figure, geometric_mean, median_us, microseconds, paired, rivals, subject_of)
+
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-# The plugin on the same shape in channels-first layout, measured in the same rounds as a channels-last row.
-NCX = "plugin on NCX"
-# The plugin without its forward convolutions, in whole models.
-DECONV = "deconv"
-NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime", "openvino": "OpenVINO f32",
-         "mnn": "MNN", "ncnn": "ncnn", "onednn": "oneDNN"}
 COLOURS = {"plugin": "#0072b2", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "mnn": "#cc79a7",
            "ncnn": "#d55e00", "onednn": "#b8a600"}
 GROUPS = {"listed": "Listed shapes", "unlisted": "Unlisted shapes", "forward": "Forward convolutions", "models": "Whole models",
-          "files": "Models from files", "floor": "Cost of a call"}
-
-
-def median_us(engine):
-    return statistics.median(engine["rounds_us"]) if engine["right"] and engine["rounds_us"] else None
-
-
-def paired(slow, fast):
-    """Returns median and quartiles, over the rounds, of the time of `slow` divided by that of `fast`."""
-    ratios = [a / b for a, b in zip(slow["rounds_us"], fast["rounds_us"])]
-    if len(ratios) < 2:
-        return ratios[0], ratios[0], ratios[0]
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return middle, low, high
-
-
-def subject_of(results):
-    """Returns the engine under test: the plugin, or stock tract in a run without the plugin."""
-    return "plugin" if any("plugin" in result["engines"] for result in results) else "stock"
-
-
-def rivals(result, subject):
-    """Returns the other engines with right results, fastest first."""
-    times = {label: median_us(engine) for label, engine in result["engines"].items() if label not in (subject, NCX, DECONV)}
-    return sorted((label for label, time in times.items() if time), key=times.get)
+          "files": "Models from files", "random": "Rows drawn at random", "floor": "Cost of a call"}
 
 
 def ratio_to_fastest(result, subject):
@@ -65,27 +38,16 @@ def peak_share(result, subject):
     return result["useful_flops"] / (time * 1e-6) / result["peak_flops"] if known else None
 
 
-def geometric_mean(ratios):
-    return statistics.geometric_mean(ratios) if ratios else None
-
-
-def figure(value, digits=2):
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def microseconds(time):
-    return f"{time:.1f}" if time < 100 else f"{time:,.0f}".replace(",", " ")
-
-
 def cell(engine):
     if engine is None:
         return "–"
     if engine["failure"]:
-        return "failed"
+        return "can't" if engine["failure"].startswith("unsupported") else "failed"
     if not engine["right"]:
         return f"wrong ({engine['error']:.0e})"
     time = median_us(engine)
-    return "–" if time is None else microseconds(time)
+    mode = f", {engine['mode']}" if "mode" in engine else ""
+    return "–" if time is None else f"{microseconds(time)} ({engine['error']:.0e}{mode})"
 
 
 def one_line(result):
@@ -140,11 +102,13 @@ def channels_last(results):
 
 
 def remarks(results):
-    lines = []
+    """Returns each failure, and the rows that have it."""
+    failures = {}
     for result in results:
         for label, engine in result["engines"].items():
             if engine["failure"]:
-                lines.append(f"- {result['row']}, {NAMES.get(label, label)}: {engine['failure']}")
+                failures.setdefault((NAMES.get(label, label), engine["failure"]), []).append(result["row"])
+    lines = [f"- {name}: {failure}: {', '.join(rows)}" for (name, failure), rows in failures.items()]
     return "Failures:\n\n" + "\n".join(lines) + "\n\n" if lines else ""
 
 
@@ -168,8 +132,10 @@ def write(results, folder):
     rows = results["results"]
     subject = subject_of(rows)
     text = f"# {NAMES[subject]} against its peers\n\n{machine_table(results)}\n\n"
-    text += ("Microseconds a run: the median of the rounds' medians. Ratios pair the two engines round by round; "
-             "above 1 the subject is faster. Engines whose answer was wrong don't count.\n\n")
+    text += ("Microseconds a run: the median of the rounds' medians. In brackets, the largest error as a share of the largest "
+             "value. Ratios pair the two engines round by round; above 1 the subject is faster. Engines whose answer was wrong "
+             "don't count.\n\n")
+    text += distribution.section(rows, results.get("random"), subject)
     for threads in sorted({row["threads"] for row in rows}):
         chosen = [row for row in rows if row["threads"] == threads]
         text += f"## {threads} thread{'s' if threads > 1 else ''}\n\n"
@@ -183,13 +149,14 @@ def write(results, folder):
                 text += f"### {title}\n\n{table(members, subject)}\n\n"
         text += channels_last(chosen) + remarks(chosen)
     (folder / "report.md").write_text(text)
+    distribution.chart(rows, subject, folder / "distribution.svg")
     chart(results, subject, folder / "chart.svg")
     return all(row["engines"].get(subject, {"right": True})["right"] for row in rows)
 
 
 def chart(results, subject, path):
     """Draws every engine's speed on every row, relative to the subject's fastest rival, one panel per thread count."""
-    rows = [row for row in results["results"] if row["group"] != "floor"]
+    rows = [row for row in results["results"] if row["group"] not in ("floor", distribution.GROUP)]
     if not rows:
         return
     counts = sorted({row["threads"] for row in rows})

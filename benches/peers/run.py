@@ -19,6 +19,7 @@ import numpy as np
 import machine
 import make_models
 import random_rows
+import ratios
 import report
 import workloads
 from worker import EngineError, Worker
@@ -77,11 +78,11 @@ class Bench:
         """Measures one row at one thread count, in the form that report.py reads."""
         self.use(threads)
         # On a single operator, the plugin with forward convolutions equals the plugin without them.
-        engines = [engine for engine in self.arguments.engines if engine != report.DECONV or "op" not in row]
+        engines = [engine for engine in self.arguments.engines if engine != ratios.DECONV or "op" not in row]
         contenders = {engine: Contender(self, engine, engine, row) for engine in engines}
         if "ncx_row" in row and "plugin" in contenders:
             sibling = next(other for other in workloads.load() if other["name"] == row["ncx_row"])
-            contenders[report.NCX] = Contender(self, report.NCX, "plugin", sibling)
+            contenders[ratios.NCX] = Contender(self, ratios.NCX, "plugin", sibling)
         for contender in contenders.values():
             contender.guard(contender.prepare, threads)
             if contender.wrong and contender.engine in EXACT:
