@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 import ncnn_model
 import reference
 import workloads
+from unsupported import Unsupported
 
 CACHE = Path(__file__).resolve().parent / ".cache"
 # Raise it when the files of the same row change.
@@ -277,7 +278,7 @@ def convert_to_ncnn(folder):
     """Converts a model for ncnn. Returns why it could not."""
     try:
         ncnn_model.convert(folder / "model.onnx", folder)
-    except ncnn_model.Unsupported as reason:
+    except Unsupported as reason:
         return f"unsupported: {reason}"
     return ""
 

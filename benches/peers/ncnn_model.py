@@ -18,14 +18,15 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 import workloads
+from unsupported import Unsupported
 
 MAGIC = 7767517
 # Precedes weights that are stored as f32.
 PLAIN_F32 = b"\0\0\0\0"
 SUFFIX = {1: "1D", 2: "", 3: "3D"}
-BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5}
+BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5, "Pow": 6}
 # The same operations with the operands exchanged.
-REVERSED = {"Add": 0, "Sub": 7, "Mul": 2, "Div": 8, "Max": 4, "Min": 5}
+REVERSED = {"Add": 0, "Sub": 7, "Mul": 2, "Div": 8, "Max": 4, "Min": 5, "Pow": 9}
 UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log": 8}
 REDUCTIONS = {"ReduceSum": 0, "ReduceMean": 3, "ReduceMax": 4, "ReduceMin": 5}
 # ncnn's numbers of permutations, by the source axis of each result axis, outermost first.
@@ -34,10 +35,6 @@ PERMUTATIONS = {
     (0, 1, 2): 0, (0, 2, 1): 1, (1, 0, 2): 2, (1, 2, 0): 3, (2, 0, 1): 4, (2, 1, 0): 5,
 }
 FUSED = ("Relu", "LeakyRelu", "Clip", "Sigmoid")
-
-
-class Unsupported(Exception):
-    """What keeps a model from ncnn."""
 
 
 def convert(model_path, folder):
@@ -113,10 +110,12 @@ class Converter:
     # ---- values and layers
 
     def shape(self, name):
-        """Returns the shape of a value without its batch axis."""
+        """Returns the shape of a value without its batch axis. A single value keeps its axis."""
         shape = self.shapes.get(name)
         if shape is None:
             raise Unsupported(f"value={name}, its shape is not known")
+        if shape == [1]:
+            return shape
         if not 2 <= len(shape) <= 5:
             raise Unsupported(f"shape={shape}, only 2 to 5 axes")
         if shape[0] != 1:
@@ -409,11 +408,29 @@ class Converter:
     def op_gather(self, node, attributes):
         rank, index = len(self.shapes[node.input[0]]), self.constant(node.input[1])
         axis = attributes.get("axis", 0) % rank
+        if node.input[0] in self.constants:
+            self.constants[node.output[0]] = np.take(self.constants[node.input[0]], index, axis)
+            return
+        if index.ndim == 1 and axis == 1 and self.permute_inputs_of_reader(node.output[0], index):
+            self.shapes.setdefault(node.output[0], self.shapes[node.input[0]])
+            self.rename(node.input[0], node.output[0])
+            return
         if index.ndim:
             raise Unsupported(f"Gather: indices={index.tolist()}, only one")
         at = int(index) % self.shapes[node.input[0]][axis]
         crop = self.layer("Crop", [self.take(node.input[0])], crop_parameters([at], [at + 1], [self.inner_axis(axis)]))
         self.emit("Reshape", [], node.output[0], sizes(self.shape(node.output[0])), taken=[crop])
+
+    def permute_inputs_of_reader(self, name, order):
+        """Moves a permutation of channels into the filter of the convolution that alone reads them, if there is one."""
+        _, reader = self.only_reader(name)
+        if not reader or reader.op_type != "Conv" or any(a.name == "group" and a.i != 1 for a in reader.attribute):
+            return False
+        weights = self.constant(reader.input[1])
+        if sorted(order) != list(range(weights.shape[1])) or self.readers[reader.input[1]] > 1:
+            return False
+        self.constants[reader.input[1]] = weights[:, np.argsort(order)]
+        return True
 
     def op_softmax(self, node, attributes):
         rank = len(self.shapes[node.input[0]])
@@ -468,10 +485,12 @@ class Converter:
         size = self.shapes[node.input[0]]
         axes = [axis % rank for axis in axes]
         clamp = lambda index, axis: max(0, min(size[axis], index + size[axis] if index < 0 else index))
-        parameters = crop_parameters([clamp(start, axis) for start, axis in zip(starts, axes)],
-                                     [clamp(end, axis) for end, axis in zip(ends, axes)],
-                                     [self.inner_axis(axis) for axis in axes])
-        self.emit("Crop", node.input[:1], node.output[0], parameters)
+        ranges = [(clamp(start, axis), clamp(end, axis), axis) for start, end, axis in zip(starts, ends, axes)]
+        ranges = [(start, end, self.inner_axis(axis)) for start, end, axis in ranges if (start, end) != (0, size[axis])]
+        if ranges:
+            self.emit("Crop", node.input[:1], node.output[0], crop_parameters(*zip(*ranges)))
+        else:
+            self.rename(node.input[0], node.output[0])
 
 
 def sizes(shape):

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 import reference
 import workloads
+from unsupported import Unsupported
 
 LIBRARY = Path(sys.prefix) / "lib" / "libonednn_layer.so"
 # SYCL's CPU device, which the loader of OpenCL finds by this variable.
@@ -63,15 +64,15 @@ def read(path):
     channels_last = len(kinds) == 3 and kinds[0] == kinds[2] == "Transpose"
     nodes = graph.node[1:2] if channels_last else graph.node
     if len(nodes) != 1 or nodes[0].op_type not in ("Conv", "ConvTranspose"):
-        raise ValueError(f"unsupported: nodes={len(kinds)}, only single layers")
+        raise Unsupported(f"nodes={len(kinds)}, only single layers")
     node = nodes[0]
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or "output_shape" in attributes:
-        raise ValueError(f"unsupported: attributes={sorted(attributes)}, only explicit padding")
+        raise Unsupported(f"attributes={sorted(attributes)}, only explicit padding")
     filter_and_bias = [constants.get(name) for name in node.input[1:]]
     if any(constant is None for constant in filter_and_bias):
-        raise ValueError("unsupported: a filter or bias that is no constant")
+        raise Unsupported("a filter or bias that is no constant")
     return node.op_type, attributes, filter_and_bias[0], *(filter_and_bias[1:] or [None]), channels_last
 
 
@@ -94,7 +95,7 @@ class OneDnn:
         pointer = lambda array: array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         self.layer = self.library.onednn_create(Geometry(row, channels_last), pointer(x), pointer(weights), pointer(bias))
         if not self.layer:
-            raise ValueError("unsupported: " + self.library.onednn_error().decode())
+            raise Unsupported(self.library.onednn_error().decode())
         spatial = workloads.output_spatial(row)
         self.shape = [row["batch"], *spatial, row["out_channels"]] if channels_last else [row["batch"], row["out_channels"], *spatial]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import onednn_layer
+from unsupported import Unsupported
 
 
 class OnnxRuntime:
@@ -110,7 +111,7 @@ class Ncnn:
         # As fast without, and the errors are up to ten times smaller.
         options.use_winograd63_convolution = False
         if self.net.load_param(path) or self.net.load_model(str(Path(path).with_suffix(".bin"))):
-            raise ValueError("unsupported: ncnn does not load the converted model")
+            raise Unsupported("ncnn does not load the converted model")
         names = json.loads(Path(path).with_suffix(".json").read_text())
         self.names, self.results = names["inputs"], names["outputs"]
 
@@ -192,6 +193,8 @@ def main():
     for line in sys.stdin:
         try:
             answer = " ".join(["ok", *map(str, peer.command(line.rstrip("\n")))])
+        except Unsupported as reason:
+            answer = "error unsupported: " + " ".join(str(reason).split())
         except Exception as error:  # any exception of an engine is the row's result, and must not end this process
             answer = "error " + " ".join(f"{type(error).__name__}: {error}".split())
         print(answer, file=answers, flush=True)
