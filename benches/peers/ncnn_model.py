@@ -24,10 +24,11 @@ MAGIC = 7767517
 # Precedes weights that are stored as f32.
 PLAIN_F32 = b"\0\0\0\0"
 SUFFIX = {1: "1D", 2: "", 3: "3D"}
-BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5, "Pow": 6}
+BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5}
 # The same operations with the operands exchanged.
-REVERSED = {"Add": 0, "Sub": 7, "Mul": 2, "Div": 8, "Max": 4, "Min": 5, "Pow": 9}
+REVERSED = {"Add": 0, "Sub": 7, "Mul": 2, "Div": 8, "Max": 4, "Min": 5}
 UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log": 8}
+SQUARE, POWER = 4, 6
 REDUCTIONS = {"ReduceSum": 0, "ReduceMean": 3, "ReduceMax": 4, "ReduceMin": 5}
 # ncnn's numbers of permutations, by the source axis of each result axis, outermost first.
 PERMUTATIONS = {
@@ -323,6 +324,16 @@ class Converter:
             raise Unsupported(f"{node.op_type}: shape={list(array.shape)} of a constant beside {self.shape(other)}")
         blob = self.memory_data(array, rank)
         self.emit("BinaryOp", [], node.output[0], parameters, taken=[self.take(other), blob])
+
+    def op_pow(self, node, attributes):
+        exponent = float(np.reshape(self.constant(node.input[1]), ()))
+        if exponent == 2:
+            self.emit("UnaryOp", node.input[:1], node.output[0], {0: SQUARE})
+        elif exponent.is_integer():
+            # ncnn's power is wrong for numbers below zero, which have no other powers than these.
+            raise Unsupported(f"Pow: exponent={exponent:g}, only 2 and fractions")
+        else:
+            self.emit("BinaryOp", node.input[:1], node.output[0], {0: POWER, 1: 1, 2: f"{exponent:.9e}"})
 
     def op_concat(self, node, attributes):
         axis = attributes["axis"] % len(self.shapes[node.output[0]])

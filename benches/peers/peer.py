@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-import onednn_layer
 from unsupported import Unsupported
 
 
@@ -136,8 +135,14 @@ class Ncnn:
         return np.array(self.run()[0])
 
 
+def one_dnn():
+    # It needs modules that would take memory in the processes of other engines.
+    import onednn_layer
+    return onednn_layer.OneDnn()
+
+
 ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn, "mnn-exact": ExactMnn, "ncnn": Ncnn,
-           "onednn": onednn_layer.OneDnn}
+           "onednn": one_dnn}
 
 
 class Peer:
