@@ -280,6 +280,8 @@ def convert_to_ncnn(folder):
         ncnn_model.convert(folder / "model.onnx", folder)
     except Unsupported as reason:
         return f"unsupported: {reason}"
+    except Exception as failure:  # whatever a foreign model raises is the row's result, and must not end the run
+        return f"the ncnn converter failed: {type(failure).__name__}: {failure}"
     return ""
 
 

@@ -57,7 +57,7 @@ def simplified(model_path):
     import onnxruntime
     with tempfile.TemporaryDirectory() as scratch:
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level, options.intra_op_num_threads = 3, 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(Path(scratch) / "model.onnx")
         onnxruntime.InferenceSession(str(model_path), options, providers=["CPUExecutionProvider"])
@@ -107,8 +107,6 @@ class Converter:
                 convert(node, attributes)
             else:
                 raise Unsupported(f"operator={node.op_type}, not converted")
-
-    # ---- values and layers
 
     def shape(self, name):
         """Returns the shape of a value without its batch axis. A single value keeps its axis."""
@@ -185,8 +183,6 @@ class Converter:
 
     def add_weights(self, array):
         self.weights.append(PLAIN_F32 + np.ascontiguousarray(array, np.float32).tobytes())
-
-    # ---- operators
 
     def convolution(self, at, node, attributes):
         """Converts a convolution with what alone reads its result: a batch normalisation, then an activation.

@@ -1,8 +1,11 @@
-"""How run.py treats engines that are wrong, slow to be exact, or unable."""
+"""Which engines count: wrong ones, exact modes, and rows that an engine can't do."""
 
+import tempfile
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
 
+import make_models
 import report
 import run
 from worker import EngineError
@@ -57,6 +60,11 @@ class Engines(unittest.TestCase):
         self.assertFalse(ncnn.wrong)
         self.assertFalse(ncnn.right)
         self.assertEqual(report.cell(ncnn.result()), "can't")
+
+    def test_a_converter_that_fails_is_the_rows_result(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "model.onnx").write_bytes(b"no model")
+            self.assertTrue(make_models.convert_to_ncnn(Path(folder)).startswith("the ncnn converter failed: "))
 
     def test_cells(self):
         right = {"failure": None, "error": 2.3e-7, "right": True, "rounds_us": [3.0, 5.0, 4.0]}
