@@ -1,4 +1,5 @@
-//! The quality of the planner's choices, measured on layers drawn at random, on one thread.
+//! The quality of the planner's choices, measured on layers drawn at random, on one thread. The
+//! layers are drawn from `benches/distribution.json`.
 //!
 //! `cargo bench --bench planner -- 160 7` draws 160 layers from seed 7 and runs each under every
 //! strategy that takes it. It compares the results of the strategies, prints each one's time next
@@ -15,6 +16,7 @@
 mod common;
 
 use common::{Layer, Ready, compare};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tract_core::internal::tract_itertools::Itertools;
@@ -95,6 +97,52 @@ impl Asked {
     }
 }
 
+/// `benches/distribution.json`, which `benches/peers` draws from too.
+#[derive(Deserialize)]
+struct Distribution {
+    ranks: Vec<usize>,
+    batches: Vec<usize>,
+    groups: Vec<usize>,
+    in_channels: Vec<usize>,
+    out_channels: Vec<usize>,
+    depthwise_channels: Vec<usize>,
+    depthwise_multipliers: Vec<usize>,
+    /// Taps, stride and dilation of every axis.
+    taps: Taps,
+    most_taps: [usize; 3],
+    sizes: [Vec<usize>; 3],
+    aspects: Vec<[usize; 2]>,
+    one_axis: ByKind<Vec<bool>>,
+    multiply_adds: ByKind<[u64; 2]>,
+    most_channels: usize,
+    most_outputs: usize,
+}
+
+#[derive(Deserialize)]
+struct Taps {
+    transposed: Vec<[usize; 3]>,
+    forward: Vec<[usize; 3]>,
+}
+
+#[derive(Deserialize)]
+struct ByKind<T> {
+    dense: T,
+    depthwise: T,
+}
+
+impl<T> ByKind<T> {
+    fn of(&self, depthwise: bool) -> &T {
+        if depthwise { &self.depthwise } else { &self.dense }
+    }
+}
+
+impl Distribution {
+    fn read() -> TractResult<Distribution> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/distribution.json");
+        Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
+    }
+}
+
 struct Draw(u64);
 
 impl Draw {
@@ -103,79 +151,43 @@ impl Draw {
         values[(self.0 >> 33) as usize % values.len()]
     }
 
-    /// Draws a layer as in common networks, or none if the combination is not worth timing.
-    fn layer(&mut self, kind: &Kind) -> TractResult<Option<Layer>> {
+    /// Draws a layer, or none if it is outside the bounds.
+    fn layer(&mut self, kind: &Kind, lists: &Distribution) -> TractResult<Option<Layer>> {
         let Kind { data_format, direction, depthwise, pointwise, .. } = *kind;
-        let rank = self.of(&[1usize, 2, 2, 2, 2, 3]);
-        let group = self.of(&[1usize, 1, 1, 1, 2, 4, 8]);
-        let inputs = self.of(&[3usize, 8, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512]);
-        let outputs = self.of(&[1usize, 2, 3, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 256, 512]);
+        let rank = self.of(&lists.ranks);
+        let batch = self.of(&lists.batches);
         let (group, inputs, outputs) = match data_format {
-            _ if depthwise => {
-                let group = [8usize, 16, 20, 32, 48, 64, 96, 128, 144, 192, 256, 384, 512, 960];
-                (self.of(&group), 1, self.of(&[1usize, 1, 1, 1, 1, 2, 4]))
-            }
+            _ if depthwise => (self.of(&lists.depthwise_channels), 1, self.of(&lists.depthwise_multipliers)),
+            // What the distribution has too seldom: channels last in narrow groups.
             DataFormat::Nxc if self.of(&[true, false]) => {
                 let narrow = [1usize, 2, 3, 4, 5, 8, 12];
                 (self.of(&[4usize, 8, 16, 32, 64]), self.of(&narrow), self.of(&narrow))
             }
-            _ => (group, inputs, outputs),
+            _ => (self.of(&lists.groups), self.of(&lists.in_channels), self.of(&lists.out_channels)),
         };
-        let (kernel, stride, dilation) = self.of(&[
-            (2usize, 2usize, 1usize),
-            (2, 2, 1),
-            (3, 2, 1),
-            (4, 2, 1),
-            (4, 2, 1),
-            (3, 1, 1),
-            (5, 2, 1),
-            (4, 4, 1),
-            (8, 4, 1),
-            (16, 8, 1),
-            (3, 1, 2),
-            (3, 3, 1),
-            (1, 1, 1),
-            (5, 1, 1),
-            (7, 1, 1),
-            (9, 4, 1),
-            (6, 3, 1),
-        ]);
-        let (kernel, stride, dilation) = match direction {
-            _ if pointwise => (1, 1, 1),
-            Direction::Transposed => (kernel, stride, dilation),
-            Direction::Forward => self.of(&[
-                (1, 1, 1),
-                (1, 1, 1),
-                (1, 2, 1),
-                (3, 1, 1),
-                (3, 1, 1),
-                (3, 2, 1),
-                (5, 1, 1),
-                (7, 1, 1),
-                (7, 2, 1),
-                (3, 1, 2),
-            ]),
+        let [taps, stride, dilation] = match direction {
+            _ if pointwise => [1, 1, 1],
+            Direction::Transposed => self.of(&lists.taps.transposed),
+            Direction::Forward => self.of(&lists.taps.forward),
         };
-        let size = match rank {
-            1 => self.of(&[50usize, 100, 300, 1000, 4000, 12800]),
-            2 => self.of(&[4usize, 7, 8, 12, 14, 16, 20, 28, 32, 40, 56, 64, 80, 100, 128, 160, 224]),
-            _ => self.of(&[4usize, 8, 12, 16, 24, 32]),
-        };
-        if kernel > [16, 9, 5][rank - 1] {
+        let size = self.of(&lists.sizes[rank - 1]);
+        let [numerator, denominator] = self.of(&lists.aspects);
+        if taps > lists.most_taps[rank - 1]
+            || (depthwise && taps == 1)
+            || (inputs.max(outputs) * group > lists.most_channels)
+        {
             return Ok(None);
         }
-        // Some audio networks do not convolve the time axis.
-        let leaves_rows = depthwise && rank == 2 && self.of(&[true, false, false, false]);
-        let sized = |size: usize| -> TVec<usize> {
-            (0..rank).map(|axis| if leaves_rows && axis == 0 { 1 } else { size }).collect()
+        let left_out = (rank == 2 && self.of(lists.one_axis.of(depthwise))).then(|| self.of(&[0usize, 1]));
+        let on_axes = |value: usize| -> TVec<usize> {
+            (0..rank).map(|axis| if left_out == Some(axis) { 1 } else { value }).collect()
         };
-        let pads: TVec<i64> = sized(kernel)
-            .iter()
-            .zip(sized(stride))
-            .map(|(kernel, stride)| {
-                let reach = (kernel - 1) * dilation;
+        let (kernel, strides, dilations) = (on_axes(taps), on_axes(stride), on_axes(dilation));
+        let pads: TVec<i64> = tract_itertools::izip!(&kernel, &strides, &dilations)
+            .map(|(taps, stride, dilation)| {
+                let reach = (taps - 1) * dilation;
                 match direction {
-                    Direction::Transposed => (reach + 1).saturating_sub(stride) as i64 / 2,
+                    Direction::Transposed => (reach + 1).saturating_sub(*stride) as i64 / 2,
                     Direction::Forward => reach as i64 / 2,
                 }
             })
@@ -187,17 +199,21 @@ impl Draw {
             in_channels: inputs * group,
             out_channels: outputs * group,
             group,
-            kernel: sized(kernel),
-            strides: sized(stride),
-            dilations: tvec!(dilation; rank),
+            kernel,
+            strides,
+            dilations,
             padding: Padding::Explicit { begin: pads.clone(), end: pads },
             output_padding: tvec!(0; rank),
         };
-        let shape = spec.data_format.shape(1, spec.in_channels, std::iter::repeat_n(size, rank));
+        let mut spatial: TVec<usize> = tvec!(size; rank);
+        if rank > 1 {
+            spatial[rank - 1] = (size * numerator / denominator).max(1);
+        }
+        let shape = spec.data_format.shape(batch, spec.in_channels, spatial);
         let problem = spec.problem(&shape, None)?;
-        let least = if depthwise { 50_000 } else { 1_000_000 };
-        let worth = (least..=1_500_000_000).contains(&problem.multiply_adds());
-        if !worth || problem.output_shape().iter().product::<usize>() > 8_000_000 {
+        let [least, most] = *lists.multiply_adds.of(depthwise);
+        let outputs = problem.output_shape().iter().product::<usize>();
+        if !(least..=most).contains(&problem.multiply_adds()) || outputs > lists.most_outputs {
             return Ok(None);
         }
         Layer::new(spec, &shape).map(Some)
@@ -407,12 +423,14 @@ fn main() -> TractResult<()> {
     let asked = Asked::new()?;
     let machine = asked.machine();
     println!("machine {} on {}", machine.name(), machine.isa());
+    let lists = Distribution::read()?;
     let mut draw = Draw(asked.seed);
     let mut layers = vec![];
     let mut kinds = asked.kinds.iter().cycle();
     while layers.len() < asked.count {
         let Some(kind) = kinds.next() else { break };
-        let layer = std::iter::repeat_with(|| draw.layer(kind)).find_map(|layer| layer.transpose()).transpose()?;
+        let layer =
+            std::iter::repeat_with(|| draw.layer(kind, &lists)).find_map(|layer| layer.transpose()).transpose()?;
         let Some(layer) = layer else { continue };
         if let Some(timed) = timed(layer, &asked.options)? {
             print(&timed, &machine);
