@@ -188,6 +188,8 @@ def panel(left, top, height, title, ratios):
         bar, _, _ = axis.bar(ratio.value, top + TOP + BAR * at, BAR - 1, FASTER if ratio.value >= 1 else SLOWER)
         lines.append(bar)
     if ratios and ratios[0].value < 1:
-        x = axis.position(ratios[0].value)
-        lines.append(text(x - 3, top + TOP + 8, f"{ratios[0].value:.2f}", 9, "end" if x > left + 30 else "start", "bold", SLOWER))
+        x, anchor = axis.position(ratios[0].value) - 3, "end"
+        if x < left + 30:
+            x, anchor = axis.position(1) + 4, "start"
+        lines.append(text(x, top + TOP + 8, f"{ratios[0].value:.2f}", 9, anchor, "bold", SLOWER))
     return lines

@@ -122,6 +122,7 @@ def machine_table(results):
         lines.append(f"| {key} | {value} |")
     pinned = results["pinned_to"]
     lines.append(f"| pinned to CPUs | {', '.join(map(str, pinned)) if pinned else 'not pinned'} |")
+    lines.append(f"| heaps keep freed pages | {'yes' if results.get('keep_pages') else 'no'} |")
     lines.append(f"| load average before | {results['load_average_before']:.2f} |")
     lines.append(f"| time stolen by the hypervisor | {results['stolen_ms']} ms |")
     return "\n".join(lines)

@@ -39,6 +39,9 @@ TOLERANCES = {"mnn": 1e-5, "mnn-exact": 1e-5}
 # The smallest reference value for relative errors. All values of a file's sigmoid may be near zero.
 LEAST_REFERENCE = 1e-2
 
+# Settings of glibc with which a process keeps the memory that it has freed.
+KEEP_PAGES = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592:glibc.malloc.top_pad=1073741824"
+
 # One engine's turn in a round, and the untimed runs before it, which restore its caches and clocks.
 TURN_NS, WARMUP_NS = 40_000_000, 5_000_000
 PEAK_MS = 20
@@ -67,7 +70,8 @@ class Bench:
             cpus = self.arguments.cpus
             if engine in THREADS_BY_CPUS:
                 cpus = sorted(cpus or os.sched_getaffinity(0))[:self.threads]
-            self.workers[label] = worker = Worker(command, self.scratch / f"{label}.log", cpus)
+            environment = {**os.environ, "GLIBC_TUNABLES": KEEP_PAGES} if self.arguments.keep_pages else None
+            self.workers[label] = worker = Worker(command, self.scratch / f"{label}.log", cpus, environment)
         return worker
 
     def close(self):
@@ -263,6 +267,8 @@ def parse_arguments():
     parser.add_argument("--min-rounds", default=7, type=int, help="rounds of a row however slow it is (7)")
     parser.add_argument("--engines", default=",".join((*TRACT, *PEERS)), type=lambda text: text.split(","))
     parser.add_argument("--cpus", default=None, type=numbers, help="pin every engine to these CPUs")
+    parser.add_argument("--keep-pages", action="store_true",
+                        help="let every engine's heap keep what it has freed, so that large outputs take no fresh pages")
     parser.add_argument("--fresh", action="store_true",
                         help="measure fresh processes, as many as rounds: load and first run, peak memory")
     parser.add_argument("--runner", help="a built peers_runner, instead of building it")
@@ -297,7 +303,8 @@ def main():
     if busy > 0.5:
         print(f"load average {busy:.2f} before the first row: something else is running here", file=sys.stderr)
     results = {"format": 1, "machine": machine.describe(), "load_average_before": busy,
-               "seconds": arguments.seconds, "pinned_to": arguments.cpus, "random": arguments.random, "results": []}
+               "seconds": arguments.seconds, "pinned_to": arguments.cpus, "random": arguments.random,
+               "keep_pages": arguments.keep_pages, "results": []}
     stolen = machine.stolen_ms()
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(arguments, runner, scratch)

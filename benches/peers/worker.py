@@ -17,7 +17,7 @@ class EngineError(Exception):
 
 
 class Worker:
-    def __init__(self, command, log, cpus=None):
+    def __init__(self, command, log, cpus=None, environment=None):
         def prepare():
             # Otherwise a stopped process would outlive a killed driver.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -27,7 +27,7 @@ class Worker:
         self.log = Path(log)
         with self.log.open("wb") as errors:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                                            text=True, preexec_fn=prepare)
+                                            text=True, preexec_fn=prepare, env=environment)
 
     def ask(self, *words):
         """Sends a command and returns the words of its answer."""

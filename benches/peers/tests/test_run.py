@@ -80,10 +80,10 @@ class Engines(unittest.TestCase):
 
     def test_threads_of_engines_that_count_cpus(self):
         started = []
-        original, run.Worker = run.Worker, lambda command, log, cpus: started.append(cpus) or SimpleNamespace(
+        original, run.Worker = run.Worker, lambda command, log, cpus, environment: started.append(cpus) or SimpleNamespace(
             alive=lambda: True, close=lambda: None)
         try:
-            bench = run.Bench(SimpleNamespace(cpus=[0, 1]), "runner", "scratch")
+            bench = run.Bench(SimpleNamespace(cpus=[0, 1], keep_pages=False), "runner", "scratch")
             for threads in (1, 2):
                 bench.use(threads)
                 bench.worker("onednn")
