@@ -64,12 +64,15 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
     let mut explanations = vec![];
     for_each_node("", model, &mut |name, model, node| {
         let explained = |dialect, spec: Option<&DeconvSpec>, options: &PlanOptions| {
-            explain_node(name, model, node, symbols, dialect, spec, options).with_context(|| name.to_string())
+            let data = model.outlet_fact(node.inputs[0])?;
+            explain_node(name, node, data, symbols, dialect, spec, options).with_context(|| name.to_string())
         };
         if let Some(op) = node.op_as::<GroupedDeconv>() {
             explanations.push(explained(op.dialect, Some(&op.spec), &settings::complete(&op.options)?)?);
         } else if let Some(op) = node.op_as::<OptGroupedDeconv>() {
-            let plain = explained(op.dialect, Some(&op.spec), &op.options)?;
+            let data = op.data_fact(&model.node_input_facts(node.id)?)?;
+            let plain = explain_node(name, node, &data, symbols, op.dialect, Some(&op.spec), &op.options)
+                .with_context(|| name.to_string())?;
             let fourier = op.not_fourier.clone().map(Err);
             explanations.push(Explanation { epilogue: op.epilogue.clone(), fourier, ..plain });
         } else if let Some(op) = node.op_as::<OptFourier>() {
@@ -89,14 +92,13 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
 
 fn explain_node(
     name: &str,
-    model: &TypedModel,
     node: &TypedNode,
+    data: &TypedFact,
     symbols: &SymbolValues,
     dialect: Dialect,
     spec: Option<&DeconvSpec>,
     options: &PlanOptions,
 ) -> TractResult<Explanation> {
-    let data = model.outlet_fact(node.inputs[0])?;
     let evaluated = |fact: &TypedFact| fact.shape.iter().map(|dim| dim.eval(symbols)).collect::<TVec<TDim>>();
     let (input, output) = (evaluated(data), evaluated(&node.outputs[0].fact));
     let requested = match spec.map(|spec| &spec.padding) {

@@ -5,9 +5,11 @@ use crate::element::{Element, dispatch_element};
 use crate::integers;
 use crate::kernel::{Dispatch, KernelSizes};
 use crate::layout::filter::PackedFilter;
+use crate::layout::input::{Input, InputPart};
 use crate::memory;
 use crate::output::epilogue::{self, Epilogue, Step};
 use crate::plan::Plan;
+use crate::spec::DeconvSpec;
 use std::sync::OnceLock;
 use tract_core::internal::*;
 
@@ -51,13 +53,14 @@ impl Layer {
     }
 
     /// Checks that the operands fit the plan.
-    fn check_operands(&self, input: &Tensor, filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<()> {
+    fn check_operands(&self, inputs: &[&Tensor], filter: &PackedFilter, bias: Option<&Tensor>) -> TractResult<()> {
         let plan = &self.plan;
         let dt = plan.datum_type();
-        let expected = plan.problem().input_shape();
-        ensure!(*input.shape() == *expected, "input: shape={:?}, the plan is for {expected:?}", input.shape());
-        for (what, found) in [("input", Some(input)), ("bias", bias)] {
-            let Some(found) = found.map(|tensor| tensor.datum_type()) else { continue };
+        let (found, expected) = (joint_shape(plan.spec(), inputs)?, plan.problem().input_shape());
+        ensure!(found == expected, "input: shape={found:?}, the plan is for {expected:?}");
+        let inputs = inputs.iter().map(|input| ("input", *input));
+        for (what, found) in inputs.chain(bias.map(|bias| ("bias", bias))) {
+            let found = found.datum_type();
             ensure!(found == dt, "{what}: datum_type={found:?}, the plan is for {dt:?}");
         }
         if let Some(bias) = bias {
@@ -81,6 +84,19 @@ impl Layer {
         epilogue: &[Step],
         residuals: &[&Tensor],
     ) -> TractResult<Tensor> {
+        self.run_on_parts(&[input], filter, bias, epilogue, residuals)
+    }
+
+    /// As [`Layer::run_with_epilogue`], on an input whose channels may be in several tensors, one
+    /// after the other.
+    pub(crate) fn run_on_parts(
+        &self,
+        inputs: &[&Tensor],
+        filter: &PackedFilter,
+        bias: Option<&Tensor>,
+        epilogue: &[Step],
+        residuals: &[&Tensor],
+    ) -> TractResult<Tensor> {
         let plan = &self.plan;
         ensure!(plan.isa().is_available(), "plan: isa={}, this cpu does not have it", plan.isa());
         ensure!(
@@ -88,9 +104,10 @@ impl Layer {
             "activation: datum_type={:?}, only floats take one",
             plan.datum_type()
         );
-        self.check_operands(input, filter, bias)?;
+        self.check_operands(inputs, filter, bias)?;
         let computed_as = integers::computed_as(plan.datum_type());
-        let input = integers::converted("input", input, computed_as)?;
+        let inputs: TVec<_> =
+            inputs.iter().map(|input| integers::converted("input", input, computed_as)).collect::<TractResult<_>>()?;
         let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
         let output: Tensor = dispatch_element!(computed_as, E => {
             let shape = plan.problem().output_shape();
@@ -102,14 +119,25 @@ impl Layer {
             // task writes all of its part. The other strategies iterate over all elements of the
             // output's shape.
             let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
+            let problem = if plan.decision().folds() { plan.folded() } else { plan.problem() };
+            let c_axis = problem.data_format.c_axis(shape.len());
+            let tensors: TVec<(&[E], usize)> = inputs
+                .iter()
+                .map(|input| Ok((input.try_as_plain_ram()?.as_slice::<E>()?, input.shape()[c_axis])))
+                .collect::<TractResult<_>>()?;
+            let joint;
+            let mut parts = InputPart::list(problem, &tensors)?;
+            if parts.len() > 1 && !plan.reads_parts() {
+                joint = joined(plan, Input::new(problem, &parts), computed_as)?;
+                parts = InputPart::list(problem, &[(joint.try_as_plain_ram()?.as_slice::<E>()?, joint.shape()[c_axis])])?;
+            }
             let operands = Operands::<E> {
-                input: input.try_as_plain_ram()?.as_slice::<E>()?,
+                input: Input::new(problem, &parts),
                 bias: bias.as_ref().map(|b| b.try_as_plain_ram()?.as_slice::<E>()).transpose()?,
                 epilogue: Epilogue { steps: &steps, kernels: <<E as Element>::Compute as Dispatch>::kernels(plan.isa()) },
             };
             let mut view = output.try_as_plain_ram_mut()?;
             let target = view.as_slice_mut::<E>()?;
-            let problem = if plan.decision().folds() { plan.folded() } else { plan.problem() };
             if !target.is_empty() {
                 plan.decision().run::<E>(self.tables()?, problem, plan.isa(), filter, &operands, target)?;
             }
@@ -117,4 +145,32 @@ impl Layer {
         });
         integers::convert("output size", output, plan.datum_type())
     }
+}
+
+/// Returns the joint tensor of an input, for a strategy that reads one.
+fn joined<E: Element>(plan: &Plan, input: Input<E>, datum_type: DatumType) -> TractResult<Tensor> {
+    #[expect(unsafe_code, reason = "the joint tensor is written once, not cleared before")]
+    // SAFETY: the type is a number type, as there is an `Element`. `join` writes all elements or
+    // fails, and on failure the tensor is dropped.
+    let mut joint = unsafe { memory::output_tensor("joint input", datum_type, &plan.problem().input_shape())? };
+    input.join(joint.try_as_plain_ram_mut()?.as_slice_mut::<E>()?)?;
+    Ok(joint)
+}
+
+/// Returns the shape of the tensor that would hold the channels of all tensors.
+pub(crate) fn joint_shape(spec: &DeconvSpec, tensors: &[&Tensor]) -> TractResult<TVec<usize>> {
+    let first = tensors.first().context("input: it is missing")?;
+    let mut shape: TVec<usize> = first.shape().into();
+    let c_axis = spec.data_format.c_axis(spec.rank() + 2);
+    for tensor in &tensors[1..] {
+        let found = tensor.shape();
+        let fits = |(axis, (a, b)): (usize, (&usize, &usize))| axis == c_axis || a == b;
+        ensure!(
+            found.len() == shape.len() && c_axis < shape.len() && found.iter().zip(&shape).enumerate().all(fits),
+            "input: shape={found:?}, that of the channels before is {shape:?}"
+        );
+        // Two numbers of elements that fit the memory.
+        shape[c_axis] += found[c_axis];
+    }
+    Ok(shape)
 }

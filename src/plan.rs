@@ -10,6 +10,7 @@ use crate::element::{ELEMENT_TYPES, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::integers;
 use crate::layout::filter::FilterLayout;
+use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::PoolUser;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
@@ -50,6 +51,11 @@ pub struct PlanOptions {
     /// The layout of an already packed filter. Only strategies that read this layout are
     /// considered.
     pub layout: Option<FilterLayout>,
+    /// Whether the channels of the input come in several tensors.
+    ///
+    /// Some strategies read each tensor. For others the tensors are joined first, which counts as
+    /// working memory.
+    pub in_parts: bool,
     /// The way to choose the strategy if none is forced. By estimates if not set.
     pub tuning: Option<Tuning>,
     /// The file that measured choices are read from and written to. Without a file they last as
@@ -92,6 +98,11 @@ impl PlanOptions {
     /// Returns the same options with or without local accuracy.
     pub fn with_local_accuracy(self, local_accuracy: bool) -> PlanOptions {
         PlanOptions { local_accuracy, ..self }
+    }
+
+    /// Returns the same options for an input in several tensors, or in one.
+    pub fn with_in_parts(self, in_parts: bool) -> PlanOptions {
+        PlanOptions { in_parts, ..self }
     }
 
     /// Returns the same options with a way to choose strategies, or with estimates.
@@ -180,6 +191,19 @@ pub(crate) fn converted_bytes(problem: &Problem, datum_type: DatumType) -> usize
     (elements[0] + elements[1] + problem.group * problem.group_out).saturating_mul(computed_as.size_of())
 }
 
+/// Returns the bytes of the joint tensor, if the tensors of an input are joined before a decision is
+/// run.
+fn joint_bytes(problem: &Problem, computed_as: DatumType, in_parts: bool, decision: &Decision) -> usize {
+    let shape = problem.input_shape();
+    let bytes = || shape.iter().fold(computed_as.size_of(), |bytes, dim| bytes.saturating_mul(*dim));
+    if in_parts && !decision.reads_parts() { bytes() } else { 0 }
+}
+
+/// Returns the estimated cost of joining tensors, in vector multiply-adds.
+fn joining_cost(bytes: usize) -> u64 {
+    (bytes as u64 / 16).saturating_mul(SIXTEEN_BYTES)
+}
+
 /// The times that decided on a strategy, fastest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
@@ -217,6 +241,8 @@ pub struct Plan {
     decision: Decision,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
+    /// Whether the channels of the input come in several tensors.
+    in_parts: bool,
     /// The times of the candidates, if they decided on the strategy.
     measured: Option<Measured>,
     /// Keeps the memory blocks of outputs.
@@ -289,8 +315,11 @@ impl Plan {
             layout: options.layout.as_ref(),
             left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
+            in_parts: options.in_parts,
         };
         let query = Query::new(&folded, computed_as, isa, &machine, restrictions);
+        let joint = |decision: &Decision| joint_bytes(&problem, computed_as, options.in_parts, decision);
+        let cost = |decision: &Decision| Some(decision.cost()?.saturating_add(joining_cost(joint(decision))));
         for &strategy in Strategy::ALL {
             if best.is_some() && strategy == Strategy::Reference {
                 break;
@@ -309,6 +338,7 @@ impl Plan {
                     return Err("its variant is left out".to_string());
                 }
                 let bytes = decision.working_bytes(&folded, query.element).saturating_add(converted);
+                let bytes = bytes.saturating_add(joint(&decision));
                 if bytes <= limit.0 {
                     return Ok(decision);
                 }
@@ -321,11 +351,11 @@ impl Plan {
                 Err(reason) => declined.push((strategy, reason)),
                 Ok(decision) => {
                     let (better, worse) = match best {
-                        Some(rival) if rival.1.cost() <= decision.cost() => (rival, Some((strategy, decision))),
+                        Some(rival) if cost(&rival.1) <= cost(&decision) => (rival, Some((strategy, decision))),
                         rival => ((strategy, decision), rival),
                     };
                     if let Some((loser, decision)) = worse {
-                        let costs = decision.cost().zip(better.1.cost());
+                        let costs = cost(&decision).zip(cost(&better.1));
                         let (cost, less) = costs.context("planner: a strategy without a cost has a rival")?;
                         declined.push((loser, format!("its estimated cost is {cost}, that of {} {less}", better.0)));
                     }
@@ -334,8 +364,9 @@ impl Plan {
             }
         }
         if let Some((_, decision)) = best {
-            let (spec, pool) = (spec.clone(), PoolUser::new());
-            return Ok(Plan { spec, problem, folded, datum_type, decision, isa, declined, measured: None, pool });
+            let (spec, pool, in_parts) = (spec.clone(), PoolUser::new(), options.in_parts);
+            let measured = None;
+            return Ok(Plan { spec, problem, folded, datum_type, decision, isa, declined, in_parts, measured, pool });
         }
         if let Some((bytes, strategy)) = least {
             bail!(
@@ -376,7 +407,22 @@ impl Plan {
 
     /// Returns the estimated cost in vector multiply-adds. None for the reference.
     pub fn cost(&self) -> Option<u64> {
-        self.decision.cost()
+        Some(self.decision.cost()?.saturating_add(joining_cost(self.joint_bytes())))
+    }
+
+    /// Returns the bytes of the joint tensor, if the tensors of the input are joined first.
+    fn joint_bytes(&self) -> usize {
+        joint_bytes(&self.problem, integers::computed_as(self.datum_type), self.in_parts, &self.decision)
+    }
+
+    /// Returns whether the layer reads each tensor of an input in several tensors.
+    pub(crate) fn reads_parts(&self) -> bool {
+        self.in_parts && self.decision.reads_parts()
+    }
+
+    /// Returns whether this plan, for an input in several tensors, does what `other` does for one.
+    pub(crate) fn reads_parts_as(&self, other: &Plan) -> bool {
+        self.reads_parts() && self.decision == other.decision
     }
 
     /// Returns the variant of the strategy. Empty if there is only one.
@@ -399,11 +445,15 @@ impl Plan {
 
     /// Returns the bytes of working memory per thread of a run, without operands and output.
     ///
-    /// If integers are converted, the converted operands and output count.
+    /// If integers are converted, the converted operands and output count. If the tensors of the
+    /// input are joined first, the joint one counts.
     pub fn working_bytes(&self) -> usize {
         let computed_as = integers::computed_as(self.datum_type);
         let converted = converted_bytes(&self.problem, self.datum_type);
-        self.decision.working_bytes(&self.folded, compute_bytes(computed_as)).saturating_add(converted)
+        self.decision
+            .working_bytes(&self.folded, compute_bytes(computed_as))
+            .saturating_add(converted)
+            .saturating_add(self.joint_bytes())
     }
 
     /// Returns the chosen strategy with all of its parameters.
@@ -515,6 +565,11 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{} on {} {:?}, {}", self.strategy(), self.isa, self.datum_type, self.decision.explain())?;
+        match (self.in_parts, self.decision.reads_parts()) {
+            (false, _) => {}
+            (true, true) => f.write_str(", channels read from each tensor of the input")?,
+            (true, false) => f.write_str(", tensors of the input joined first")?,
+        }
         self.measured.iter().try_for_each(|measured| write!(f, ", {measured}"))
     }
 }

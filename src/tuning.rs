@@ -106,7 +106,7 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
     let machine = options.machine.unwrap_or_else(|| Machine::with_isa(plan.isa()));
     let dims = |dims: &[usize]| list(dims, "x");
     format!(
-        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads",
+        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads{}",
         machine.name(),
         plan.isa(),
         if spec.direction == Direction::Forward { "conv" } else { "deconv" },
@@ -120,6 +120,7 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
         spec.group,
         spec.filter_format,
         parallel::threads(u64::MAX),
+        if options.in_parts { ", input in parts" } else { "" },
     )
 }
 

@@ -331,14 +331,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Ok(())
             });
         }
-        let first = self.input.first(task, g);
+        let group = self.input.of(task, g);
         let pixel = match self.problem.data_format {
             DataFormat::Ncx => self.problem.group_in.next_multiple_of(self.kernels.lanes),
             DataFormat::Nxc => self.problem.group_in,
         };
         let data = block.of(pixel * self.taps.input_tiles.channel_stride)?;
         let tiles = (self.kernels, &self.taps.input_tiles);
-        self.input.fill_pixels(tiles, copy_plan, first, (&mut *data, pixel), (ragged, tile))?;
+        self.input.fill_pixels(tiles, copy_plan, &group, (&mut *data, pixel), (ragged, tile))?;
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
             of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, pixel), &mut sums[run.at..]));
@@ -359,7 +359,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<Option<usize>> {
         let (problem, kernels) = (self.problem, self.kernels);
-        let GroupedInput { data: whole, channel: stride, spatial, .. } = &self.input;
+        let GroupedInput { channel: stride, spatial, .. } = &self.input;
+        let whole = self.input.data.whole()?;
         let first = self.input.first(task, g);
         let limb_stride = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
         let limbs = scratch.limbs.of(LIMBS * limb_stride * self.blocks)?;

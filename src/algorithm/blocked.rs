@@ -6,6 +6,7 @@
 use crate::element::Element;
 use crate::geometry::Axes;
 use crate::kernel::Kernels;
+use crate::layout::input::{Channels, Input};
 use crate::layout::input_strides;
 use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::memory::{Aligned, Scratch};
@@ -90,7 +91,7 @@ pub(crate) fn last_width(channels: usize, width: usize, lanes: usize) -> usize {
 /// The input of a layer, with the strides that tasks use to read a group.
 pub(crate) struct GroupedInput<'a, E: Element> {
     /// The whole input.
-    pub data: &'a [E],
+    pub data: Input<'a, E>,
     /// Elements between channels.
     pub channel: usize,
     /// Elements between positions along each spatial axis. There are at least two axes.
@@ -103,18 +104,23 @@ pub(crate) struct GroupedInput<'a, E: Element> {
 }
 
 impl<'a, E: Element> GroupedInput<'a, E> {
-    pub fn new(problem: &Problem, axes: &Axes, data: &'a [E]) -> GroupedInput<'a, E> {
+    pub fn new(problem: &Problem, axes: &Axes, data: Input<'a, E>) -> GroupedInput<'a, E> {
         let (image, channel, spatial) = input_strides(problem, axes.len());
         GroupedInput { data, channel, spatial, image, channels: problem.group_in, data_format: problem.data_format }
     }
 
-    /// The index of a group's first element in the image of a task.
+    /// The channels of a group in the image of a task.
+    pub fn of(&self, task: &Task<E>, g: usize) -> Channels<'a, E> {
+        self.data.channels(task.n, g * self.channels, self.channels)
+    }
+
+    /// The index of a group's first element in the image of a task, if the input is in one tensor.
     pub fn first(&self, task: &Task<E>, g: usize) -> usize {
         task.n * self.image + g * self.channels * self.channel
     }
 
     /// Copies the part of a group that a task reads into input tiles of pixels with `size`
-    /// elements.
+    /// elements. `source` is the group: see [`GroupedInput::of`].
     ///
     /// # Errors
     /// Failure to allocate working memory.
@@ -122,11 +128,10 @@ impl<'a, E: Element> GroupedInput<'a, E> {
         &self,
         (kernels, tiles): (&'static Kernels<E::Compute>, &InputTiles),
         copy_plan: &CopyPlan,
-        first: usize,
+        source: &Channels<E>,
         (to, size): (&mut [E::Compute], usize),
         working: (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
-        let source = (&self.data[first..], self.channel, self.channels);
         tiles.fill_deep(kernels, copy_plan, self.data_format, source, (to, size), working)
     }
 }

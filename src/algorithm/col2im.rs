@@ -385,14 +385,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         let padded = count.next_multiple_of(lanes);
         let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
         let reach = first + (channels - 1) * self.strides[1] + padded;
-        let in_place = self.problem.data_format == DataFormat::Ncx && reach <= self.operands.input.len();
-        let mut source = match E::as_compute(self.operands.input).filter(|_| in_place) {
+        let input = self.operands.input.whole()?;
+        let in_place = self.problem.data_format == DataFormat::Ncx && reach <= input.len();
+        let mut source = match E::as_compute(input).filter(|_| in_place) {
             Some(data) => {
                 Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], prefetch: false }
             }
             None => {
                 let data = block.of(channels * padded)?;
-                let (from, step) = (&self.operands.input[first..], self.strides[3]);
+                let (from, step) = (&input[first..], self.strides[3]);
                 if self.problem.data_format == DataFormat::Ncx {
                     for (ci, to) in data.chunks_mut(padded).enumerate() {
                         let from = &from[ci * self.strides[1]..];

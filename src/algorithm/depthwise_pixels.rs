@@ -363,7 +363,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
         let (outer_axes, y, x) = plan.axes.parts();
         let last = self.problem.data_format == DataFormat::Nxc;
-        let image = &self.operands.input[task.n * self.strides.0..];
+        let image = &self.operands.input.whole()?[task.n * self.strides.0..];
         let [.., row, column] = *self.strides.2 else { return Ok(()) };
 
         // Per outer phase, the taps inside the input: the index in the phase, and the offset in the

@@ -109,6 +109,8 @@ fn steps(axes: &Axes, laid_out: &Axes) -> (usize, usize) {
 impl Algorithm for DepthwiseRows {
     type Tables = ();
 
+    const READS_PARTS: bool = true;
+
     fn propose(query: &Query) -> Result<DepthwiseRows, String> {
         let &Query { problem, datum_type, machine, .. } = query;
         if problem.group_in != 1 {
@@ -370,7 +372,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (axes, problem) = (&self.plan.axes, self.problem);
         let (y, x) = (axes.rows(), axes.columns());
         let taps = self.taps;
-        let input = &self.operands.input[task.n * self.strides.0 + g * self.strides.1..];
+        let (input, _) = self.operands.input.channels(task.n, g, 1).from(0);
         let (block, scratch_row) = (&mut scratch.block, &mut scratch.row);
         let source = match copy_plan {
             Some(copy_plan) => {

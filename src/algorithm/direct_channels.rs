@@ -65,6 +65,8 @@ pub struct DirectChannels {
 impl Algorithm for DirectChannels {
     type Tables = AccumulatorTable;
 
+    const READS_PARTS: bool = true;
+
     fn propose(query: &Query) -> Result<DirectChannels, String> {
         let &Query { problem, datum_type, machine, .. } = query;
         let axes = query.axes()?;
@@ -82,7 +84,7 @@ impl Algorithm for DirectChannels {
         let phases = axes.phases();
         let depth = problem.group_in * taps;
         let element = query.element;
-        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64) && axes.are_unshifted();
+        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64) && axes.are_unshifted() && !query.in_parts;
         let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
         let transposed = problem.data_format == DataFormat::Ncx
             && problem.group_in >= fewest
@@ -311,29 +313,29 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let x = plan.blocked.axes.columns();
-        let first = self.input.first(task, g);
+        let group = self.input.of(task, g);
         let spatial = &self.input.spatial;
         let (source, pitch, step) = if let Some(copy_plan) = copy_plan {
             let stride = self.taps.input_tiles.channel_stride;
             let data = scratch.block.of(problem.group_in.next_multiple_of(self.pixel_channels) * stride)?;
             if problem.data_format == DataFormat::Ncx && self.pixel_channels == 1 {
                 let mut fill = |(ci, to): (usize, &mut [E::Compute])| {
-                    let from = &self.input.data[first + ci * self.input.channel..];
+                    let (from, _) = group.from(ci);
                     self.taps.input_tiles.fill(self.kernels, copy_plan, from, to, &mut scratch.tile)
                 };
                 data.chunks_mut(stride).enumerate().try_for_each(&mut fill)?
             } else {
                 let (to, working) = ((&mut *data, self.pixel_channels), (&mut scratch.ragged, &mut scratch.tile));
-                self.input.fill_pixels((self.kernels, &self.taps.input_tiles), copy_plan, first, to, working)?;
+                self.input.fill_pixels((self.kernels, &self.taps.input_tiles), copy_plan, &group, to, working)?;
             }
             let channel_stride = if self.pixel_channels == 1 { stride } else { 1 };
             let source =
                 Source { data, base: 0, channel_stride, channels: problem.group_in, taps: &[][..], prefetch: false };
             (source, self.taps.input_tiles.pitch, self.pixel_channels)
         } else {
-            let data = E::as_compute(self.input.data).context("element: computed in another type")?;
+            let data = E::as_compute(self.input.data.whole()?).context("element: computed in another type")?;
             let step = spatial[spatial.len() - 1];
-            let base = first + task.offset(spatial);
+            let base = self.input.first(task, g) + task.offset(spatial);
             let source = Source {
                 data,
                 base,

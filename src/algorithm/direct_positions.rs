@@ -14,6 +14,7 @@ use crate::estimate::cost::{self, Cost, InPlace};
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::layout::input::Input;
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::taps::{Phase, TapTable};
 use crate::memory::{Aligned, Scratch};
@@ -101,6 +102,8 @@ fn variant(in_place: bool, copy_per_shift: bool, rows: bool) -> &'static str {
 impl Algorithm for DirectPositions {
     type Tables = TapTable;
 
+    const READS_PARTS: bool = true;
+
     fn propose(query: &Query) -> Result<DirectPositions, String> {
         let &Query { problem, datum_type, machine, .. } = query;
         let axes = query.axes()?;
@@ -119,7 +122,8 @@ impl Algorithm for DirectPositions {
         let row_tiles = shapes.row_tiles(x.out_step);
         let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
-        let in_place = problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted();
+        let in_place =
+            problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted() && !query.in_parts;
         let element = query.element;
         // Groups per batch. With more than one, a panel must hold all output channels of a group.
         let batched_groups = match problem.data_format {
@@ -373,7 +377,7 @@ struct Prepared<'a, E: Element> {
     group_weights: usize,
     /// The bias of each group, padded to panel heights.
     bias: Vec<E::Compute>,
-    input: &'a [E],
+    input: Input<'a, E>,
     epilogue: Epilogue<'a, E>,
     /// Elements per output channel.
     plane: usize,
@@ -470,11 +474,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             // Tiles may overrun the last position. The elements that they read there are never
             // stored, but must exist.
             let data = block.of(inputs * stride + tile_positions)?;
-            let source = &self.input[first..];
+            let source = self.input.channels(task.n, groups.start * problem.group_in, inputs);
             match problem.data_format {
                 DataFormat::Ncx => {
                     for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
-                        let source = &source[channel * self.strides.1..];
+                        let (source, _) = source.from(channel);
                         self.taps.input_tiles.fill(self.kernels, copy_plan, source, plane, &mut scratch.ragged)?;
                     }
                 }
@@ -483,7 +487,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     self.taps.input_tiles.fill_planes(
                         self.kernels,
                         copy_plan,
-                        source,
+                        source.from(0).0,
                         inputs,
                         to,
                         &mut scratch.ragged,
@@ -492,7 +496,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], prefetch: false }
         } else {
-            let flat = E::as_compute(self.input).context("element: computed in another type")?;
+            let flat = E::as_compute(self.input.whole()?).context("element: computed in another type")?;
             pitch = plan.axes.columns().grid;
             let base = first + task.offset(&self.strides.2);
             Source {

@@ -100,8 +100,9 @@ impl Algorithm for Gemv {
         let columns = problem.group_out * taps;
         let (width, channels, batch) = (self.width, problem.group_in, problem.batch);
         let panels = columns.div_ceil(width);
-        let mut input = zeros("working memory", operands.input.len())?;
-        E::widen_slice(operands.input, &mut input);
+        let whole = operands.input.whole()?;
+        let mut input = zeros("working memory", whole.len())?;
+        E::widen_slice(whole, &mut input);
         // [group][panel][image][column]
         let mut sums = zeros("working memory", problem.group * panels * batch * width)?;
         let per_image = problem.group * channels;

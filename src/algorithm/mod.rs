@@ -19,6 +19,7 @@ use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
 use crate::kernel::KernelSizes;
 use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::input::Input;
 use crate::layout::taps::too_many_phases;
 use crate::output::epilogue::Epilogue;
 use crate::simd::isa::Isa;
@@ -40,6 +41,8 @@ pub(crate) struct Query<'a> {
     pub left_out: &'a [&'static str],
     /// Whether the error of a result must depend on the inputs of its own taps only.
     pub local_accuracy: bool,
+    /// Whether the channels of the input come in several tensors.
+    pub in_parts: bool,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
     /// Bytes per element of the accumulation type.
@@ -52,6 +55,7 @@ pub(crate) struct Restrictions<'a> {
     pub layout: Option<&'a FilterLayout>,
     pub left_out: &'a [&'static str],
     pub local_accuracy: bool,
+    pub in_parts: bool,
 }
 
 impl<'a> Query<'a> {
@@ -60,11 +64,11 @@ impl<'a> Query<'a> {
         datum_type: DatumType,
         isa: Isa,
         machine: &'a Machine,
-        Restrictions { layout, left_out, local_accuracy }: Restrictions<'a>,
+        Restrictions { layout, left_out, local_accuracy, in_parts }: Restrictions<'a>,
     ) -> Query<'a> {
         let (sizes, element) = (KernelSizes::new(datum_type, isa), compute_bytes(datum_type));
         let axes = OnceCell::new();
-        Query { problem, datum_type, isa, layout, machine, left_out, local_accuracy, sizes, element, axes }
+        Query { problem, datum_type, isa, layout, machine, left_out, local_accuracy, in_parts, sizes, element, axes }
     }
 
     /// Whether a variant of an algorithm must not be proposed.
@@ -105,6 +109,10 @@ pub(crate) trait Algorithm: Sized {
     /// Whether the algorithm computes the folded problem ([`Problem::folded`]). Otherwise it
     /// computes the problem as the spec describes it.
     const FOLDS: bool = true;
+
+    /// Whether the algorithm reads an input whose channels are in several tensors. For others the
+    /// tensors are joined first.
+    const READS_PARTS: bool = false;
 
     /// Whether this CPU supports all kernels that the algorithm needs.
     fn is_available() -> bool {
@@ -222,6 +230,13 @@ macro_rules! algorithms {
             pub fn folds(&self) -> bool {
                 match self {
                     $(Decision::$name(_) => $file::$name::FOLDS,)+
+                }
+            }
+
+            /// As [`Algorithm::READS_PARTS`].
+            pub fn reads_parts(&self) -> bool {
+                match self {
+                    $(Decision::$name(_) => $file::$name::READS_PARTS,)+
                 }
             }
 
@@ -343,7 +358,7 @@ impl fmt::Display for Strategy {
 /// The operands of an algorithm besides the filter.
 pub(crate) struct Operands<'a, E: Element> {
     /// The input, in the problem's input shape.
-    pub input: &'a [E],
+    pub input: Input<'a, E>,
     /// One value per output channel, over all groups.
     pub bias: Option<&'a [E]>,
     /// The steps that are applied to the sums before they are stored.

@@ -220,7 +220,7 @@ impl<E: Element> Prepared<'_, E> {
         let (width, channels) = (self.plan.width, self.problem.group_in);
         let [.., step] = *self.strides.2 else { return Ok(()) };
         let first = n * self.strides.0 + g * channels * self.strides.1 + positions.start * step;
-        let input = &self.operands.input[first..];
+        let input = &self.operands.input.whole()?[first..];
         let (data, channel_stride, step) = match E::as_compute(input) {
             Some(data) => (data, self.strides.1, step),
             None => {

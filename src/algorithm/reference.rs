@@ -54,7 +54,7 @@ impl Algorithm for Reference {
         operands: &Operands<E>,
         output: &mut [E],
     ) -> TractResult<()> {
-        let weights = filter.data::<E>()?;
+        let (input, weights) = (operands.input.whole()?, filter.data::<E>()?);
         let strides = filter.spec().filter_strides();
         let rank = problem.axes.len();
         let (input_strides, output_strides) = (strides_of(&problem.input_shape()), strides_of(&problem.output_shape()));
@@ -89,7 +89,7 @@ impl Algorithm for Reference {
                                 }
                                 for ci in 0..problem.group_in {
                                     sum = sum.mul_add(
-                                        operands.input[x + ci * input_strides[c_axis]].widen(),
+                                        input[x + ci * input_strides[c_axis]].widen(),
                                         weights[w + ci * strides.input].widen(),
                                     );
                                 }

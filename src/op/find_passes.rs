@@ -29,18 +29,18 @@ struct Found {
 }
 
 impl BetweenLayers {
-    /// Replaces nodes before `data`, the input of a layer with spec `spec`, by this op.
+    /// Replaces nodes before `data`, the tensors that a layer with spec `spec` reads, by this op.
     ///
-    /// The replaced nodes compute `data` itself. If there are none, and `data` is an upsampling or
+    /// The replaced nodes compute one of `data` itself. If there are none, and `data` is an upsampling or
     /// a concatenation, their inputs are searched in the same way. Returns none if nothing is
     /// found.
     pub(crate) fn before(
         model: &TypedModel,
-        data: OutletId,
+        data: &[OutletId],
         spec: &DeconvSpec,
         options: &PlanOptions,
     ) -> TractResult<Option<TypedModelPatch>> {
-        let (mut open, mut seen) = (vec![data], HashSet::new());
+        let (mut open, mut seen): (Vec<OutletId>, _) = (data.iter().rev().copied().collect(), HashSet::new());
         while let Some(outlet) = open.pop().filter(|_| seen.len() < MOST_SEEN) {
             if let Some(patch) = Self::computing(model, outlet, spec, options)? {
                 return Ok(Some(patch));

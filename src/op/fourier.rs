@@ -265,11 +265,11 @@ impl TypedOp for OptFourier {
     }
 
     fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {
-        shared::axes_mapping(&self.spec, inputs, outputs)
+        shared::axes_mapping(&self.spec, 1, inputs, outputs)
     }
 
     fn fuse(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
-        let before = BetweenLayers::before(model, node.inputs[0], &self.spec, &self.options)?;
+        let before = BetweenLayers::before(model, &node.inputs[..1], &self.spec, &self.options)?;
         if before.is_some() {
             return Ok(before);
         }

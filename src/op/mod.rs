@@ -4,6 +4,7 @@ mod axes;
 mod beside;
 mod between;
 pub(crate) mod bodies;
+mod concat;
 mod condition;
 mod dynamic_filter;
 mod find_passes;
@@ -170,7 +171,7 @@ impl EvalOp for GroupedDeconv {
             spec: &self.spec,
             plans: &self.plans,
             options: &self.options,
-            input: &inputs[0],
+            inputs: tvec!(&*inputs[0]),
             bias: tensor(&inputs, self.bias_slot())?,
             output_shape: tensor(&inputs, self.output_shape_slot())?,
             epilogue: &[],
@@ -218,7 +219,7 @@ impl TypedOp for GroupedDeconv {
     }
 
     fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {
-        shared::axes_mapping(&self.spec, inputs, outputs)
+        shared::axes_mapping(&self.spec, 1, inputs, outputs)
     }
 
     // Moving the channel axis between its positions in the two data formats changes the format

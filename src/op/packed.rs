@@ -1,7 +1,7 @@
 //! The op that optimised models run.
 
 use super::shared::{self, Run, tensor};
-use super::{BetweenLayers, Dialect, GroupedDeconv, beside};
+use super::{BetweenLayers, Dialect, GroupedDeconv, beside, concat};
 use crate::cache::PlanCache;
 use crate::layout::filter::{FilterLayout, PackedFilter, without_subnormals};
 use crate::output::epilogue;
@@ -16,7 +16,7 @@ use tract_core::internal::*;
 /// A [`GroupedDeconv`] whose constant filter is packed. Optimised models run it.
 ///
 /// Inputs, in order:
-/// - the data;
+/// - the data, or [`OptGroupedDeconv::parts`] tensors that hold its channels one after the other;
 /// - the bias, if it is not constant;
 /// - the spatial output shape, if the spec reads it at run time;
 /// - one tensor of the output's shape per [`Step::Add`] of the epilogue.
@@ -39,6 +39,8 @@ pub struct OptGroupedDeconv {
     pub not_fourier: Option<String>,
     /// Whether the nodes before this op may become a [`BetweenLayers`].
     fusion: bool,
+    /// The tensors of the data.
+    parts: usize,
     filter: Arc<PackedFilter>,
     source: Source,
     plans: PlanCache,
@@ -51,7 +53,7 @@ pub enum Bias {
     None,
     /// The op holds a constant bias.
     Const(Arc<Tensor>),
-    /// The bias is the op's second input.
+    /// The bias is the op's input after the data.
     Input,
 }
 
@@ -111,6 +113,7 @@ impl OptGroupedDeconv {
             epilogue: vec![],
             not_fourier: None,
             fusion: op.fusion,
+            parts: 1,
             options: PlanOptions { layout: Some(layout), ..options },
             filter: packed,
             source: Source(Arc::downgrade(filter)),
@@ -123,17 +126,43 @@ impl OptGroupedDeconv {
         self.filter.layout()
     }
 
+    /// Returns the number of tensors that hold the channels of the data.
+    ///
+    /// There are several if the layer reads the tensors of a concatenation.
+    pub fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// Returns the same op for data in so many tensors.
+    pub(super) fn in_parts(&self, parts: usize) -> OptGroupedDeconv {
+        let options = self.options.clone().with_in_parts(parts > 1);
+        OptGroupedDeconv { parts, options, plans: PlanCache::default(), ..self.clone() }
+    }
+
+    /// Returns the fact of the data, whose channels may be in several tensors.
+    pub(crate) fn data_fact(&self, inputs: &[&TypedFact]) -> TractResult<TypedFact> {
+        let parts = inputs.get(..self.parts).with_context(|| format!("inputs: count={}", inputs.len()))?;
+        shared::joint_fact(&self.spec, parts)
+    }
+
+    /// Returns the plan for data of a fact. None if sizes are open or the data is empty.
+    pub(super) fn plan(&self, data: &TypedFact) -> TractResult<Option<Plan>> {
+        let Some(shape) = shared::known_shape(&self.spec, data) else { return Ok(None) };
+        let layer = self.plans.get(&self.spec, shape, None, self.datum_type, &self.options)?;
+        Ok(Some(layer.plan().clone()))
+    }
+
     fn bias_slot(&self) -> Option<usize> {
-        (self.bias == Bias::Input).then_some(1)
+        (self.bias == Bias::Input).then_some(self.parts)
     }
 
     fn output_shape_slot(&self) -> Option<usize> {
-        self.spec.has_output_shape_input().then(|| 1 + (self.bias == Bias::Input) as usize)
+        self.spec.has_output_shape_input().then(|| self.parts + (self.bias == Bias::Input) as usize)
     }
 
     /// Returns the slot of the epilogue's first added tensor. The other added tensors follow it.
     fn first_residual_slot(&self) -> usize {
-        1 + (self.bias == Bias::Input) as usize + self.spec.has_output_shape_input() as usize
+        self.parts + (self.bias == Bias::Input) as usize + self.spec.has_output_shape_input() as usize
     }
 
     /// Returns whether both ops share one packed filter.
@@ -173,12 +202,14 @@ impl Op for OptGroupedDeconv {
 
 impl EvalOp for OptGroupedDeconv {
     fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        ensure!(!inputs.is_empty(), "inputs: count=0, the data is needed");
+        let parts = inputs.get(..self.parts).with_context(|| {
+            format!("inputs: count={}, tensors of the data: {} are needed", inputs.len(), self.parts)
+        })?;
         Run {
             spec: &self.spec,
             plans: &self.plans,
             options: &self.options,
-            input: &inputs[0],
+            inputs: parts.iter().map(|value| &**value).collect(),
             bias: match &self.bias {
                 Bias::Const(bias) => Some(bias),
                 Bias::None | Bias::Input => tensor(&inputs, self.bias_slot())?,
@@ -214,7 +245,7 @@ impl TypedOp for OptGroupedDeconv {
         if let Some(slot) = self.output_shape_slot() {
             shared::check_output_shape_fact(&self.spec, inputs[slot])?;
         }
-        let output = shared::output_fact(&self.spec, &self.options, inputs[0])?;
+        let output = shared::output_fact(&self.spec, &self.options, &self.data_fact(inputs)?)?;
         for residual in &inputs[self.first_residual_slot()..] {
             let (dt, shape) = (residual.datum_type, &residual.shape);
             ensure!(dt == self.datum_type, "residual: datum_type={dt:?}, the output's is {:?}", self.datum_type);
@@ -228,7 +259,7 @@ impl TypedOp for OptGroupedDeconv {
     }
 
     fn axes_mapping(&self, inputs: &[&TypedFact], outputs: &[&TypedFact]) -> TractResult<AxesMapping> {
-        let mut axes = shared::axes_mapping(&self.spec, inputs, outputs)?;
+        let mut axes = shared::axes_mapping(&self.spec, self.parts, inputs, outputs)?;
         for (slot, residual) in inputs.iter().enumerate().skip(self.first_residual_slot()) {
             for axis in 0..residual.rank() {
                 let of_output = axes.axis((InOut::Out(0), axis))?.repr;
@@ -239,18 +270,21 @@ impl TypedOp for OptGroupedDeconv {
     }
 
     fn cost(&self, inputs: &[&TypedFact]) -> TractResult<TVec<(Cost, TDim)>> {
-        shared::cost(&self.spec, inputs[0])
+        shared::cost(&self.spec, &self.data_fact(inputs)?)
     }
 
     fn fuse(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
         if !self.fusion {
             return Ok(None);
         }
-        let before = BetweenLayers::before(model, node.inputs[0], &self.spec, &self.options)?;
+        let before = BetweenLayers::before(model, &node.inputs[..self.parts], &self.spec, &self.options)?;
         if before.is_some() {
             return Ok(before);
         }
-        beside::replaced(model, node, &self.options)
+        match beside::replaced(model, node, &self.options)? {
+            None => concat::read_in_parts(model, node, self),
+            replaced => Ok(replaced),
+        }
     }
 
     fn set_symbols(

@@ -6,6 +6,7 @@ use crate::compute::Compute;
 use crate::element::{Element, dispatch_element};
 use crate::integers;
 use crate::kernel::Dispatch;
+use crate::layer::joint_shape;
 use crate::layout::filter::PackedFilter;
 use crate::memory;
 use crate::output::epilogue;
@@ -21,7 +22,8 @@ pub(super) struct Run<'a> {
     pub spec: &'a DeconvSpec,
     pub plans: &'a PlanCache,
     pub options: &'a PlanOptions,
-    pub input: &'a Tensor,
+    /// The data. Its channels may be in several tensors, one after the other.
+    pub inputs: TVec<&'a Tensor>,
     pub bias: Option<&'a Tensor>,
     pub output_shape: Option<&'a Tensor>,
     pub epilogue: &'a [Step],
@@ -41,23 +43,18 @@ impl Run<'_> {
             // The facts may leave the length of the bias open.
             self.spec.check_bias(bias)?;
         }
+        let (shape, dt) = (joint_shape(self.spec, &self.inputs)?, self.inputs[0].datum_type());
         // Output sizes are positive if input sizes are, so the output is empty in these cases only.
-        if self.input.len() == 0 || self.spec.out_channels == 0 {
-            let (problem, dt) = (self.spec.problem(self.input.shape(), requested.as_deref())?, self.input.datum_type());
+        if shape.contains(&0) || self.spec.out_channels == 0 {
+            let problem = self.spec.problem(&shape, requested.as_deref())?;
             self.options.limit().check_output(&problem.output_shape(), dt)?;
             self.options.limit().check_working(converted_bytes(&problem, dt))?;
-            let output = bias_only(&problem, self.input.datum_type(), self.bias, self.epilogue, &self.residuals)?;
+            let output = bias_only(&problem, dt, self.bias, self.epilogue, &self.residuals)?;
             return Ok(tvec!(output.into_tvalue()));
         }
-        let layer = self.plans.get(
-            self.spec,
-            self.input.shape(),
-            requested.as_deref(),
-            self.input.datum_type(),
-            self.options,
-        )?;
+        let layer = self.plans.get(self.spec, &shape, requested.as_deref(), dt, self.options)?;
         let filter = filter(layer.plan())?;
-        let output = layer.run_with_epilogue(self.input, &filter, self.bias, self.epilogue, &self.residuals)?;
+        let output = layer.run_on_parts(&self.inputs, &filter, self.bias, self.epilogue, &self.residuals)?;
         Ok(tvec!(output.into_tvalue()))
     }
 }
@@ -230,8 +227,33 @@ pub(super) fn check_bias_fact(spec: &DeconvSpec, input: &TypedFact, fact: &Typed
     Ok(())
 }
 
+/// Returns the fact of the tensor that would hold the channels of all tensors.
+pub(super) fn joint_fact(spec: &DeconvSpec, parts: &[&TypedFact]) -> TractResult<TypedFact> {
+    let first = parts.first().context("inputs: count=0, the data is needed")?;
+    let mut joint = first.without_value();
+    let c_axis = spec.data_format.c_axis(spec.rank() + 2);
+    for part in &parts[1..] {
+        let (found, shape) = (&part.shape, &joint.shape);
+        let fits = |(axis, (a, b)): (usize, (&TDim, &TDim))| axis == c_axis || a.compatible_with(b);
+        ensure!(
+            part.datum_type == joint.datum_type
+                && found.rank() == shape.rank()
+                && c_axis < shape.rank()
+                && found.iter().zip(shape.iter()).enumerate().all(fits),
+            "input: shape={found:?} of {:?}, that of the channels before is {shape:?} of {:?}",
+            part.datum_type,
+            joint.datum_type
+        );
+        let channels = joint.shape[c_axis].clone() + &found[c_axis];
+        joint.shape.set(c_axis, channels);
+    }
+    Ok(joint)
+}
+
+/// Relates the axes of `parts` tensors of data, the first inputs, to those of the output.
 pub(super) fn axes_mapping(
     spec: &DeconvSpec,
+    parts: usize,
     inputs: &[&TypedFact],
     outputs: &[&TypedFact],
 ) -> TractResult<AxesMapping> {
@@ -241,6 +263,9 @@ pub(super) fn axes_mapping(
         .renaming((InOut::Out(0), c_axis), 'O')?
         .renaming((InOut::In(0), 0), 'N')?
         .linking('N', (InOut::Out(0), 0))?;
+    for part in 1..parts {
+        axes = axes.linking('N', (InOut::In(part), 0))?;
+    }
     for (ax, repr) in (0..spec.rank()).zip("HWXY".chars()) {
         let padded = match &spec.padding {
             Padding::Explicit { begin, end } => begin[ax] != 0 || end[ax] != 0,
@@ -250,6 +275,9 @@ pub(super) fn axes_mapping(
         if spec.kernel[ax] == 1 && spec.strides[ax] == 1 && spec.output_padding[ax] == 0 && !padded {
             let axis = spec.data_format.x_axis() + ax;
             axes = axes.renaming((InOut::In(0), axis), repr)?.linking(repr, (InOut::Out(0), axis))?;
+            for part in 1..parts {
+                axes = axes.linking(repr, (InOut::In(part), axis))?;
+            }
         }
     }
     Ok(axes)

@@ -180,6 +180,8 @@ fn chain(problem: &Problem, tiling: Tiling, tap_blocks: usize) -> usize {
 impl Algorithm for Winograd {
     type Tables = Table;
 
+    const READS_PARTS: bool = true;
+
     fn propose(query: &Query) -> Result<Winograd, String> {
         let &Query { problem, datum_type, isa, machine, .. } = query;
         if !datum_type.is_float() {
@@ -537,8 +539,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let inside = size * input_tiles.channel_stride;
         let pixels = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
-        let (first, to) = (self.input.first(task, g), (&mut pixels[..inside], size));
-        self.input.fill_pixels((self.kernels, input_tiles), copy_plan, first, to, (ragged, tile))?;
+        let (source, to) = (self.input.of(task, g), (&mut pixels[..inside], size));
+        self.input.fill_pixels((self.kernels, input_tiles), copy_plan, &source, to, (ragged, tile))?;
         let pixels = Pixels { data: pixels, size, pitch: input_tiles.pitch };
         let origin = (task.rows.start, task.columns.start);
         let pitch = task.columns.len();

@@ -16,6 +16,7 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Kernels, Rows, SplitRows};
+use crate::layout::input::Channels;
 use crate::memory::{Aligned, reserved};
 use crate::spec::DataFormat;
 pub(crate) use segments::CopySegment;
@@ -339,8 +340,7 @@ impl InputTiles {
     /// Copies some channels of channels-first input into input tiles with pixels of `depth`
     /// elements.
     ///
-    /// `source` begins with the first channel. The channels are `stride` elements apart. `depth` is
-    /// a multiple of the vector length.
+    /// `depth` is a multiple of the vector length.
     /// `planes` and `wide` are working memory.
     ///
     /// # Errors
@@ -349,19 +349,18 @@ impl InputTiles {
         &self,
         kernels: &Kernels<E::Compute>,
         copy_plan: &CopyPlan,
-        (source, stride, channels): (&[E], usize, usize),
+        source: &Channels<E>,
         (to, depth): (&mut [E::Compute], usize),
         (planes, wide): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let (lanes, size) = (kernels.lanes, self.channel_stride);
-        if let Some(source) = E::as_compute(source).filter(|_| self.rows_fill_vectors(copy_plan, lanes)) {
-            self.fill_transposing(kernels, copy_plan, (source, stride, channels), (to, depth));
-            return Ok(());
+        if E::as_compute(source.from(0).0).is_some() && self.rows_fill_vectors(copy_plan, lanes) {
+            return self.fill_transposing(kernels, copy_plan, source, (to, depth), planes);
         }
         let planes = planes.of(lanes * size)?;
-        for c in (0..channels).step_by(lanes) {
-            for (ci, plane) in (c..channels).zip(planes.chunks_mut(size)) {
-                self.fill(kernels, copy_plan, &source[ci * stride..], plane, wide)?;
+        for c in (0..source.count).step_by(lanes) {
+            for (ci, plane) in (c..source.count).zip(planes.chunks_mut(size)) {
+                self.fill(kernels, copy_plan, source.from(ci).0, plane, wide)?;
             }
             crate::layout::transposed(kernels, planes, size, (size, lanes), &mut to[c..], depth);
         }
@@ -378,40 +377,57 @@ impl InputTiles {
     }
 
     /// As [`InputTiles::fill_transposed`], but transposes rows directly from the input.
-    fn fill_transposing<T: Compute>(
+    fn fill_transposing<E: Element>(
         &self,
-        kernels: &Kernels<T>,
+        kernels: &Kernels<E::Compute>,
         copy_plan: &CopyPlan,
-        (source, stride, channels): (&[T], usize, usize),
-        (to, depth): (&mut [T], usize),
-    ) {
+        source: &Channels<E>,
+        (to, depth): (&mut [E::Compute], usize),
+        joint: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let lanes = kernels.lanes;
+        let from = |channel| {
+            let (from, together) = source.from(channel);
+            let from = E::as_compute(from).context("element: computed in another type")?;
+            TractResult::Ok((from, together))
+        };
         for (part, input_tile) in copy_plan.parts.iter().zip(to.chunks_mut((self.input_tile * depth).max(1))) {
             let input_tile = &mut input_tile[..copy_plan.count * self.pitch * depth];
             let Some(base) = part.base else {
-                input_tile.fill(T::ZERO);
+                input_tile.fill(E::Compute::ZERO);
                 continue;
             };
             let (begin, end) = (part.columns.pixels.start * depth, part.columns.pixels.end * depth);
             let first = base + part.rows.from * copy_plan.row_stride + part.columns.from;
             let inside = part.rows_inside(self.pitch * depth, input_tile);
             for row in inside.chunks_mut(self.pitch * depth) {
-                row[..begin].fill(T::ZERO);
-                row[end..].fill(T::ZERO);
+                row[..begin].fill(E::Compute::ZERO);
+                row[end..].fill(E::Compute::ZERO);
             }
-            for c in (0..channels).step_by(kernels.lanes) {
-                let size = (part.columns.pixels.len(), kernels.lanes.min(channels - c));
+            for c in (0..source.count).step_by(lanes) {
+                let (pixels, count) = (part.columns.pixels.len(), lanes.min(source.count - c));
+                let (planes, together) = from(c)?;
                 for (j, row) in inside.chunks_mut(self.pitch * depth).enumerate() {
-                    let from = &source[c * stride + first + j * self.rows.in_step * copy_plan.row_stride..];
-                    crate::layout::transposed(kernels, from, stride, size, &mut row[begin + c..], depth);
+                    let (at, to) = (first + j * self.rows.in_step * copy_plan.row_stride, &mut row[begin + c..]);
+                    if together >= count {
+                        crate::layout::transposed(kernels, &planes[at..], source.stride(), (pixels, count), to, depth);
+                        continue;
+                    }
+                    // The channels of the vector are in several tensors.
+                    let joint = joint.of(count * pixels)?;
+                    for (c, joint) in (c..).zip(joint.chunks_mut(pixels.max(1))) {
+                        joint.copy_from_slice(&from(c)?.0[at..][..pixels]);
+                    }
+                    crate::layout::transposed(kernels, joint, pixels, (pixels, count), to, depth);
                 }
             }
         }
+        Ok(())
     }
 
     /// Copies some channels of either data format into input tiles with pixels of `depth` elements.
     ///
-    /// Channels-first input has its planes `stride` elements apart. Channels-last pixels keep their
-    /// order.
+    /// Channels-last pixels keep their order.
     /// All other arguments are those of [`InputTiles::fill_transposed`].
     ///
     /// # Errors
@@ -421,18 +437,16 @@ impl InputTiles {
         kernels: &Kernels<E::Compute>,
         copy_plan: &CopyPlan,
         data_format: DataFormat,
-        (source, stride, channels): (&[E], usize, usize),
+        source: &Channels<E>,
         (to, depth): (&mut [E::Compute], usize),
         working: (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         match data_format {
             DataFormat::Nxc => {
-                self.fill_pixels(kernels, copy_plan, source, depth, to);
+                self.fill_pixels(kernels, copy_plan, source.from(0).0, depth, to);
                 Ok(())
             }
-            DataFormat::Ncx => {
-                self.fill_transposed(kernels, copy_plan, (source, stride, channels), (to, depth), working)
-            }
+            DataFormat::Ncx => self.fill_transposed(kernels, copy_plan, source, (to, depth), working),
         }
     }
 
