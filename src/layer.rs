@@ -87,9 +87,15 @@ impl Layer {
         self.run_on_parts(&[input], filter, bias, epilogue, residuals)
     }
 
-    /// As [`Layer::run_with_epilogue`], on an input whose channels may be in several tensors, one
-    /// after the other.
-    pub(crate) fn run_on_parts(
+    /// As [`Layer::run_with_epilogue`], on an input whose channels are in several tensors, one after
+    /// the other.
+    ///
+    /// The tensors are joined first, unless the plan was made for an input in several tensors
+    /// ([`PlanOptions::in_parts`](crate::PlanOptions::in_parts)) and its strategy reads each.
+    ///
+    /// # Errors
+    /// As [`Layer::run_with_epilogue`], or tensors whose other sizes differ.
+    pub fn run_on_parts(
         &self,
         inputs: &[&Tensor],
         filter: &PackedFilter,

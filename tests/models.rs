@@ -14,7 +14,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tract_deconv::{WithConv, WithDeconv, explain};
+use tract_core::ops::array::TypedConcat;
+use tract_deconv::{DataFormat, OptGroupedDeconv, WithConv, WithDeconv, explain};
 use tract_onnx::Onnx;
 use tract_onnx::pb::{GraphProto, ModelProto};
 use tract_onnx::prelude::*;
@@ -196,6 +197,8 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool, layers: Lay
     ensure!(!ops.iter().any(|op| op.starts_with("Deconv")), "tract's own deconvolution among {ops:?}");
     ensure!(!conv || !ops.iter().any(|op| op == "Conv" || op == "Im2col"), "tract's own convolution among {ops:?}");
     ensure!(!conv || !ops.iter().any(|op| op == "IfThenElse"), "tract's own condition among {ops:?}");
+    let joined = model.nodes().iter().find(|node| is_joined_for_a_layer(&model, node));
+    ensure!(!conv || joined.is_none(), "a layer reads tract's own concatenation, {joined:?}");
     let outputs = model.into_runnable()?.run(inputs)?;
     ensure!(!expected.is_empty() && expected.len() == outputs.len(), "lost an output");
     let mut worst = 0f32;
@@ -203,6 +206,15 @@ fn check(folder: &Path, shapes: Shapes, optimised: bool, conv: bool, layers: Lay
         worst = worst.max(compare(output, expected, *scale).with_context(|| name.clone())?);
     }
     Ok(worst)
+}
+
+/// Returns whether a node joins tensors of channels that only a layer with channels first reads.
+fn is_joined_for_a_layer(model: &TypedModel, node: &TypedNode) -> bool {
+    let Some(concat) = node.op_as::<TypedConcat>() else { return false };
+    let [reader] = &*node.outputs[0].successors else { return false };
+    let layer = model.node(reader.node).op_as::<OptGroupedDeconv>();
+    let is_data = layer.is_some_and(|layer| reader.slot < layer.parts() && layer.spec.data_format == DataFormat::Ncx);
+    is_data && concat.axis == 1 && !model.outputs.contains(&node.id.into())
 }
 
 fn set_shapes(io: &Io, model: &mut InferenceModel, shapes: Shapes) -> Result<()> {

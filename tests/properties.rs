@@ -291,6 +291,16 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
     answer
 }
 
+/// Splits a tensor's channels into a few tensors.
+fn parts_of(x: &Tensor, random: &mut Random) -> TractResult<Vec<Tensor>> {
+    let channels = x.shape()[1];
+    let mut cuts: Vec<usize> = (0..1 + random.below(3)).map(|_| random.below(channels + 1)).collect();
+    cuts.extend([0, channels]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|cut| x.slice(1, cut[0], cut[1])).collect()
+}
+
 fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     // Otherwise a run may find the right result of the previous one in a block just freed.
     tract_deconv::internals::fill_new_memory(true);
@@ -309,12 +319,21 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         (Expected::new(spec, &x, &w, bias.as_ref(), requested), vec![], vec![])
     };
     let residuals: Vec<&Tensor> = residuals.iter().collect();
+    let parts = match spec.data_format {
+        DataFormat::Ncx => parts_of(&x, &mut random).map_err(|e| fail("parts", e))?,
+        DataFormat::Nxc => vec![],
+    };
+    let parts: Vec<&Tensor> = parts.iter().collect();
 
     let run = |what: &str, options: &PlanOptions| -> Result<Option<Plan>, TestCaseError> {
         let Ok(plan) = Plan::new(spec, input, requested, *dt, options) else { return Ok(None) };
         let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w).map_err(|e| fail(what, e))?;
         for (threads, executor) in executors() {
-            let run = || Layer::new(plan.clone()).run_with_epilogue(&x, &packed, bias.as_ref(), &steps, &residuals);
+            let layer = Layer::new(plan.clone());
+            let run = || match options.in_parts {
+                false => layer.run_with_epilogue(&x, &packed, bias.as_ref(), &steps, &residuals),
+                true => layer.run_on_parts(&parts, &packed, bias.as_ref(), &steps, &residuals),
+            };
             let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
             let checked = if plan.mixes_results() { expected.check_by_largest(&y) } else { expected.check(&y) };
             checked.map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
@@ -348,6 +367,10 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
                     let other = run(&format!("another variant of {what}"), &others)?;
                     variant = other.map_or("", |plan| plan.variant());
                 }
+            }
+            if parts.len() > 1 {
+                let in_parts = run(&format!("{what} of parts"), &options.clone().with_in_parts(true))?;
+                prop_assert_eq!(in_parts.is_some(), plan.is_some(), "{}: parts don't matter", what);
             }
             prop_assert!(plan.is_some() || strategy != Algorithm::Reference, "the reference never declines");
             let mut counts = counts.lock().expect("no other thread panicked");
