@@ -311,7 +311,8 @@ fn explanations_say_how_the_tensors_are_read() -> TractResult<()> {
     };
     let read = of(&plain(), None)?;
     ensure!(read.contains(", channels read from each tensor of the input"), "{read}");
-    let joined = of(&plain(), Some("reference"))?;
+    let up = Case { direction: Direction::Transposed, kernel: vec![4, 4], group_out: 1, ..plain() };
+    let joined = of(&Case { strides: vec![2, 2], ..up }, Some("col2im"))?;
     ensure!(joined.contains(", tensors of the input joined first"), "{joined}");
     Ok(())
 }

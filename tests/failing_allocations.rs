@@ -16,7 +16,7 @@
 mod common;
 
 use common::beside::layer_then;
-use common::proto::{Node, sizes};
+use common::proto::{Model, Node, sizes};
 use common::random::Random;
 use ndarray_npy::NpzReader;
 use prost::Message;
@@ -31,10 +31,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use tract_core::internal::*;
-use tract_deconv::{WithConv, WithDeconv, load_with};
+use tract_deconv::{WithConv, WithDeconv, explain, load_with};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::pb::tensor_proto::DataType;
-use tract_onnx::prelude::{InferenceFact, InferenceModelExt, tract_ndarray};
+use tract_onnx::prelude::{Framework, InferenceFact, InferenceModelExt, tract_ndarray};
 
 /// The smallest block that may fail.
 const LEAST_BYTES: usize = 4096;
@@ -263,6 +263,25 @@ impl Case {
         Case::of(name, folder, &proto, vec![("x".into(), x.into_arc_tensor())])
     }
 
+    /// Returns a model of a layer that joins the tensors of a concatenation.
+    fn joining(name: &'static str, folder: &Path) -> TractResult<Case> {
+        let dt = DatumType::F32;
+        let proto = Model::opset(13)
+            .input("a", dt, &sizes(&[1, 3, 60, 50]))
+            .input("b", dt, &sizes(&[1, 5, 60, 50]))
+            .initializer("w", &Random(3).tensor(dt, &[8, 1, 9, 9]))
+            .node(Node::new("Concat").named("c").inputs(&["a", "b"]).output("c").int("axis", 1))
+            .node(Node::new("ConvTranspose").named("y").inputs(&["c", "w"]).output("y").ints("strides", &[2, 2]))
+            .output("y")
+            .build();
+        let onnx = tract_onnx::onnx().with_deconv().with_conv();
+        let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
+        let layer = explain(&model, &SymbolValues::default())?.remove(0).to_string();
+        ensure!(layer.contains("tensors of the input joined first"), "{layer}");
+        let x = |channels: usize| Random(3).tensor(dt, &[1, channels, 60, 50]).into_arc_tensor();
+        Case::of(name, folder, &proto, vec![("a".into(), x(3)), ("b".into(), x(5))])
+    }
+
     fn attempt(&self) -> TractResult<Vec<Arc<Tensor>>> {
         let onnx = tract_onnx::onnx().with_deconv().with_conv();
         let mut model = load_with(&onnx, &self.model)?;
@@ -360,7 +379,8 @@ fn an_error_or_a_result() -> TractResult<()> {
     let files = [("dcgan_small", false), ("vocoder", true), ("unet_symbolic", false)];
     let around = [("ops_around_f32", DatumType::F32), ("ops_around_f16", DatumType::F16)];
     let files = files.into_iter().map(|(name, bf16)| Case::new(name, folder.path(), bf16));
-    for case in files.chain(around.into_iter().map(|(name, dt)| Case::around(name, folder.path(), dt))) {
+    let around = around.into_iter().map(|(name, dt)| Case::around(name, folder.path(), dt));
+    for case in files.chain(around).chain([Case::joining("joined_f32", folder.path())]) {
         let case = case?;
         let name = case.name;
         // The symbol tables for backtraces are read once, before the forks.

@@ -19,8 +19,10 @@ use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Activation, BetweenLayers, Dialect, GroupedDeconv, OptReduce, OptResize, OptSoftmax, Pass, Step};
+use tract_deconv::{OptGroupedDeconv, Options, WithConv, WithDeconv, WithDeconvOptions, explain};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::{Framework, InferenceModelExt};
 
 /// Runs a job under a limit of `limit` bytes.
 fn under<T>(limit: usize, job: impl FnOnce() -> T) -> TractResult<T> {
@@ -236,6 +238,86 @@ fn the_most_taps_are_planned_for() -> TractResult<()> {
     let plan = Plan::new(&spec, &[1, 1, 3 * taps], None, f32::datum_type(), &PlanOptions::default())?;
     ensure!(!plan.explain().contains("too many"), "{}", plan.explain());
     Ok(())
+}
+
+/// The joint tensor of a strategy that reads one counts as working memory.
+#[test]
+fn joint_tensors_keep_the_limit() -> TractResult<()> {
+    let grouped = DeconvSpec { group: 4, out_channels: 4, ..spec(Direction::Transposed, &[3, 3], 2) };
+    let forward = DeconvSpec { filter_format: FilterFormat::GroupedOix, ..spec(Direction::Forward, &[1, 1], 1) };
+    let cases = [
+        (Strategy::Gemv, spec(Direction::Transposed, &[4, 4], 1), vec![2, 4, 1, 1], true),
+        (Strategy::Col2im, spec(Direction::Transposed, &[9, 9], 4), vec![1, 4, 5, 6], true),
+        (Strategy::DepthwiseRows, grouped, vec![1, 4, 5, 6], false),
+        (Strategy::DirectPositions, spec(Direction::Transposed, &[4, 4], 2), vec![1, 4, 5, 6], false),
+        // In one tensor it is read in place.
+        (Strategy::DirectPositions, forward, vec![1, 4, 9, 9], false),
+        (Strategy::Reference, spec(Direction::Transposed, &[4, 4], 2), vec![1, 4, 5, 6], false),
+    ];
+    for (strategy, spec, input, joins) in cases {
+        let plan = |limit: usize, in_parts: bool| {
+            let options = PlanOptions::default().with_strategy(strategy).with_memory_limit(limit);
+            Plan::new(&spec, &input, None, f32::datum_type(), &options.with_in_parts(in_parts))
+        };
+        let (whole, parts) = (plan(1 << 30, false)?, plan(1 << 30, true)?);
+        let joint = input.iter().product::<usize>() * 4;
+        if joins {
+            ensure!(parts.working_bytes() == whole.working_bytes() + joint, "{strategy}: {parts}");
+        } else {
+            ensure!(parts.to_string().contains("read from each tensor"), "{strategy}: {parts}");
+        }
+        let needed = parts.working_bytes();
+        let output = whole.problem().output_bytes(f32::datum_type());
+        ensure!(plan(needed.max(output), true)?.working_bytes() == needed, "{strategy}");
+        if needed > output {
+            let words = format!("working memory: bytes={needed}, which {strategy} needs");
+            refused(guarded(|| plan(needed - 1, true)), &[&words]).map_err(|e| format_err!("{strategy}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A layer that would have to join tensors beyond the limit leaves that to tract, if the sizes are
+/// known. If not, its runs keep the limit.
+#[test]
+fn layers_behind_concatenations_keep_the_limit() -> TractResult<()> {
+    let proto = |rows: Dim| {
+        let dims = |channels: usize| [Dim::Size(1), Dim::Size(channels), rows.clone(), Dim::Size(24)];
+        Model::opset(13)
+            .input("a", f32::datum_type(), &dims(2))
+            .input("b", f32::datum_type(), &dims(6))
+            .initializer("w", &Random(3).tensor(f32::datum_type(), &[8, 1, 9, 9]))
+            .node(Node::new("Concat").named("c").inputs(&["a", "b"]).output("c").int("axis", 1))
+            .node(Node::new("ConvTranspose").named("y").inputs(&["c", "w"]).output("y"))
+            .output("y")
+            .build()
+    };
+    let model = |rows: Dim, limit: usize| -> TractResult<TypedModel> {
+        let options = Options::default().with_strategy("col2im").with_memory_limit(limit);
+        let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_deconv().with_conv();
+        onnx.model_for_proto_model(&proto(rows))?.into_typed()?.into_optimized()
+    };
+    let parts = |model: &TypedModel| {
+        model.nodes().iter().find_map(|node| node.op_as::<OptGroupedDeconv>()).map(|layer| layer.parts())
+    };
+    let xs: TVec<TValue> = [2, 6]
+        .iter()
+        .map(|channels| Random(3).tensor(f32::datum_type(), &[1, *channels, 200, 24]).into_tvalue())
+        .collect();
+    let joint = 8 * 200 * 24 * 4;
+    let known = model(Dim::Size(200), 1 << 30)?;
+    let plan = explain(&known, &SymbolValues::default())?.remove(0).concrete.context("the sizes are known")?.plan;
+    let (needed, output) = (plan.working_bytes(), plan.problem().output_bytes(f32::datum_type()));
+    ensure!(plan.to_string().contains("joined first") && needed > joint && joint > output, "{plan}");
+    ensure!(parts(&known) == Some(2), "{known}");
+    let (fits, beyond) = (model(Dim::Size(200), needed)?, model(Dim::Size(200), needed - 1)?);
+    ensure!((parts(&fits), parts(&beyond)) == (Some(2), Some(1)), "{fits}\n{beyond}");
+    let expected = beyond.into_runnable()?.run(xs.clone())?;
+    ensure!(fits.into_runnable()?.run(xs.clone())? == expected);
+    let open = |limit: usize| model("H".into(), limit)?.into_runnable()?.run(xs.clone());
+    ensure!(open(needed)? == expected);
+    let words = format!("working memory: bytes={needed}, which col2im needs");
+    refused(guarded(|| open(needed - 1)), &[&words]).map_err(TractError::msg)
 }
 
 /// Floats can always use the reference, which takes no working memory. Integers other than `i64`

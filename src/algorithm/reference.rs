@@ -21,6 +21,8 @@ impl Algorithm for Reference {
 
     const FOLDS: bool = false;
 
+    const READS_PARTS: bool = true;
+
     fn propose(query: &Query) -> Result<Reference, String> {
         query.forced(|layout| (*layout == FilterLayout::Plain).then_some(())).map(|_| Reference)
     }
@@ -54,7 +56,7 @@ impl Algorithm for Reference {
         operands: &Operands<E>,
         output: &mut [E],
     ) -> TractResult<()> {
-        let (input, weights) = (operands.input.whole()?, filter.data::<E>()?);
+        let weights = filter.data::<E>()?;
         let strides = filter.spec().filter_strides();
         let rank = problem.axes.len();
         let (input_strides, output_strides) = (strides_of(&problem.input_shape()), strides_of(&problem.output_shape()));
@@ -62,7 +64,7 @@ impl Algorithm for Reference {
         let spatial: TVec<usize> = problem.axes.iter().map(|a| a.output).collect();
         for n in 0..problem.batch {
             for g in 0..problem.group {
-                let in_base = n * input_strides[0] + g * problem.group_in * input_strides[c_axis];
+                let input = operands.input.channels(n, g * problem.group_in, problem.group_in);
                 for at in tract_ndarray::indices(&*spatial) {
                     let at = at.slice();
                     // Per axis, the (tap, input index) pairs that contribute to this output
@@ -81,17 +83,15 @@ impl Algorithm for Reference {
                             let w_base = g * strides.group + co * strides.output;
                             for index in tract_ndarray::indices(&*pairs.iter().map(|p| p.len()).collect::<TVec<_>>()) {
                                 let index = index.slice();
-                                let (mut x, mut w) = (in_base, w_base);
+                                let (mut x, mut w) = (0, w_base);
                                 for (ax, p) in index.iter().enumerate() {
                                     let (k, i) = pairs[ax][*p];
                                     x += i * input_strides[x_axis + ax];
                                     w += k * strides.kernel[ax];
                                 }
                                 for ci in 0..problem.group_in {
-                                    sum = sum.mul_add(
-                                        input[x + ci * input_strides[c_axis]].widen(),
-                                        weights[w + ci * strides.input].widen(),
-                                    );
+                                    sum = sum
+                                        .mul_add(input.from(ci).0[x].widen(), weights[w + ci * strides.input].widen());
                                 }
                             }
                         }

@@ -3,6 +3,7 @@
 use super::axes::product;
 use crate::compute::Compute;
 use crate::kernel::{Dispatch, Kernels};
+use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{self, reserved};
 use crate::parallel::{parallel, threads};
 use crate::plan::{MemoryLimit, PlanOptions};
@@ -26,9 +27,6 @@ const BLOCK_ELEMENTS: usize = 4096;
 
 /// Tasks per thread.
 const TASKS: usize = 4;
-
-/// Estimated cost of 16 bytes, in vector multiply-adds.
-const SIXTEEN_BYTES: u64 = 4;
 
 /// Moves an axis to another place, as tract's `AxisOp::Move`.
 ///
