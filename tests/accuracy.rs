@@ -185,8 +185,12 @@ fn tiles_err_as_direct_sums_do() -> TractResult<()> {
                         most / direct[0],
                         mean / direct[1]
                     );
-                    // A pure tone is the worst case of cyclic tiles: 1.6 was measured.
-                    let times = if kind == "tone" { 2.0 } else { 1.5 };
+                    // A pure tone is the worst case of cyclic tiles: 1.6 was measured. Of spikes, 1.53.
+                    let times = match kind {
+                        "tone" => 2.0,
+                        "spiky" => 1.6,
+                        _ => 1.5,
+                    };
                     // Where few products are summed, direct sums are nearly exact.
                     let what = format!(
                         "{direction:?} {channels} {kernel:?} {stride} {kind}, {tiles}: {most:e} {mean:e}, direct {direct:?}"

@@ -318,6 +318,10 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     } else {
         (Expected::new(spec, &x, &w, bias.as_ref(), requested), vec![], vec![])
     };
+    let expected = match dt.is_float() {
+        true => expected.of_operands(&x, &w, spec.group_in() * spec.kernel.iter().product::<usize>()),
+        false => expected,
+    };
     let residuals: Vec<&Tensor> = residuals.iter().collect();
     let parts = match spec.data_format {
         DataFormat::Ncx => parts_of(&x, &mut random).map_err(|e| fail("parts", e))?,

@@ -22,7 +22,7 @@ use crate::kernel::softmax;
 use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::tile_transforms::{TileKind, TileTransforms, TransformData};
 use crate::kernel::transpose;
-use crate::kernel::winograd::{transform_data, transform_filter, transform_products, winograd_kind};
+use crate::kernel::winograd::{offsets_of, taps_of, transform_data, transform_filter, transform_products};
 use crate::simd::vector::*;
 
 /// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
@@ -345,7 +345,11 @@ macro_rules! kernels {
                 data: TransformData<$lane>,
             ) -> TileTransforms<$lane> {
                 TileTransforms {
-                    kind: winograd_kind(RY, RX),
+                    kind: TileKind::Winograd {
+                        results: offsets_of(RY, RX),
+                        rows: taps_of(RY),
+                        columns: taps_of(RX),
+                    },
                     lanes: LANES,
                     data,
                     filter: filter::<RY, RX>,

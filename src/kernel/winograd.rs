@@ -25,7 +25,6 @@
 use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
 use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
-use crate::kernel::tile_transforms::TileKind;
 use crate::simd::vector::Vector;
 
 /// The most taps along an axis.
@@ -43,7 +42,7 @@ pub(super) const fn axis_of(taps: usize, results: usize) -> usize {
     if taps == 2 && results == 3 { 3 } else { taps - 1 }
 }
 
-const fn taps_of(axis: usize) -> usize {
+pub(super) const fn taps_of(axis: usize) -> usize {
     AXES[axis].0
 }
 
@@ -57,13 +56,8 @@ pub(super) const fn points_of(axis: usize) -> usize {
 }
 
 /// The offsets along each axis that a tile has for its results.
-const fn offsets_of(rows: usize, columns: usize) -> usize {
+pub(super) const fn offsets_of(rows: usize, columns: usize) -> usize {
     if results_of(rows) == 3 || results_of(columns) == 3 { 3 } else { 2 }
-}
-
-/// The tiles whose axes have these indices in [`AXES`].
-pub(super) const fn winograd_kind(rows: usize, columns: usize) -> TileKind {
-    TileKind::Winograd { results: offsets_of(rows, columns), rows: taps_of(rows), columns: taps_of(columns) }
 }
 
 /// # Safety

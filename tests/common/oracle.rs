@@ -260,6 +260,8 @@ pub fn tolerance(dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64
 pub struct Expected {
     dt: DatumType,
     answer: Kind,
+    /// How large the products of a result can be together that reads any values of the input, about.
+    unread: f64,
 }
 
 enum Kind {
@@ -281,12 +283,20 @@ impl Expected {
         } else {
             Kind::Integer(answer(spec, x, w, bias, requested))
         };
-        Expected { dt, answer }
+        Expected { dt, answer, unread: 0.0 }
     }
 
     /// Wraps a float64 result, to be compared with results of type `dt`.
     pub fn floats(dt: DatumType, answer: Answer<f64>) -> Expected {
-        Expected { dt, answer: Kind::Float(answer) }
+        Expected { dt, answer: Kind::Float(answer), unread: 0.0 }
+    }
+
+    /// Tells the operands, for [`Expected::check_by_largest`]. Each result has `products` of them.
+    pub fn of_operands(self, x: &Tensor, w: &Tensor, products: usize) -> Expected {
+        let floats = |tensor: &Tensor| f64::from_tensor(tensor).into_iter();
+        let largest = |tensor: &Tensor| floats(tensor).fold(0.0, |most: f64, value| most.max(value.abs()));
+        // Numbers at random are, on average, smaller than the largest.
+        Expected { unread: largest(x) * largest(w) * products as f64 / 16.0, ..self }
     }
 
     pub fn shape(&self) -> &[usize] {
@@ -302,7 +312,8 @@ impl Expected {
         self.check_with(got, false)
     }
 
-    /// As [`Expected::check`], but each error may be that of the result with the largest products.
+    /// As [`Expected::check`], but each error may be that of the result with the largest products, or
+    /// of such a result of values that none reads: a tile reads them too.
     pub fn check_by_largest(&self, got: &Tensor) -> Result<(), String> {
         self.check_with(got, true)
     }
@@ -317,7 +328,7 @@ impl Expected {
         match &self.answer {
             Kind::Float(want) => {
                 let got = f64::from_tensor(got);
-                let least = if by_largest { want.magnitude.iter().copied().fold(0.0, f64::max) } else { 0.0 };
+                let least = if by_largest { want.magnitude.iter().copied().fold(self.unread, f64::max) } else { 0.0 };
                 for ((at, y), (got, magnitude)) in want.y.indexed_iter().zip(got.iter().zip(&want.magnitude)) {
                     let allowed = tolerance(self.dt, want.terms, magnitude.max(least), *y);
                     if (got - y).abs() > allowed || got.is_nan() {
