@@ -40,7 +40,7 @@ impl<'a, E> InputPart<'a, E> {
                 "input: elements={}, {elements} of {all} channels are needed, of which it has {channels}",
                 data.len()
             );
-            parts.push(InputPart { data: *data, first, channels: *channels });
+            parts.push(InputPart { data, first, channels: *channels });
             first += channels;
         }
         ensure!(first == all, "input: channels={first}, {all} are needed");
