@@ -159,7 +159,7 @@ pub(crate) struct AxisBlock {
     /// Positions from a tile to the one whose data the taps read.
     ahead: usize,
     /// The indices of its taps in the phase, by ascending shift.
-    taps: Vec<usize>,
+    taps: TVec<usize>,
 }
 
 impl Lattice {
@@ -247,8 +247,7 @@ impl Lattice {
         if classes.is_empty() {
             return vec![];
         }
-        let block =
-            |taps: &[usize]| AxisBlock { shift: phase.taps[taps[0]].shift, lead, ahead: 0, taps: taps.to_vec() };
+        let block = |taps: &[usize]| AxisBlock { shift: phase.taps[taps[0]].shift, lead, ahead: 0, taps: taps.into() };
         if self.gap.is_none() {
             let all = axis.shifts();
             let alone = |tap: &usize| {
@@ -326,7 +325,7 @@ pub(crate) struct TapBlock {
     /// Positions along rows and columns from a tile to the one whose data it reads.
     pub(crate) ahead: [usize; 2],
     /// The indices of its taps in the phase, row by row. None for a weight of zero.
-    pub(crate) taps: Vec<Option<usize>>,
+    pub(crate) taps: TVec<Option<usize>>,
 }
 
 /// The taps of a phase that tiles of one kind read.
