@@ -230,7 +230,7 @@ impl Algorithm for Winograd {
             let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, window) * of.kind.points();
             let transformed: usize = table.data.iter().map(transformed).sum();
             let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
-            let from_products = tiling.from_products();
+            let of_results = tiling.cost_of_results();
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
@@ -256,7 +256,7 @@ impl Algorithm for Winograd {
                         * (term.tap_blocks.len() * points);
                     let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
                     let chains = runs.saturating_mul(problem.group_in / of_chain);
-                    let result = from_products * points * machine.rates.transforms + cost::SUMMED * chains;
+                    let result = of_results * points * machine.rates.transforms + cost::SUMMED * chains;
                     of_run(tiles) * problem.group_in * products
                         + weights
                         + result.times(&[tiles, vectors_out])

@@ -103,7 +103,7 @@ impl Tiling {
     }
 
     /// The cost of a vector of a tile's results, per product of the tile.
-    pub(crate) fn from_products(self) -> Cost {
+    pub(crate) fn cost_of_results(self) -> Cost {
         if self == (Tiling::Winograd { results: 3 }) { cost::THREE_FROM_PRODUCTS } else { cost::FROM_PRODUCTS }
     }
 
