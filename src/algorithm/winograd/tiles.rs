@@ -197,9 +197,11 @@ impl Lattice {
 
     /// The layout on an axis whose positions are in different tiles.
     pub(crate) fn alone(axis: &AxisPhases, tiling: Tiling) -> Lattice {
+        // Taps that are far apart read the data of few others.
+        let beyond = Some(extent(axis)).filter(|extent| *extent < most_adjacent(axis)).unwrap_or(0);
         // The results of a Fourier tile are along one axis.
         let results = if matches!(tiling, Tiling::Fourier { .. }) { 1 } else { tiling.results() };
-        Lattice { gap: None, results, overhang: 0, lead: 0, beyond: extent(axis), least: None, tiling }
+        Lattice { gap: None, results, overhang: 0, lead: 0, beyond, least: None, tiling }
     }
 
     /// The number of positions after which the layout repeats.
@@ -253,7 +255,7 @@ impl Lattice {
             let alone = |tap: &usize| {
                 let mut of = block(&[*tap]);
                 let same_class = |shift: &&i64| (of.shift - **shift).rem_euclid(axis.in_step as i64) == 0;
-                if let Some(first) = all.iter().find(same_class) {
+                if let Some(first) = all.iter().find(same_class).filter(|_| self.beyond > 0) {
                     of.ahead = (of.shift - first) as usize / axis.in_step;
                     of.shift = *first;
                 }
