@@ -142,15 +142,7 @@ impl GridSplit {
             of_axis.product::<usize>()
         };
         let bytes_of = |of: &TileInput| (of.kind.points() * channel_bytes) as f64 / results_of(of.several) as f64;
-        // Fourier tiles have products as large as their data. As if no data were shared, those of an
-        // accumulator block stay in L2.
-        let is_fourier = |of: &TileInput| matches!(of.kind, TileKind::Fourier { .. });
-        let of_position: f64 = if tiles.data.iter().any(is_fourier) {
-            let terms = tiles.phases.iter().flat_map(|of| &of.terms);
-            terms.flat_map(|term| &term.tap_blocks).map(|block| bytes_of(&tiles.data[block.data])).sum()
-        } else {
-            tiles.data.iter().map(bytes_of).sum()
-        };
+        let of_position: f64 = tiles.data.iter().map(bytes_of).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = results_of(lattices.map(|lattice| lattice.gap.is_some()));
         let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));

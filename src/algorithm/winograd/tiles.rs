@@ -14,6 +14,7 @@
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind};
+use crate::layout::input_tile::AxisTiles;
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::TVec;
@@ -191,14 +192,14 @@ impl Lattice {
         let of_tile = tiling.taps();
         let last = all.iter().flat_map(|(_, classes)| classes).map(|taps| (taps.len() - 1) / of_tile * of_tile).max();
         let read = lattice.lead + (last.unwrap_or(0) + of_tile + lattice.results - 2) * gap;
-        lattice.overhang = read.saturating_sub(extent(axis));
+        lattice.overhang = read.saturating_sub(AxisTiles::shared(axis).extra);
         lattice
     }
 
     /// The layout on an axis whose positions are in different tiles.
     pub(crate) fn alone(axis: &AxisPhases, tiling: Tiling) -> Lattice {
         // Taps that are far apart read the data of few others.
-        let beyond = Some(extent(axis)).filter(|extent| *extent < most_adjacent(axis)).unwrap_or(0);
+        let beyond = Some(AxisTiles::shared(axis).extra).filter(|extra| *extra < most_adjacent(axis)).unwrap_or(0);
         // The results of a Fourier tile are along one axis.
         let results = if matches!(tiling, Tiling::Fourier { .. }) { 1 } else { tiling.results() };
         Lattice { gap: None, results, overhang: 0, lead: 0, beyond, least: None, tiling }
@@ -209,11 +210,10 @@ impl Lattice {
         self.gap.map_or(1, |gap| self.results * gap)
     }
 
-    /// Returns the distance between results if a phase with this many taps has tiles of several
-    /// results.
-    pub(crate) fn pairs(self, taps: usize) -> Option<usize> {
+    /// Whether a phase with this many taps has tiles of several results.
+    fn has_several(self, taps: usize) -> bool {
         let fewest = if self.tiling.mixes_results() { 1 } else { 2 };
-        self.gap.filter(|_| taps >= fewest)
+        self.gap.is_some() && taps >= fewest
     }
 
     /// The positions that the results of a phase begin before their tile.
@@ -251,15 +251,11 @@ impl Lattice {
         }
         let block = |taps: &[usize]| AxisBlock { shift: phase.taps[taps[0]].shift, lead, ahead: 0, taps: taps.into() };
         if self.gap.is_none() {
-            let all = axis.shifts();
+            let input_tiles = AxisTiles::shared(axis);
             let alone = |tap: &usize| {
-                let mut of = block(&[*tap]);
-                let same_class = |shift: &&i64| (of.shift - **shift).rem_euclid(axis.in_step as i64) == 0;
-                if let Some(first) = all.iter().find(same_class).filter(|_| self.beyond > 0) {
-                    of.ahead = (of.shift - first) as usize / axis.in_step;
-                    of.shift = *first;
-                }
-                of
+                let of = block(&[*tap]);
+                let (shift, ahead) = if self.beyond > 0 { input_tiles.place(of.shift) } else { (of.shift, 0) };
+                AxisBlock { shift, ahead, ..of }
             };
             return vec![(1, classes.iter().flatten().map(alone).collect())];
         }
@@ -278,20 +274,6 @@ impl Lattice {
             .filter(|(_, blocks): &(usize, Vec<AxisBlock>)| !blocks.is_empty())
             .collect()
     }
-}
-
-/// The most positions from the first tap to another one whose shift is whole steps larger.
-fn extent(axis: &AxisPhases) -> usize {
-    let shifts = axis.shifts();
-    let (step, mut firsts) = (axis.in_step as i64, vec![]);
-    let after_first = |shift: i64| {
-        let first = firsts.iter().copied().find(|first| (shift - *first) % step == 0);
-        if first.is_none() {
-            firsts.push(shift);
-        }
-        ((shift - first.unwrap_or(shift)) / step) as usize
-    };
-    shifts.into_iter().map(after_first).max().unwrap_or(0)
 }
 
 /// Data that are transformed in tiles.
@@ -385,7 +367,7 @@ impl TileTable {
         let ([outer @ .., y, x], (_, y_axis, x_axis)) = (phases, axes.parts()) else {
             unreachable!("axes end in rows and columns")
         };
-        let several = [(y, lattices[0]), (x, lattices[1])].map(|(of, lattice)| lattice.pairs(of.taps.len()).is_some());
+        let several = [(y, lattices[0]), (x, lattices[1])].map(|(of, lattice)| lattice.has_several(of.taps.len()));
         let lead = [lattices[0].lead_of(y), lattices[1].lead_of(x)];
         let outer: Vec<TVec<i64>> = if outer.is_empty() {
             vec![TVec::new()]
@@ -548,17 +530,18 @@ mod tests {
             let lattice = Lattice::of(&axis, tiling);
             let Some(gap) = lattice.gap else { continue };
             let last = lattice.origins(true, 0..axis.grid).last().unwrap_or(0);
-            let firsts = |shift: i64| axis.shifts().into_iter().find(|of| (shift - of) % axis.in_step as i64 == 0);
             for (len, block) in axis
                 .phases
                 .iter()
                 .flat_map(|phase| lattice.blocks(&axis, phase))
                 .flat_map(|(len, blocks)| blocks.into_iter().map(move |block| (len, block)))
             {
-                let first = firsts(block.shift).unwrap_or(block.shift);
-                let offset = (block.shift - first) as usize / axis.in_step;
+                let (_, offset) = AxisTiles::shared(&axis).place(block.shift);
                 let read = last + offset + (len + lattice.results - 2) * gap - block.lead;
-                assert!(read < axis.grid + extent(&axis) + lattice.overhang, "{axis:?} {lattice:?} {block:?}");
+                assert!(
+                    read < axis.grid + AxisTiles::shared(&axis).extra + lattice.overhang,
+                    "{axis:?} {lattice:?} {block:?}"
+                );
             }
         }
     }

@@ -26,11 +26,11 @@ use tract_core::internal::*;
 
 /// The sharing of input tiles among the taps of one axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct AxisTiles {
+pub(crate) struct AxisTiles {
     /// Per class, the input index of its first pixel at grid position zero.
     firsts: Vec<i64>,
     /// Pixels that a class needs beyond those of the block.
-    extra: usize,
+    pub extra: usize,
     /// Per distinct shift, `(shift, class, pixels after the class's first one)`.
     shifts: Vec<(i64, usize, usize)>,
     in_step: usize,
@@ -51,7 +51,7 @@ impl AxisTiles {
     }
 
     /// One class per set of shifts that are whole steps apart.
-    fn shared(axis: &AxisPhases) -> AxisTiles {
+    pub fn shared(axis: &AxisPhases) -> AxisTiles {
         let step = axis.in_step as i64;
         let mut input_tiles =
             AxisTiles { firsts: vec![], extra: 0, shifts: vec![], in_step: axis.in_step, input: axis.input };
@@ -67,6 +67,12 @@ impl AxisTiles {
             input_tiles.shifts.push((shift, class, offset));
         }
         input_tiles
+    }
+
+    /// The smallest shift of a shift's class, and the pixels from its pixel to that of the shift.
+    pub fn place(&self, shift: i64) -> (i64, usize) {
+        let (class, offset) = self.find(shift);
+        (self.firsts[class], offset)
     }
 
     fn find(&self, shift: i64) -> (usize, usize) {
