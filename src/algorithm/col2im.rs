@@ -2,7 +2,8 @@
 //!
 //! This suits few output channels and many taps. The products of a few input rows, one per (output
 //! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
-//! size. The input is not shifted before the product, so it is read in place.
+//! size. The input is not shifted before the product. It is copied once, in the order in which the
+//! register tiles read it.
 
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
@@ -61,9 +62,6 @@ impl Algorithm for Col2im {
         })?;
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let phases: usize = problem.axes.iter().map(|a| a.stride).product();
-        if taps <= phases {
-            return Err("taps do not overlap".to_string());
-        }
         if problem.group_in == 1 {
             return Err("one input channel per group needs no matrix product".to_string());
         }
@@ -98,11 +96,10 @@ impl Algorithm for Col2im {
                 DataFormat::Nxc => cost::SCATTERED,
             };
             let stored = store.times(&[vectors, problem.group_out, phases]);
-            // Channels-first input is read in place.
-            let copied = match problem.data_format {
-                DataFormat::Ncx => Cost::ZERO,
-                DataFormat::Nxc => cost::copied(DataFormat::Nxc, problem.group_in).times(&[vectors, problem.group_in]),
-            };
+            let far = y.input.saturating_mul(x.input).saturating_mul(problem.group_in * element) > machine.l2;
+            let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO };
+            let copied = cost::copied(problem.data_format, problem.group_in) + spilled;
+            let copied = copied.times(&[vectors, problem.group_in]);
             let rows = cost::ACCUMULATED_ROW.times(&[axes[0].output, problem.group_out]);
             let chunk = panels * problem.group_in + accumulated + stored + copied;
             let group = chunk * y.input.div_ceil(chunk_rows) + rows;
@@ -379,56 +376,90 @@ impl<'a, E: Element> Prepared<'a, E> {
         ring: &mut Ring<E::Compute>,
         (block, pixels): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
-        let width = self.problem.axes[1].input;
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
-        let count = rows.len() * width;
+        let count = rows.len() * self.problem.axes[1].input;
         let padded = count.next_multiple_of(lanes);
         let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
-        let reach = first + (channels - 1) * self.strides[1] + padded;
-        let input = self.operands.input.whole()?;
-        let in_place = self.problem.data_format == DataFormat::Ncx && reach <= input.len();
-        let mut source = match E::as_compute(input).filter(|_| in_place) {
-            Some(data) => {
-                Source { data, base: first, channel_stride: self.strides[1], channels, taps: &[0], prefetch: false }
-            }
-            None => {
-                let data = block.of(channels * padded)?;
-                let (from, step) = (&input[first..], self.strides[3]);
-                if self.problem.data_format == DataFormat::Ncx {
-                    for (ci, to) in data.chunks_mut(padded).enumerate() {
-                        let from = &from[ci * self.strides[1]..];
-                        E::widen_slice(&from[..count], &mut to[..count]);
-                        to[count..].fill(E::Compute::ZERO);
-                    }
-                } else if let Some(from) = E::as_compute(from) {
-                    crate::layout::transposed(self.kernels, from, step, (channels, count), data, padded);
-                } else {
-                    let pixels = pixels.of(channels * count)?;
-                    for (to, from) in pixels.chunks_mut(channels).zip(from.chunks(step)) {
-                        E::widen_slice(&from[..channels], to);
-                    }
-                    crate::layout::transposed(self.kernels, pixels, channels, (channels, count), data, padded);
-                }
-                Source { data, base: 0, channel_stride: padded, channels, taps: &[0], prefetch: false }
-            }
-        };
-        let origin = source.base;
+        let data = block.of(channels * padded)?;
+        self.copy(&self.operands.input.whole()?[first..], count, data, pixels)?;
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
-        let per_tile = self.plan.nv * lanes;
+        let longest = longest_chain(channels, 1);
         for panel in &self.panels {
-            for at in (0..padded).step_by(per_tile) {
+            for at in (0..padded).step_by(self.plan.nv * lanes) {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
+                let positions = tile.nv() * lanes;
                 let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
-                let longest = longest_chain(channels, 1);
                 for from in (0..channels).step_by(longest) {
-                    source.base = origin + at + from * source.channel_stride;
-                    let part = Source { channels: longest.min(channels - from), ..source };
-                    tile.run(&weights[panel.weights + from * tile.mr()..], &part, start, out, ring.pitch);
+                    let source = Source {
+                        data,
+                        base: at * channels + from * positions,
+                        channel_stride: positions,
+                        channels: longest.min(channels - from),
+                        taps: &[0],
+                        prefetch: false,
+                    };
+                    tile.run(&weights[panel.weights + from * tile.mr()..], &source, start, out, ring.pitch);
                     start = Start::Add;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Copies the first `count` positions of a group, in the order in which register tiles read
+    /// them: `[tile][channel][position]`. The last tile has as many whole vectors as it needs.
+    ///
+    /// A tile reads a vector or two of every channel. In the input, these are in as many pages of
+    /// memory as there are channels.
+    fn copy(
+        &self,
+        from: &[E],
+        count: usize,
+        to: &mut [E::Compute],
+        pixels: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
+        let per_tile = self.plan.nv * lanes;
+        let whole = count / per_tile;
+        let (tiles, last) = to.split_at_mut(whole * per_tile * channels);
+        let width = last.len() / channels;
+        if self.problem.data_format == DataFormat::Ncx {
+            for ci in 0..channels {
+                let from = &from[ci * self.strides[1]..][..count];
+                let (from, rest) = from.split_at(whole * per_tile);
+                match E::as_compute(from) {
+                    Some(from) if whole > 0 => {
+                        let to = (&mut tiles[ci * per_tile..], per_tile * channels);
+                        self.kernels.copy_pixels(from, per_tile, (whole, per_tile), to.0, to.1, false);
+                    }
+                    _ => {
+                        let tiles = tiles.chunks_mut(per_tile).skip(ci).step_by(channels);
+                        tiles.zip(from.chunks(per_tile)).for_each(|(to, from)| E::widen_slice(from, to));
+                    }
+                }
+                let to = &mut last[ci * width..][..width];
+                E::widen_slice(rest, &mut to[..rest.len()]);
+                to[rest.len()..].fill(E::Compute::ZERO);
+            }
+            return Ok(());
+        }
+        let (from, step) = match E::as_compute(from) {
+            Some(from) => (from, self.strides[3]),
+            None => {
+                let pixels = pixels.of(channels * count)?;
+                for (to, from) in pixels.chunks_mut(channels).zip(from.chunks(self.strides[3])) {
+                    E::widen_slice(&from[..channels], to);
+                }
+                (&*pixels, channels)
+            }
+        };
+        let tiles = tiles.chunks_mut((per_tile * channels).max(1)).map(|to| (to, per_tile, per_tile));
+        let last = (!last.is_empty()).then_some((last, width, count - whole * per_tile));
+        for (at, (to, width, positions)) in tiles.chain(last).enumerate() {
+            let from = &from[at * per_tile * step..];
+            crate::layout::transposed(self.kernels, from, step, (channels, positions), to, width);
         }
         Ok(())
     }
