@@ -9,6 +9,7 @@ pub mod depthwise_rows;
 pub mod direct_channels;
 pub mod direct_positions;
 pub mod gemv;
+pub mod indirect;
 pub mod overlap_add;
 pub(crate) mod pointwise;
 pub mod reference;
@@ -330,6 +331,9 @@ algorithms! {
     Winograd = "winograd": winograd;
     /// Each phase as a small dense convolution. Lanes are output channels.
     DirectChannels = "direct_channels": direct_channels;
+    /// Each phase as a small dense convolution whose positions read pixels through lists, so that
+    /// only taps inside the input are multiplied. Lanes are output channels.
+    Indirect = "indirect": indirect;
     /// Each phase as a small dense convolution. Lanes are positions.
     DirectPositions = "direct_positions": direct_positions;
     /// The definition of the operation, one output element at a time.

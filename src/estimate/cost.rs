@@ -151,7 +151,8 @@ pub(crate) const INTO_PIXELS: Cost = Cost(8.0);
 /// The same if parts of a block are transposed.
 pub(crate) const INTO_BLOCK: Cost = Cost(9.0);
 
-/// The extra time to read a vector of pixels, or to store a vector of results, if a row exceeds L2.
+/// The extra time to read or to store a vector that L2 does not hold, if planes are transposed or
+/// copied a few positions at a time.
 pub(crate) const SPILLED: Cost = Cost(9.0);
 
 /// Setting up a run of pixels with the same taps: one phase of an output row.
@@ -168,6 +169,9 @@ pub(crate) const PRODUCT: Cost = Cost(100.0);
 
 /// Setting up a group whose products are added to the output where they overlap.
 pub(crate) const OVERLAPPING_GROUP: Cost = Cost(650.0);
+
+/// Reading the place of a pixel per position of a tile, for each tap.
+pub(crate) const LISTED_TAP: Cost = Cost(12.0);
 
 /// Adding a vector of products to the output, unaligned.
 pub(crate) const ADDED: Cost = Cost(6.0);

@@ -30,8 +30,9 @@ mod tests {
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
     use crate::kernel::depthwise_window::{Edges, Results, Window};
-    use crate::kernel::gemm_tile::{PhaseOperand, Source, Start, StridedRuns};
+    use crate::kernel::gemm_tile::{ListedPixels, PhaseOperand, Source, Start, StridedRuns};
     use crate::kernel::pad_copy::{Rows, SplitRows};
+    use crate::kernel::pixel_lists::PixelLists;
     use crate::kernel::{Dispatch, Kernels};
     use crate::simd::isa::Isa;
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,6 +78,20 @@ mod tests {
         refused("channel tile, positions", || tile.run(&data, &near, usize::MAX / 3 + 1, add, &mut out, 64));
         refused("channel tile, rows", || tile.run(&data, &near, 1, add, &mut out, usize::MAX / 3 + 1));
         refused("channel tile, panel", || tile.run(&data, &many, 1, add, &mut out, 64));
+        let listed = |tap, offset| {
+            let mut lists = PixelLists::new(4, 1, 1).expect("memory");
+            lists.push([(tap, [offset; 4])]).expect("a list");
+            lists
+        };
+        let mut run = |lists: &PixelLists, base, channels, step| {
+            tile.run_listed(&data, &ListedPixels { data: &data, base, channels, lists, list: 0 }, add, &mut out, step)
+        };
+        refused("listed tile, tap", || run(&listed(u32::MAX, 0), 0, 1, 64));
+        refused("listed tile, offset", || run(&listed(0, u32::MAX), 0, 1, 64));
+        refused("listed tile, base", || run(&listed(0, 1), usize::MAX, 1, 64));
+        refused("listed tile, channels", || run(&listed(0, 0), 0, HUGE, 64));
+        refused("listed tile, rows", || run(&listed(0, 0), 0, 1, HUGE));
+        refused("listed tile, positions", || run(&PixelLists::new(6, 0, 0).expect("memory"), 0, 1, 64));
         let tile = kernels.row_tiles(1).iter().find(|tile| tile.mr() == 1).expect("a tile of one row");
         let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, two_chains: false };
         let mut run = |source: &Source<f32>, elements, count, step, pitch| {

@@ -13,6 +13,7 @@
 
 use crate::compute::Compute;
 use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::pixel_lists::PixelLists;
 use crate::simd::vector::{Vector, interleave, prefetch, store_run};
 use std::ops::Range;
 
@@ -502,6 +503,27 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     }
 }
 
+/// Pixels that a tile reads through a list.
+#[derive(Clone, Copy)]
+pub(crate) struct ListedPixels<'a, T> {
+    /// The pixels. The channels of each are adjacent.
+    pub data: &'a [T],
+    /// The index of the first channel of the pixel at offset zero.
+    pub base: usize,
+    /// Number of channels.
+    pub channels: usize,
+    /// The offsets of the pixels.
+    pub lists: &'a PixelLists,
+    /// The index of the list that is read.
+    pub list: usize,
+}
+
+/// The numbers of positions for which there are tiles that read pixels through lists.
+pub(crate) const LISTED_POSITIONS: [usize; 3] = [4, 6, 8];
+
+pub(super) type ListedEntry<T> =
+    unsafe fn(panel: &[T], pixels: &ListedPixels<T>, start: Start<T>, out: &mut [T], out_stride: usize);
+
 type ChannelEntry<T> = unsafe fn(
     panel: &[T],
     source: &Source<T>,
@@ -520,14 +542,22 @@ pub(crate) struct ChannelTile<T: 'static> {
     nv: usize,
     channels: usize,
     entry: ChannelEntry<T>,
+    listed: Option<ListedEntry<T>>,
 }
 
 impl<T> ChannelTile<T> {
     /// # Safety
     /// `entry` is [`channel_tile`] of `positions` positions and `nv` vectors, which are `channels`
-    /// channels. It is only called if the CPU has its instruction set.
-    pub(crate) const unsafe fn new(positions: usize, nv: usize, channels: usize, entry: ChannelEntry<T>) -> Self {
-        ChannelTile { positions, nv, channels, entry }
+    /// channels, and `listed` is [`listed_channel_tile`] of the same size. They are only called if
+    /// the CPU has their instruction set.
+    pub(crate) const unsafe fn new(
+        positions: usize,
+        nv: usize,
+        channels: usize,
+        entry: ChannelEntry<T>,
+        listed: Option<ListedEntry<T>>,
+    ) -> Self {
+        ChannelTile { positions, nv, channels, entry, listed }
     }
 
     /// Positions.
@@ -574,6 +604,30 @@ impl<T: Compute> ChannelTile<T> {
         // are the entry's contract.
         unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
     }
+
+    /// Computes a tile whose positions read the pixels of a list. `panel` is
+    /// `[tap][channel][nv·lanes]`, with the taps that the list counts.
+    ///
+    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart.
+    ///
+    /// # Panics
+    /// A slice is shorter than the range that the tile reads or writes, the list is of another
+    /// number of positions, or the number of positions is not in [`LISTED_POSITIONS`].
+    #[inline]
+    pub fn run_listed(&self, panel: &[T], pixels: &ListedPixels<T>, start: Start<T>, out: &mut [T], out_stride: usize) {
+        let Some(entry) = self.listed else { panic!("no tile of {} positions reads lists", self.positions) };
+        assert!(pixels.lists.positions() == self.positions);
+        assert!(panel.len() >= product([pixels.channels, pixels.lists.taps(pixels.list), self.channels]));
+        let furthest = [(pixels.base, 1), (pixels.lists.furthest(), 1), (pixels.channels, 1)];
+        assert!(pixels.data.len() >= reach(furthest));
+        assert!(out.len() >= reach([(self.positions - 1, out_stride), (self.channels, 1)]));
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= self.channels);
+        }
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
+        unsafe { entry(panel, pixels, start, out, out_stride) }
+    }
 }
 
 /// # Safety
@@ -593,13 +647,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     // that are read in order, every scalar read is within the source's reach, and the rows of `out`
     // are within `out`.
     unsafe {
-        let mut acc = match start {
-            Start::Bias(bias) => {
-                let bias: [V; NV] = std::array::from_fn(|v| V::load(bias.as_ptr().add(v * V::LANES)));
-                [bias; P]
-            }
-            Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
-        };
+        let mut acc = channel_sums::<V, P, NV>(start);
         let mut b = panel.as_ptr();
         let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * position_stride));
         if source.channels == 1 {
@@ -622,9 +670,75 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
                 }
             }
         }
-        let out = out.as_mut_ptr();
-        for p in 0..P {
-            for v in 0..NV {
+        store_channel_sums(acc, start, out, out_stride);
+    }
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. `panel` holds the taps of the pixels' list, each of
+/// `channels·NV·LANES` elements. The list is of `P` positions. `data` holds `channels` elements after
+/// each of its offsets from `base`. `out` holds `P` rows of `NV·LANES` elements. A bias holds
+/// `NV·LANES` values.
+#[inline(always)]
+pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: usize>(
+    panel: &[V::Lane],
+    pixels: &ListedPixels<V::Lane>,
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    let first = pixels.data.as_ptr().wrapping_add(pixels.base);
+    // SAFETY: by this function's contract, the panel holds each listed tap, every scalar read is
+    // within the pixels' data, and the rows of `out` are within `out`.
+    unsafe {
+        let mut acc = channel_sums::<V, P, NV>(start);
+        for entry in pixels.lists.list(pixels.list).chunks_exact(1 + P) {
+            let mut b = panel.as_ptr().wrapping_add(entry[0] as usize * pixels.channels * NV * V::LANES);
+            let rows: [*const V::Lane; P] = std::array::from_fn(|p| first.wrapping_add(entry[1 + p] as usize));
+            for at in 0..pixels.channels {
+                acc = channel_step(acc, b, &rows, at);
+                b = b.wrapping_add(NV * V::LANES);
+            }
+        }
+        store_channel_sums(acc, start, out, out_stride);
+    }
+}
+
+/// The sums that a tile of channels begins with.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set. A bias holds `NV·LANES` values.
+#[inline(always)]
+unsafe fn channel_sums<V: Vector, const P: usize, const NV: usize>(start: Start<V::Lane>) -> [[V; NV]; P] {
+    // SAFETY: this function's contract.
+    unsafe {
+        match start {
+            Start::Bias(bias) => {
+                let bias: [V; NV] = std::array::from_fn(|v| V::load(bias.as_ptr().add(v * V::LANES)));
+                [bias; P]
+            }
+            Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
+        }
+    }
+}
+
+/// Stores the sums of a tile of channels, or adds them to `out`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set. `out` holds `P` rows of `NV·LANES` elements, `out_stride`
+/// apart.
+#[inline(always)]
+unsafe fn store_channel_sums<V: Vector, const P: usize, const NV: usize>(
+    acc: [[V; NV]; P],
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    let out = out.as_mut_ptr();
+    for p in 0..P {
+        for v in 0..NV {
+            // SAFETY: this function's contract.
+            unsafe {
                 let to = out.add(p * out_stride + v * V::LANES);
                 match start {
                     Start::Bias(_) => acc[p][v].store(to),

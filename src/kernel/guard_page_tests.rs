@@ -9,8 +9,9 @@ use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
 use crate::kernel::fourier::FOURIER_VALUES;
-use crate::kernel::gemm_tile::{PhaseOperand, Source, Start};
+use crate::kernel::gemm_tile::{LISTED_POSITIONS, ListedPixels, PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
+use crate::kernel::pixel_lists::PixelLists;
 use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::tile_transforms::TileKind;
 use crate::kernel::{Dispatch, Kernels, StridedRuns};
@@ -239,6 +240,45 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                         let weight = |c, t| panel[(t * shape.channels + c) * tile.channels() + j];
                         *to = begin.plus(shape.sum(p * position_stride, shape.taps, weight));
                     }
+                }
+                assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
+                calls += 1;
+            }
+        }
+    }
+    calls
+}
+
+fn listed_channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let taps: [&[u32]; 4] = [&[], &[0], &[1, 2], &[0, 3]];
+    for tile in kernels.channel_tiles.iter().filter(|tile| LISTED_POSITIONS.contains(&tile.positions())) {
+        for (taps, channels) in taps.into_iter().cartesian_product([1, 3]) {
+            // A list before the one that is read, which reads further.
+            let offset = |tap: u32, p: usize| (7 * p as u32 + 5 * tap) % 23;
+            let entry = |tap: &u32| (*tap, (0..tile.positions()).map(|p| offset(*tap, p)).collect::<Vec<_>>());
+            let mut lists = PixelLists::new(tile.positions(), 2, 3).expect("memory");
+            lists.push([(4, vec![22; tile.positions()])]).expect("a list");
+            lists.push(taps.iter().map(entry)).expect("a list");
+            let data = Guarded::new(side, &values::<T>(2 + 22 + channels, 1));
+            let count = taps.last().map_or(0, |tap| *tap as usize + 1);
+            let panel = Guarded::new(side, &values::<T>(channels * count * tile.channels(), 2));
+            let bias = Guarded::new(side, &values::<T>(tile.channels(), 3));
+            for (stride, add) in [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)] {
+                let before = values::<T>((tile.positions() - 1) * stride + tile.channels(), 4);
+                let mut out = Guarded::new(side, &before);
+                let start = if add { Start::Add } else { Start::Bias(&bias) };
+                let pixels = ListedPixels { data: &data, base: 2, channels, lists: &lists, list: 1 };
+                tile.run_listed(&panel, &pixels, start, &mut out, stride);
+                let mut expected = before;
+                for (p, j) in (0..tile.positions()).cartesian_product(0..tile.channels()) {
+                    let to = &mut expected[p * stride + j];
+                    let mut sum = T::ZERO;
+                    for (tap, c) in taps.iter().cartesian_product(0..channels) {
+                        let weight = panel[(*tap as usize * channels + c) * tile.channels() + j];
+                        sum = sum.mul_add(weight, data[2 + offset(*tap, p) as usize + c]);
+                    }
+                    *to = if add { *to } else { bias[j] }.plus(sum);
                 }
                 assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
                 calls += 1;
@@ -759,6 +799,11 @@ fn position_tiles_stay_inside() {
 #[test]
 fn channel_tiles_stay_inside() {
     for_each_kernel_set!(channel_tiles);
+}
+
+#[test]
+fn listed_channel_tiles_stay_inside() {
+    for_each_kernel_set!(listed_channel_tiles);
 }
 
 #[test]

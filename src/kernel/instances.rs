@@ -11,8 +11,8 @@ use crate::kernel::depthwise_window::{Results, Window, window};
 use crate::kernel::elementwise;
 use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_filter, transform_fourier_products};
 use crate::kernel::gemm_tile::{
-    ChannelTile, PhaseOperand, PositionTile, RowTile, StridedRuns, channel_tile, position_tile, room_for_two_chains,
-    row_tile,
+    ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile, RowTile, StridedRuns,
+    channel_tile, listed_channel_tile, position_tile, room_for_two_chains, row_tile,
 };
 use crate::kernel::kernels::Kernels;
 use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
@@ -68,6 +68,18 @@ macro_rules! kernels {
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run`.
                 unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start, out, out_stride) }
+            }
+
+            $(#[$feature])*
+            unsafe fn listed<const P: usize, const NV: usize>(
+                panel: &[$lane],
+                pixels: &ListedPixels<$lane>,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                out: &mut [$lane],
+                out_stride: usize,
+            ) {
+                // SAFETY: only called through a tile: see `ChannelTile::run_listed`.
+                unsafe { listed_channel_tile::<$vector, P, NV>(panel, pixels, start, out, out_stride) }
             }
 
             $(#[$feature])*
@@ -335,9 +347,14 @@ macro_rules! kernels {
                 unsafe { RowTile::new(S, (MR, NV), NV * LANES, two_chains, row::<S, MR, NV>) }
             }
 
+            const fn listed_of<const P: usize, const NV: usize>() -> Option<ListedEntry<$lane>> {
+                let [few, some, many] = LISTED_POSITIONS;
+                if P == few || P == some || P == many { Some(listed::<P, NV>) } else { None }
+            }
+
             const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
                 // SAFETY: as in `position_of`.
-                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>) }
+                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>, listed_of::<P, NV>()) }
             }
 
             /// `RY` and `RX` are the axes of a tile. Axes of as many points have the same data.

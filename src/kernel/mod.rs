@@ -18,6 +18,7 @@ mod guard_page_tests;
 mod instances;
 mod kernels;
 mod pad_copy;
+mod pixel_lists;
 mod pool;
 mod resample;
 mod sizes;
@@ -39,9 +40,12 @@ pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 pub(crate) use dispatch::Dispatch;
 pub(crate) use f16_convert::{narrow, widen};
 pub(crate) use fourier::FOURIER_VALUES;
-pub(crate) use gemm_tile::{ChannelTile, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
+pub(crate) use gemm_tile::{
+    ChannelTile, LISTED_POSITIONS, ListedPixels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns,
+};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
+pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;
 pub(crate) use resample::TwoTaps;
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};

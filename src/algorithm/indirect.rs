@@ -1,0 +1,601 @@
+//! Each phase as a small dense convolution whose positions read pixels through lists. Output
+//! channels are the lanes.
+//!
+//! The input is transposed into pixels once. For each tap of a register tile, a list names the pixel
+//! that each of its positions reads, or a pixel of zeros outside the input. Positions of a tile may
+//! therefore be in several rows and planes, and a tap that is outside the input for all of them is
+//! not multiplied. This suits small planes and volumes, strides and dilations.
+//!
+//! It is the algorithm of Dukhan, *The Indirect Convolution Algorithm* (2019), without its products
+//! with the pixel of zeros where that is the only one.
+
+use crate::algorithm::blocked::last_width;
+use crate::algorithm::chains::longest_chain;
+use crate::algorithm::{Algorithm, Operands, Query};
+use crate::element::Element;
+use crate::estimate::cost::{self, Cost};
+use crate::geometry::{Axes, AxisPhases};
+use crate::kernel::{Dispatch, Kernels, LISTED_POSITIONS, ListedPixels, MOST_POSITIONS, PixelLists, Start};
+use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::layout::input_strides;
+use crate::layout::panels::{Panel, PanelShape, Panels};
+use crate::layout::taps::taps_before;
+use crate::memory::{Scratch, reserved};
+use crate::parallel::{parallel, threads};
+use crate::ranges::{blocks_of, even_blocks, even_part, unflatten};
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, Problem};
+use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::{SmallVec, smallvec};
+use tract_core::internal::*;
+
+/// The fewest input channels of a group. With fewer, a pixel is read faster than its place in a list.
+const FEWEST_CHANNELS: usize = 4;
+
+/// The divisor of L2 for the sums of a block of tiles.
+const SHARE_OF_SUMS: usize = 16;
+
+/// Lists may take this many times L2.
+const MOST_OF_L2: usize = 8;
+
+/// Positions that a task transposes into pixels.
+const TRANSPOSED_AT_ONCE: usize = 256;
+
+/// The decision for one problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Indirect {
+    /// Output channels per panel.
+    pub width: usize,
+    /// Output channels of the last panel.
+    pub last_width: usize,
+    /// Positions per register tile.
+    pub positions: usize,
+    /// Input channels per pass.
+    pub chunk: usize,
+    /// The most taps per pass. Channels × taps of a pass is the longest accumulation chain.
+    pub taps: usize,
+    /// Register tiles whose sums are stored together.
+    pub tiles: usize,
+    /// Images whose pixels are in memory together.
+    pub images: usize,
+    /// Elements per pixel: the input channels of a group in an odd number of whole vectors, as
+    /// pixels a power of two apart would compete for the same cache sets.
+    pub pixel: usize,
+    /// Estimated cost, in vector multiply-adds.
+    pub cost: u64,
+    axes: Axes,
+}
+
+/// Returns the number of grid positions of one axis at which a phase has an output.
+fn positions_of(axis: &AxisPhases, phase: usize) -> usize {
+    axis.output.saturating_sub(phase).div_ceil(axis.out_step)
+}
+
+/// Returns the share of taps of one axis that some of `window` adjacent grid positions read inside
+/// the input.
+fn share_read(axis: &AxisPhases, window: usize) -> f64 {
+    let windows = axis.grid.div_ceil(window);
+    let read = |inside: Range<usize>| match inside.is_empty() {
+        true => 0,
+        false => inside.end.div_ceil(window) - inside.start / window,
+    };
+    let read: usize = axis.phases.iter().flat_map(|phase| &phase.taps).map(|tap| read(axis.inside(tap.shift))).sum();
+    read as f64 / (windows * axis.taps()).max(1) as f64
+}
+
+impl Algorithm for Indirect {
+    type Tables = Lists;
+
+    fn propose(query: &Query) -> Result<Indirect, String> {
+        let &Query { problem, machine, element, .. } = query;
+        let axes = query.axes()?;
+        let forced = query.forced(|layout| match layout {
+            FilterLayout::Chunks { width, last_width, chunk } => Some((*width, *last_width, *chunk)),
+            _ => None,
+        })?;
+        let lanes = query.sizes.lanes;
+        if problem.group_out < lanes {
+            return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
+        }
+        if problem.group_in < FEWEST_CHANNELS {
+            return Err(format!("{} input channels per group are too few for lists of pixels", problem.group_in));
+        }
+        let over_axes = |of: fn(&AxisPhases) -> usize| axes.iter().map(of).fold(1, usize::saturating_mul);
+        let (outputs, inputs) = (over_axes(|axis| axis.output), over_axes(|axis| axis.input));
+        let (taps, widest, phases) = (axes.taps(), axes.most_taps(), axes.phases());
+        // A phase has its share of the positions and of the taps.
+        let listed = over_axes(|axis| axis.grid).saturating_mul(taps);
+        if listed.saturating_mul(size_of::<u32>()) > MOST_OF_L2 * machine.l2 {
+            return Err(format!("lists of {listed} pixels exceed {MOST_OF_L2} times L2"));
+        }
+        let pixel = (problem.group_in.div_ceil(lanes) | 1) * lanes;
+        let image = inputs.saturating_add(1).saturating_mul(pixel);
+        if u32::try_from(image).is_err() {
+            return Err(format!("pixels of {image} elements are too many for a list"));
+        }
+        let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
+        let chunk = forced.map_or_else(|| even_part(problem.group_in, part), |(_, _, chunk)| chunk);
+        let under = even_part(widest, part / chunk.max(1));
+        let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
+        let vectors = problem.group_out.div_ceil(lanes);
+        let mut best: Option<Indirect> = None;
+        for (positions, nv) in query.sizes.channel_tiles.iter().copied() {
+            let width = nv * lanes;
+            let last_width = last_width(problem.group_out, width, lanes);
+            if !LISTED_POSITIONS.contains(&positions) || forced.is_some_and(|f| f != (width, last_width, chunk)) {
+                continue;
+            }
+            let (mut tiles, mut window, mut share) = (outputs.div_ceil(phases).div_ceil(positions), positions, 1.0);
+            tiles *= phases;
+            for axis in axes.iter().rev() {
+                share *= share_read(axis, window.min(axis.grid.max(1)));
+                window = window.saturating_sub(1) / axis.grid.max(1) + 1;
+            }
+            let panels = problem.group_out.div_ceil(width);
+            let product =
+                |nv| cost::tile(positions, nv, lanes * element, false, machine) * problem.group_in + cost::LISTED_TAP;
+            let of_panels = product(nv) * (panels - 1) + product(last_width / lanes);
+            let multiplied = of_panels * (tiles * taps / phases) * share;
+            let summed = cost::SUMMED.times(&[tiles * positions, vectors, passes]);
+            let scattered = if phases > 1 { cost::SCATTERED } else { Cost::ZERO };
+            let store = cost::store_of_channels(problem, query.datum_type, machine) + scattered;
+            let stored = store.times(&[outputs, vectors]);
+            let far = inputs.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2;
+            let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO };
+            let copied = (cost::INTO_PIXELS + spilled).times(&[inputs, problem.group_in.div_ceil(lanes)]);
+            let group = multiplied + summed + stored + copied + cost::OVERLAPPING_GROUP;
+            let cost = group.times(&[problem.group, problem.batch]).rounded();
+            if best.as_ref().is_none_or(|b| cost < b.cost) {
+                let tiles = (machine.l2 / SHARE_OF_SUMS / element / (positions * width)).max(1);
+                let group_image = image.saturating_mul(problem.group).saturating_mul(element);
+                let images = (machine.l2 / 2 / group_image.max(1)).clamp(1, problem.batch.max(1));
+                let axes = axes.clone();
+                best = Some(Indirect {
+                    width,
+                    last_width,
+                    positions,
+                    chunk,
+                    taps: under,
+                    tiles,
+                    images,
+                    pixel,
+                    cost,
+                    axes,
+                });
+            }
+        }
+        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    }
+
+    fn cost(&self) -> Option<u64> {
+        Some(self.cost)
+    }
+
+    fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
+        let over_axes = |of: fn(&AxisPhases) -> usize| self.axes.iter().map(of).fold(1, usize::saturating_mul);
+        let groups = self.images.saturating_mul(problem.group);
+        let pixels = groups.saturating_mul(self.image());
+        let channels_at_once = TRANSPOSED_AT_ONCE.saturating_mul(problem.group_in);
+        let sums = (self.tiles * self.positions + 64).saturating_mul(2 * self.width);
+        let lists = over_axes(|axis| axis.grid).saturating_mul(self.axes.taps()).saturating_mul(2 * size_of::<u32>());
+        let tasks = groups.saturating_mul(problem.group_out).saturating_mul(size_of::<Part<f32>>());
+        let copies = groups.saturating_mul(self.image() / self.pixel / TRANSPOSED_AT_ONCE + 1);
+        let elements = pixels.saturating_add(channels_at_once).saturating_add(sums);
+        let listed = lists.saturating_add(tasks).saturating_add(copies.saturating_mul(size_of::<Copied<f32>>()));
+        elements.saturating_mul(element).saturating_add(listed)
+    }
+
+    fn filter_layout(&self) -> FilterLayout {
+        FilterLayout::Chunks { width: self.width, last_width: self.last_width, chunk: self.chunk }
+    }
+
+    fn explain(&self) -> String {
+        format!(
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), {} images at a time",
+            self.positions, self.width, self.chunk, self.taps, self.images
+        )
+    }
+
+    fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<Lists> {
+        Lists::new(self, problem)
+    }
+
+    fn run<E: Element>(
+        &self,
+        lists: &Lists,
+        problem: &Problem,
+        isa: Isa,
+        filter: &PackedFilter,
+        operands: &Operands<E>,
+        output: &mut [E],
+    ) -> TractResult<()> {
+        let kernels = <E::Compute as Dispatch>::kernels(isa);
+        let widths = (self.width, self.last_width);
+        let weights = taps_before(&self.axes).last().map_or(0, |taps| taps * problem.group_in);
+        let shape = PanelShape { widths, positions: self.positions, weights };
+        let panels = Panels::new(problem, kernels, shape, filter, operands.bias)?;
+        let prepared = Prepared { plan: self, problem, kernels, lists, panels, operands };
+        let size = output.len() / problem.batch.max(1);
+        E::Compute::with_scratch(|scratch| {
+            let image = self.image();
+            for (images, output) in
+                blocks_of(problem.batch, self.images).into_iter().zip(output.chunks_mut(self.images * size))
+            {
+                let pixels = scratch.block.of(images.len() * problem.group * image)?;
+                let mut copies = prepared.copies(images.start, pixels)?;
+                parallel(&mut copies, self.cost, |copied| {
+                    E::Compute::with_scratch(|scratch| prepared.copy(copied, scratch))
+                })?;
+                let mut parts = prepared.parts(images, output)?;
+                parallel(&mut parts, self.cost, |part| {
+                    E::Compute::with_scratch(|scratch| prepared.run_part(part, pixels, scratch))
+                })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Indirect {
+    /// Elements of the pixels of an image's group, and of a pixel of zeros.
+    fn image(&self) -> usize {
+        let inputs = self.axes.iter().map(|axis| axis.input).fold(1, usize::saturating_mul);
+        inputs.saturating_add(1).saturating_mul(self.pixel)
+    }
+}
+
+/// The lists of all tiles, and the phases that they belong to.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    pixels: PixelLists,
+    phases: Vec<PhaseLists>,
+}
+
+/// The positions and taps of one phase.
+#[derive(Debug)]
+struct PhaseLists {
+    /// The phase of each axis, outermost first.
+    of_axes: Vec<usize>,
+    /// Grid positions with an output, per axis.
+    grid: Vec<usize>,
+    /// Number of taps.
+    taps: usize,
+    /// The offset of its weights in a panel, in units of the panel's width.
+    weights: usize,
+    /// Its first list. There is one per tile and pass over taps: `[pass][tile]`.
+    first: usize,
+}
+
+impl PhaseLists {
+    /// The lists of a phase begin at `first`.
+    fn new(plan: &Indirect, problem: &Problem, phase: usize, before: &[usize], first: usize) -> PhaseLists {
+        let of_axes = unflatten(phase, plan.axes.iter().map(|axis| axis.out_step));
+        let picked = || plan.axes.iter().zip(&of_axes).map(|(axis, phase)| (axis, &axis.phases[*phase]));
+        let residue = picked().fold(0, |at, (axis, phase)| at * axis.out_step + phase.residue);
+        PhaseLists {
+            grid: plan.axes.iter().zip(&of_axes).map(|(axis, phase)| positions_of(axis, *phase)).collect(),
+            taps: picked().map(|(_, phase)| phase.taps.len()).product(),
+            weights: problem.group_in * before[residue],
+            of_axes,
+            first,
+        }
+    }
+
+    fn positions(&self) -> usize {
+        self.grid.iter().product()
+    }
+
+    fn tiles(&self, plan: &Indirect) -> usize {
+        self.positions().div_ceil(plan.positions)
+    }
+
+    /// Lists what the tiles read.
+    fn list(&self, plan: &Indirect, pixels: &mut PixelLists) -> TractResult<()> {
+        let axes = plan.axes.iter().zip(&self.of_axes);
+        let shifts = axes.map(|(axis, phase)| axis.phases[*phase].taps.iter().map(|tap| tap.shift));
+        let mut taps = reserved("taps", self.taps)?;
+        taps.extend(shifts.multi_cartesian_product());
+        let zeros = plan.axes.iter().map(|axis| axis.input).product::<usize>();
+        let offset = |pixel: usize| (pixel * plan.pixel) as u32;
+        for taps in taps.chunks(plan.taps) {
+            for first in (0..self.positions()).step_by(plan.positions) {
+                let tile = first..self.positions().min(first + plan.positions);
+                let positions: TVec<Vec<usize>> = tile.map(|at| unflatten(at, self.grid.iter().copied())).collect();
+                let listed = taps.iter().enumerate().filter_map(|(tap, shifts)| {
+                    let mut offsets: SmallVec<[u32; MOST_POSITIONS]> = smallvec![offset(zeros); plan.positions];
+                    let mut is_read = false;
+                    for (to, position) in offsets.iter_mut().zip(&positions) {
+                        if let Some(pixel) = read_pixel(&plan.axes, position, shifts) {
+                            (*to, is_read) = (offset(pixel), true);
+                        }
+                    }
+                    is_read.then_some((tap as u32, offsets))
+                });
+                pixels.push(listed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the index of the pixel that a tap reads at a grid position, if it is inside the input.
+fn read_pixel(axes: &Axes, position: &[usize], shifts: &[i64]) -> Option<usize> {
+    let mut of_axes = axes.iter().zip(position).zip(shifts);
+    of_axes.try_fold(0, |flat, ((axis, u), shift)| {
+        let at = usize::try_from((u * axis.in_step) as i64 + shift).ok().filter(|at| *at < axis.input)?;
+        Some(flat * axis.input + at)
+    })
+}
+
+impl Lists {
+    /// # Errors
+    /// Failure to allocate memory.
+    fn new(plan: &Indirect, problem: &Problem) -> TractResult<Lists> {
+        let before = taps_before(&plan.axes);
+        let mut phases: Vec<PhaseLists> = reserved("phases", plan.axes.phases())?;
+        let (mut lists, mut taps) = (0, 0);
+        for phase in 0..plan.axes.phases() {
+            let phase = PhaseLists::new(plan, problem, phase, &before, lists);
+            lists += phase.tiles(plan) * phase.taps.div_ceil(plan.taps);
+            taps += phase.tiles(plan) * phase.taps;
+            phases.push(phase);
+        }
+        let mut pixels = PixelLists::new(plan.positions, lists, taps)?;
+        phases.iter().try_for_each(|phase| phase.list(plan, &mut pixels))?;
+        Ok(Lists { pixels, phases })
+    }
+}
+
+/// Pixels that a task makes.
+struct Copied<'a, T> {
+    n: usize,
+    g: usize,
+    /// The first input position.
+    first: usize,
+    pixels: &'a mut [T],
+}
+
+/// A part of the output that a task computes.
+struct Part<'a, E> {
+    /// Image, and its index among those whose pixels are in memory.
+    n: (usize, usize),
+    groups: Range<usize>,
+    /// Output channels of each group.
+    channels: Range<usize>,
+    /// Channels-first: the planes of the channels. Channels-last: all channels of the image.
+    output: &'a mut [E],
+}
+
+/// The data that all tasks share.
+struct Prepared<'a, E: Element> {
+    plan: &'a Indirect,
+    problem: &'a Problem,
+    kernels: &'static Kernels<E::Compute>,
+    lists: &'a Lists,
+    panels: Panels<'a, E>,
+    operands: &'a Operands<'a, E>,
+}
+
+impl<E: Element> Prepared<'_, E> {
+    /// Splits the pixels of some images among tasks.
+    fn copies<'p>(&self, first: usize, pixels: &'p mut [E::Compute]) -> TractResult<Vec<Copied<'p, E::Compute>>> {
+        let image = self.plan.image();
+        let at_once = TRANSPOSED_AT_ONCE * self.plan.pixel;
+        let mut copies = reserved("copies", pixels.len() / image * image.div_ceil(at_once))?;
+        for (at, pixels) in pixels.chunks_mut(image).enumerate() {
+            let (n, g) = (first + at / self.problem.group, at % self.problem.group);
+            let chunks = pixels.chunks_mut(at_once).enumerate();
+            copies.extend(chunks.map(|(i, pixels)| Copied { n, g, first: i * TRANSPOSED_AT_ONCE, pixels }));
+        }
+        Ok(copies)
+    }
+
+    /// Transposes some input positions into pixels. The one behind the last position is zero.
+    fn copy(&self, copied: &mut Copied<E::Compute>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
+        let Copied { n, g, first, ref mut pixels } = *copied;
+        let (problem, pixel, channels) = (self.problem, self.plan.pixel, self.problem.group_in);
+        let positions: usize = problem.axes.iter().map(|axis| axis.input).product();
+        let count = (pixels.len() / pixel).min(positions - first.min(positions));
+        let (pixels, zeros) = pixels.split_at_mut(count * pixel);
+        zeros.fill(E::Compute::default());
+        if count == 0 {
+            return Ok(());
+        }
+        let (image, channel, _) = input_strides(problem, problem.axes.len());
+        let input = self.operands.input.whole()?;
+        if problem.data_format == DataFormat::Nxc {
+            let all = problem.group * channels;
+            let from = input[n * image + first * all..].chunks(all).map(|from| &from[g * channels..][..channels]);
+            pixels.chunks_mut(pixel).zip(from).for_each(|(to, from)| E::widen_slice(from, &mut to[..channels]));
+            return Ok(());
+        }
+        let from = &input[n * image + g * channels * channel + first..];
+        let (from, step) = match E::as_compute(from) {
+            Some(from) => (from, channel),
+            None => {
+                let planes = scratch.ragged.of(channels * count)?;
+                for (to, from) in planes.chunks_mut(count).zip(from.chunks(channel)) {
+                    E::widen_slice(&from[..count], to);
+                }
+                (&*planes, count)
+            }
+        };
+        crate::layout::transposed(self.kernels, from, step, (count, channels), pixels, pixel);
+        Ok(())
+    }
+
+    /// Splits the output of some images among tasks.
+    fn parts<'o>(&self, images: Range<usize>, mut output: &'o mut [E]) -> TractResult<Vec<Part<'o, E>>> {
+        let problem = self.problem;
+        let plane: usize = problem.axes.iter().map(|axis| axis.output).product();
+        let all = problem.group * problem.group_out;
+        let (groups, channels) = match problem.data_format {
+            DataFormat::Nxc => {
+                (blocks_of(problem.group, problem.group), blocks_of(problem.group_out, problem.group_out))
+            }
+            DataFormat::Ncx => {
+                let panels = problem.group_out.div_ceil(self.plan.width);
+                let count = match threads(self.plan.cost) {
+                    1 => 1,
+                    threads => (2 * threads).div_ceil(images.len() * problem.group),
+                };
+                let channels = |panels: &Range<usize>| {
+                    panels.start * self.plan.width..(panels.end * self.plan.width).min(problem.group_out)
+                };
+                (blocks_of(problem.group, 1), even_blocks(panels, count).iter().map(channels).collect())
+            }
+        };
+        let mut parts = reserved("parts", images.len() * groups.len() * channels.len())?;
+        for (at, n) in images.enumerate() {
+            for (groups, channels) in groups.iter().cartesian_product(&channels) {
+                let len = match problem.data_format {
+                    DataFormat::Nxc => all * plane,
+                    DataFormat::Ncx => channels.len() * plane,
+                };
+                let (part, rest) = std::mem::take(&mut output).split_at_mut(len);
+                output = rest;
+                parts.push(Part { n: (n, at), groups: groups.clone(), channels: channels.clone(), output: part });
+            }
+        }
+        Ok(parts)
+    }
+
+    fn run_part(
+        &self,
+        part: &mut Part<E>,
+        pixels: &[E::Compute],
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (plan, image) = (self.plan, self.plan.image());
+        for g in part.groups.clone() {
+            let pixels = &pixels[(part.n.1 * self.problem.group + g) * image..][..image];
+            for panel in self.panels.within(part.channels.clone()) {
+                for phase in &self.lists.phases {
+                    for tiles in blocks_of(phase.tiles(plan), plan.tiles) {
+                        // A register transpose may read past the last position.
+                        let len = (tiles.len() * plan.positions + self.kernels.lanes) * plan.width;
+                        let sums = scratch.tile.of(len)?;
+                        self.sum((g, panel, phase), tiles.clone(), pixels, sums);
+                        let first = tiles.start * plan.positions;
+                        let positions = first..(tiles.end * plan.positions).min(phase.positions());
+                        self.store(part, (g, panel, phase), positions, sums, &mut scratch.row)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the sums of some tiles: one panel width per position.
+    fn sum(
+        &self,
+        (g, panel, phase): (usize, Panel, &PhaseLists),
+        tiles: Range<usize>,
+        pixels: &[E::Compute],
+        sums: &mut [E::Compute],
+    ) {
+        let (plan, channels) = (self.plan, self.problem.group_in);
+        let tile = self.panels.tiles(panel)[0];
+        let weights = self.panels.weights(g, panel, phase.weights);
+        let bias = self.panels.bias(g, panel);
+        if phase.taps == 0 {
+            let sums = sums.chunks_mut(plan.width).take(tiles.len() * plan.positions);
+            return sums.for_each(|sums| sums[..panel.width].copy_from_slice(bias));
+        }
+        let mut start = Start::Bias(bias);
+        for first in (0..channels).step_by(plan.chunk) {
+            let channels = plan.chunk.min(channels - first);
+            for (pass, tap) in (0..phase.taps).step_by(plan.taps).enumerate() {
+                // The layout within a chunk is `[tap][channel][width]`.
+                let taps = plan.taps.min(phase.taps - tap);
+                let weights = &weights[(first * phase.taps + tap * channels) * panel.width..];
+                let weights = &weights[..taps * channels * panel.width];
+                for (sums, of_tile) in sums.chunks_mut(plan.positions * plan.width).zip(tiles.clone()) {
+                    let list = phase.first + pass * phase.tiles(plan) + of_tile;
+                    let lists = &self.lists.pixels;
+                    let source = ListedPixels { data: pixels, base: first, channels, lists, list };
+                    tile.run_listed(weights, &source, start, sums, plan.width);
+                }
+                start = Start::Add;
+            }
+        }
+    }
+
+    /// Stores the sums of some positions of a phase.
+    fn store(
+        &self,
+        part: &mut Part<E>,
+        (g, panel, phase): (usize, Panel, &PhaseLists),
+        positions: Range<usize>,
+        sums: &mut [E::Compute],
+        staging: &mut crate::memory::Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let (problem, width, axes) = (self.problem, self.plan.width, &self.plan.axes);
+        let plane: usize = axes.iter().map(|axis| axis.output).product();
+        let count = panel.width.min(part.channels.end - panel.first_channel);
+        let channel = g * problem.group_out + panel.first_channel;
+        let (uniform, varying) = self.operands.epilogue.split();
+        uniform.apply(&mut sums[..positions.len() * width]);
+        if problem.data_format == DataFormat::Nxc {
+            let all = problem.group * problem.group_out;
+            for (index, pixel) in self.outputs(phase, positions).zip(sums.chunks_mut(width)) {
+                let (at, pixel) = (index * all + channel, &mut pixel[..count]);
+                varying.apply_pixel(channel, part.n.0 * plane * all + at, pixel);
+                E::narrow_slice(pixel, &mut part.output[at..][..count]);
+            }
+            return Ok(());
+        }
+        let stride = positions.len().next_multiple_of(self.kernels.lanes);
+        let rows = staging.of(count * stride)?;
+        crate::layout::transposed(self.kernels, sums, width, (count, positions.len()), rows, stride);
+        let step = axes.columns().out_step;
+        let mut runs = reserved("runs", positions.len())?;
+        runs.extend(self.runs(phase, positions));
+        for (m, row) in rows.chunks_mut(stride).enumerate() {
+            let first = (panel.first_channel - part.channels.start + m) * plane;
+            let output = &mut part.output[first..][..plane];
+            let first = (part.n.0 * problem.group * problem.group_out + channel + m) * plane;
+            let epilogue = varying.of(channel + m);
+            for (run, at) in &runs {
+                let row = &mut row[run.clone()];
+                epilogue.apply(first + at, step, row);
+                match step {
+                    1 => E::narrow_slice(row, &mut output[*at..][..row.len()]),
+                    _ => {
+                        let to = output[*at..].iter_mut().step_by(step);
+                        to.zip(&*row).for_each(|(to, value)| *to = E::narrow(*value));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The output index of a phase's position within a plane.
+    fn output(&self, phase: &PhaseLists, position: usize) -> usize {
+        let at = unflatten(position, phase.grid.iter().copied());
+        let axes = self.plan.axes.iter().zip(at.iter().zip(&phase.of_axes));
+        axes.fold(0, |flat, (axis, (u, phase))| flat * axis.output + u * axis.out_step + phase)
+    }
+
+    /// The output indices of a phase's positions.
+    fn outputs(&self, phase: &PhaseLists, positions: Range<usize>) -> impl Iterator<Item = usize> {
+        positions.map(|position| self.output(phase, position))
+    }
+
+    /// Splits positions of a phase where their outputs are not evenly spaced. Returns each run's
+    /// range among the positions, and the output index of its first one within a plane.
+    fn runs(&self, phase: &PhaseLists, positions: Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
+        let row = match self.plan.axes.phases() {
+            // the outputs are the positions
+            1 => phase.positions(),
+            _ => phase.grid[phase.grid.len() - 1],
+        };
+        let rows = positions.start / row.max(1)..positions.end.div_ceil(row.max(1));
+        rows.map(move |at| {
+            let run = positions.start.max(at * row)..positions.end.min((at + 1) * row);
+            (run.start - positions.start..run.end - positions.start, self.output(phase, run.start))
+        })
+    }
+}
