@@ -1,24 +1,30 @@
 //! Uses tract-deconv through the `tract` crate, whose ONNX loader has no register of operators. The
 //! transform `deconv` replaces tract's own deconvolutions.
 //!
-//! `cargo run --release --manifest-path examples/facade/Cargo.toml [model.onnx]`
+//! `cargo run --release -p facade [model.onnx]`
 //!
 //! The model must have one input. In its shape, 1 stands for a symbol named `batch`, and 32 for any
 //! other symbol.
 
 use anyhow::{Context, Result, ensure};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tract::prelude::*;
 use tract_deconv as _; // a crate that is never named is not linked, and its transforms are missing
+
+/// The model that runs if none is named.
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/vocoder/model.onnx");
 
 /// A transform by its name, and one as JSON with options: the reference strategy, without fusion.
 const TRANSFORMS: [&str; 2] = ["deconv", r#"{"name": "deconv", "strategy": "reference", "fusion": false}"#];
 
 fn main() -> Result<()> {
-    let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/vocoder/model.onnx"));
-    let file = std::env::args_os().nth(1).map_or(own, PathBuf::from);
-    let load = || tract::onnx()?.load(&file)?.into_model();
+    compare(&std::env::args_os().nth(1).map_or(PathBuf::from(MODEL), PathBuf::from))
+}
+
+/// Runs a model as tract does, and with each transform.
+fn compare(file: &Path) -> Result<()> {
+    let load = || tract::onnx()?.load(file)?.into_model();
 
     let model = load()?;
     let shape = shape(&model)?;
@@ -72,4 +78,9 @@ fn difference(expected: &Tensor, found: &Tensor) -> Result<f32> {
         expected.iter().zip(found.as_slice::<f32>()?).map(|(expected, found)| (expected - found).abs() / scale);
     // a NaN counts as the largest difference
     Ok(errors.fold(0.0, |most, error| if error <= most { most } else { error }))
+}
+
+#[test]
+fn transforms_keep_the_numbers() -> Result<()> {
+    compare(Path::new(MODEL))
 }
