@@ -95,9 +95,6 @@ impl Algorithm for Indirect {
             _ => None,
         })?;
         let lanes = query.sizes.lanes;
-        if problem.group_out < lanes {
-            return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
-        }
         if problem.group_in < FEWEST_CHANNELS {
             return Err(format!("{} input channels per group are too few for lists of pixels", problem.group_in));
         }
@@ -108,6 +105,10 @@ impl Algorithm for Indirect {
         let listed = over_axes(|axis| axis.grid).saturating_mul(taps);
         if listed.saturating_mul(size_of::<u32>()) > MOST_OF_L2 * machine.l2 {
             return Err(format!("lists of {listed} pixels exceed {MOST_OF_L2} times L2"));
+        }
+        let few = problem.group_out.div_ceil(lanes) <= 2 && problem.group == 1;
+        if phases > 1 && (problem.data_format == DataFormat::Nxc || few) {
+            return Err("several phases whose channels can't be shared among threads".to_string());
         }
         let pixel = (problem.group_in.div_ceil(lanes) | 1) * lanes;
         let image = inputs.saturating_add(1).saturating_mul(pixel);
@@ -363,8 +364,11 @@ struct Part<'a, E> {
     groups: Range<usize>,
     /// Output channels of each group.
     channels: Range<usize>,
-    /// Channels-first: the planes of the channels. Channels-last: all channels of the image.
-    output: &'a mut [E],
+    /// Output positions. All of them if there are several phases.
+    positions: Range<usize>,
+    /// Channels-first: these positions of each channel. Channels-last: all channels of these
+    /// positions.
+    output: Vec<&'a mut [E]>,
 }
 
 /// The data that all tasks share.
@@ -425,37 +429,45 @@ impl<E: Element> Prepared<'_, E> {
         Ok(())
     }
 
-    /// Splits the output of some images among tasks.
-    fn parts<'o>(&self, images: Range<usize>, mut output: &'o mut [E]) -> TractResult<Vec<Part<'o, E>>> {
-        let problem = self.problem;
+    /// Splits the output of some images among tasks: first the panels, then the positions.
+    fn parts<'o>(&self, images: Range<usize>, output: &'o mut [E]) -> TractResult<Vec<Part<'o, E>>> {
+        let (problem, plan) = (self.problem, self.plan);
         let plane: usize = problem.axes.iter().map(|axis| axis.output).product();
-        let all = problem.group * problem.group_out;
-        let (groups, channels) = match problem.data_format {
-            DataFormat::Nxc => {
-                (blocks_of(problem.group, problem.group), blocks_of(problem.group_out, problem.group_out))
-            }
-            DataFormat::Ncx => {
-                let panels = problem.group_out.div_ceil(self.plan.width);
-                let count = match threads(self.plan.cost) {
-                    1 => 1,
-                    threads => (2 * threads).div_ceil(images.len() * problem.group),
-                };
-                let channels = |panels: &Range<usize>| {
-                    panels.start * self.plan.width..(panels.end * self.plan.width).min(problem.group_out)
-                };
-                (blocks_of(problem.group, 1), even_blocks(panels, count).iter().map(channels).collect())
-            }
+        let (groups, panels) = match problem.data_format {
+            DataFormat::Nxc => (blocks_of(problem.group, problem.group), 1),
+            DataFormat::Ncx => (blocks_of(problem.group, 1), problem.group_out.div_ceil(plan.width)),
         };
-        let mut parts = reserved("parts", images.len() * groups.len() * channels.len())?;
+        let wanted = match threads(plan.cost) {
+            1 => 1,
+            threads => (2 * threads).div_ceil(images.len() * groups.len()),
+        };
+        let width = if panels > 1 { plan.width } else { problem.group_out };
+        let channels = even_blocks(panels, wanted.min(panels)).into_iter();
+        let channels: Vec<_> =
+            channels.map(|panels| panels.start * width..(panels.end * width).min(problem.group_out)).collect();
+        let blocks = if plan.axes.phases() == 1 { wanted.div_ceil(channels.len()) } else { 1 };
+        let tiles = even_blocks(plane.div_ceil(plan.positions), blocks).into_iter();
+        let positions: Vec<_> =
+            tiles.map(|tiles| tiles.start * plan.positions..(tiles.end * plan.positions).min(plane)).collect();
+        let per_position = if problem.data_format == DataFormat::Nxc { problem.group * problem.group_out } else { 1 };
+        let mut parts = reserved("parts", images.len() * groups.len() * channels.len() * positions.len())?;
+        let mut planes = output.chunks_mut(plane * per_position);
         for (at, n) in images.enumerate() {
             for (groups, channels) in groups.iter().cartesian_product(&channels) {
-                let len = match problem.data_format {
-                    DataFormat::Nxc => all * plane,
-                    DataFormat::Ncx => channels.len() * plane,
-                };
-                let (part, rest) = std::mem::take(&mut output).split_at_mut(len);
-                output = rest;
-                parts.push(Part { n: (n, at), groups: groups.clone(), channels: channels.clone(), output: part });
+                let first = parts.len();
+                let slices = if problem.data_format == DataFormat::Nxc { 1 } else { channels.len() };
+                for positions in &positions {
+                    let (groups, channels, positions) = (groups.clone(), channels.clone(), positions.clone());
+                    let output = reserved("parts", slices)?;
+                    parts.push(Part { n: (n, at), groups, channels, positions, output });
+                }
+                for mut rest in planes.by_ref().take(slices) {
+                    for part in &mut parts[first..] {
+                        let (slice, others) = rest.split_at_mut(part.positions.len() * per_position);
+                        part.output.push(slice);
+                        rest = others;
+                    }
+                }
             }
         }
         Ok(parts)
@@ -472,13 +484,19 @@ impl<E: Element> Prepared<'_, E> {
             let pixels = &pixels[(part.n.1 * self.problem.group + g) * image..][..image];
             for panel in self.panels.within(part.channels.clone()) {
                 for phase in &self.lists.phases {
-                    for tiles in blocks_of(phase.tiles(plan), plan.tiles) {
+                    // The positions of a single phase are those of the output.
+                    let all = match self.lists.phases.len() {
+                        1 => part.positions.start / plan.positions..part.positions.end.div_ceil(plan.positions),
+                        _ => 0..phase.tiles(plan),
+                    };
+                    for first in all.clone().step_by(plan.tiles) {
+                        let tiles = first..all.end.min(first + plan.tiles);
                         // A register transpose may read past the last position.
                         let len = (tiles.len() * plan.positions + self.kernels.lanes) * plan.width;
                         let sums = scratch.tile.of(len)?;
                         self.sum((g, panel, phase), tiles.clone(), pixels, sums);
-                        let first = tiles.start * plan.positions;
-                        let positions = first..(tiles.end * plan.positions).min(phase.positions());
+                        let positions =
+                            tiles.start * plan.positions..(tiles.end * plan.positions).min(phase.positions());
                         self.store(part, (g, panel, phase), positions, sums, &mut scratch.row)?;
                     }
                 }
@@ -539,10 +557,13 @@ impl<E: Element> Prepared<'_, E> {
         uniform.apply(&mut sums[..positions.len() * width]);
         if problem.data_format == DataFormat::Nxc {
             let all = problem.group * problem.group_out;
-            for (index, pixel) in self.outputs(phase, positions).zip(sums.chunks_mut(width)) {
-                let (at, pixel) = (index * all + channel, &mut pixel[..count]);
-                varying.apply_pixel(channel, part.n.0 * plane * all + at, pixel);
-                E::narrow_slice(pixel, &mut part.output[at..][..count]);
+            let first = part.positions.start;
+            for output in &mut part.output {
+                for (index, pixel) in self.outputs(phase, positions.clone()).zip(sums.chunks_mut(width)) {
+                    let pixel = &mut pixel[..count];
+                    varying.apply_pixel(channel, (part.n.0 * plane + index) * all + channel, pixel);
+                    E::narrow_slice(pixel, &mut output[(index - first) * all + channel..][..count]);
+                }
             }
             return Ok(());
         }
@@ -553,17 +574,17 @@ impl<E: Element> Prepared<'_, E> {
         let mut runs = reserved("runs", positions.len())?;
         runs.extend(self.runs(phase, positions));
         for (m, row) in rows.chunks_mut(stride).enumerate() {
-            let first = (panel.first_channel - part.channels.start + m) * plane;
-            let output = &mut part.output[first..][..plane];
+            let output = &mut *part.output[panel.first_channel - part.channels.start + m];
             let first = (part.n.0 * problem.group * problem.group_out + channel + m) * plane;
             let epilogue = varying.of(channel + m);
             for (run, at) in &runs {
                 let row = &mut row[run.clone()];
                 epilogue.apply(first + at, step, row);
+                let output = &mut output[at - part.positions.start..];
                 match step {
-                    1 => E::narrow_slice(row, &mut output[*at..][..row.len()]),
+                    1 => E::narrow_slice(row, &mut output[..row.len()]),
                     _ => {
-                        let to = output[*at..].iter_mut().step_by(step);
+                        let to = output.iter_mut().step_by(step);
                         to.zip(&*row).for_each(|(to, value)| *to = E::narrow(*value));
                     }
                 }
