@@ -319,6 +319,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it has no folder for temporary files
     fn bf16_in_external_data_beside_the_model() -> TractResult<()> {
         let folder = tempfile::tempdir()?;
         let entry = |key: &str, value: &str| StringStringEntryProto { key: key.into(), value: value.into() };

@@ -280,6 +280,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it has no folder for temporary files
     fn a_file_decides_and_is_written() -> TractResult<()> {
         let folder = tempfile::tempdir()?;
         let (spec, shape) = spec_2d(48, 24, 3);
@@ -306,6 +307,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it has no folder for temporary files
     fn a_file_that_cannot_be_used_is_no_error() -> TractResult<()> {
         let folder = tempfile::tempdir()?;
         let (spec, shape) = spec_2d(64, 24, 3);
