@@ -244,6 +244,7 @@ mod tests {
     use super::*;
     use crate::testing::{assert_documented, spec_2d};
 
+    #[cfg(not(target_family = "wasm"))]
     fn options(file: &Path) -> PlanOptions {
         PlanOptions::default().with_tuning(Tuning::Measured).with_tuning_file(file.to_path_buf())
     }
