@@ -2,7 +2,7 @@
 //! on one thread.
 //!
 //! `cargo bench --bench stock -- models/vocoder models/istft`. It builds for every target, also for
-//! WebAssembly modules: see `tools/test_wasm.sh`.
+//! WebAssembly modules: `tools/wasm/cargo.sh bench --bench stock -- models/vocoder`.
 //!
 //! Each engine's answers are compared with the stored ones before it is timed. `stock` is tract
 //! alone. Other engines are instruction sets, with the row of a machine behind a colon if another
