@@ -15,7 +15,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 compiler=/usr/bin/rustc
-tests=${TESTS:-"--test properties --test conformance --test models --test limits --test small_addresses"}
+tests=${TESTS:-"--lib --test properties --test conformance --test models --test limits --test small_addresses"}
 
 # Target, what runs its programs, its C compiler, and Debian's packages for them. A dash stands for what there is not:
 # a target without a runner is checked only, and without a C compiler tract's assembly is left out of the check.
