@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The linker of wasm32-wasip1 for a compiler whose own C library for that target is not installed: rustup's lld, or
 # Debian's, with Debian's wasi-libc. That one is older than the standard library: functions of `absent.txt` become
-# imports, which the module's host fails in (tools/wasm/run.mjs, examples/web/engine.mjs).
+# imports, which the module's host fails in (tools/wasm/run.mjs).
 set -euo pipefail
 
 library=/usr/lib/wasm32-wasi
