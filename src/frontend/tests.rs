@@ -115,6 +115,11 @@ fn grouped_filters_are_shared_too() -> TractResult<()> {
 
 #[test]
 fn refused_attributes_are_named_with_value_and_rule() {
+    let too_many_groups = if usize::BITS < i64::BITS {
+        "group: group=9223372036854775807, must be at most 268435456"
+    } else {
+        "input channels: channels=1, must be a positive multiple"
+    };
     let cases: [(&[AttributeProto], &str); 22] = [
         (&[ints("strides", &[0])], "strides: strides=[0], every value must be at least 1"),
         (&[ints("strides", &[1, 1])], "strides: strides=[1, 1], 1 values are needed, one per spatial axis"),
@@ -140,7 +145,7 @@ fn refused_attributes_are_named_with_value_and_rule() {
         (&[ints("kernel_shape", &[2])], "kernel_shape: kernel_shape=[2], the filter's is [3]"),
         (&[int("group", 0)], "group: group=0, it must be at least 1"),
         (&[int("group", 2)], "input channels: channels=1, must be a positive multiple of group=2"),
-        (&[int("group", i64::MAX)], "input channels: channels=1, must be a positive multiple"),
+        (&[int("group", i64::MAX)], too_many_groups),
     ];
     for (attributes, expected) in cases {
         let error = refusal(&one(attributes), &[x3()]);
