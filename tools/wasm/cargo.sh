@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cargo for wasm32-wasip1 with 128-bit vectors; programs run under Node.
 #
-#   tools/wasm/cargo.sh bench --bench stock -- models/vocoder      stock tract against the plugin
+#   tools/wasm/cargo.sh test --release --lib -- --test-threads 1      unit tests, without the checks of check_targets.sh
 #
 # WASM_FEATURES sets other features than +simd128, and NODE_FLAGS flags of Node. Needs what
 # `tools/check_targets.sh --install --list wasm32-wasip1` installs. Builds are kept in target-cross.
