@@ -1,12 +1,13 @@
 """Which functions a WebAssembly module's code consists of: bytes and numbers of functions, by a pattern in their names.
 
     python3 tools/wasm/functions.py MODULE                     by crate
-    python3 tools/wasm/functions.py MODULE 'tract_deconv::(\\w+)'  by the first group of a regular expression
+    python3 tools/wasm/functions.py MODULE 'tract_deconv\\[\\w+\\]::(\\w+)'  by the first group of a regular expression
 
-The module must have its names: a build without `strip`.
+The module must have its names: a build without `strip`. `c++filt` of binutils makes them readable.
 """
 
 import re
+import subprocess
 import sys
 from collections import defaultdict
 
@@ -90,7 +91,9 @@ def read(path):
                 inner = Reader(reader.bytes(reader.number()))
                 if part == 1:
                     names = {inner.number(): inner.name() for _ in range(inner.number())}
-    return sizes, [(names.get(imported + at, "?"), count) for at, count in enumerate(code)]
+    names = [names.get(imported + at, "?") for at in range(len(code))]
+    readable = subprocess.run("c++filt", input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    return sizes, list(zip(readable.split("\n"), code, strict=True))
 
 
 def main():
