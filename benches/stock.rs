@@ -1,8 +1,8 @@
 //! Models with stored inputs and outputs: stock tract against this crate in both directions, in turns,
 //! on one thread.
 //!
-//! `cargo bench --bench stock -- models/vocoder models/istft`. It builds for every target, also for
-//! WebAssembly modules: see `tools/test_wasm.sh`.
+//! `cargo bench --bench stock -- models/vocoder models/istft`. It uses nothing of one target, but has
+//! not been built for WebAssembly modules yet: `tools/wasm/cargo.sh bench --bench stock` would.
 //!
 //! Each engine's answers are compared with the stored ones before it is timed. `stock` is tract
 //! alone. Other engines are instruction sets, with the row of a machine behind a colon if another

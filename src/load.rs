@@ -277,7 +277,6 @@ fn widen(bits: u16) -> f32 {
 mod tests {
     use super::*;
     use crate::testing::{attribute, info, int, model, node, one, x3};
-    use tract_onnx::pb::StringStringEntryProto;
 
     fn narrow(values: &[f32]) -> Vec<u16> {
         values.iter().map(|v| (v.to_bits() >> 16) as u16).collect()
@@ -319,7 +318,9 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it has no folder for temporary files
     fn bf16_in_external_data_beside_the_model() -> TractResult<()> {
+        use tract_onnx::pb::StringStringEntryProto;
         let folder = tempfile::tempdir()?;
         let entry = |key: &str, value: &str| StringStringEntryProto { key: key.into(), value: value.into() };
         let write = |location: &str| -> TractResult<PathBuf> {

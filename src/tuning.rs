@@ -244,6 +244,7 @@ mod tests {
     use super::*;
     use crate::testing::{assert_documented, spec_2d};
 
+    #[cfg(not(target_family = "wasm"))]
     fn options(file: &Path) -> PlanOptions {
         PlanOptions::default().with_tuning(Tuning::Measured).with_tuning_file(file.to_path_buf())
     }
@@ -280,6 +281,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it has no folder for temporary files
     fn a_file_decides_and_is_written() -> TractResult<()> {
         let folder = tempfile::tempdir()?;
         let (spec, shape) = spec_2d(48, 24, 3);
@@ -306,6 +308,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it has no folder for temporary files
     fn a_file_that_cannot_be_used_is_no_error() -> TractResult<()> {
         let folder = tempfile::tempdir()?;
         let (spec, shape) = spec_2d(64, 24, 3);

@@ -161,9 +161,9 @@ fn padding(direction: Direction, lines: &[Line], kind: usize) -> (Padding, Optio
 
 /// Returns the products, or elements to write, per batch and pair of channels.
 fn cost(direction: Direction, lines: &[Line]) -> usize {
-    let outputs: usize = lines.iter().map(|l| l.largest_output(direction)).product();
-    let taps: usize = lines.iter().map(|l| l.kernel.div_ceil(if l.dilation > 1 { 1 } else { l.stride })).product();
-    outputs * taps
+    let outputs = lines.iter().map(|l| l.largest_output(direction));
+    let taps = lines.iter().map(|l| l.kernel.div_ceil(if l.dilation > 1 { 1 } else { l.stride }));
+    outputs.chain(taps).fold(1, usize::saturating_mul)
 }
 
 fn case(direction: Direction, types: &'static [DatumType], scale: Scale) -> impl Strategy<Value = Case> {

@@ -32,8 +32,8 @@ fn sizes_that_do_not_fit_are_refused() {
     }
     let pads = format!("pads begin: pads=[{low_bits}], every value must be within -268435456..=268435456");
     probe().ints("pads", &[low_bits, 0]).refused(&[&pads]);
-    for value in [low_bits, MOST + 1] {
-        let words = format!("output_shape: output_shape=[{value}], every value must be within 1..=268435456");
+    for (value, rule) in [(low_bits, "at most 268435456"), (MOST + 1, "within 1..=268435456")] {
+        let words = format!("output_shape: output_shape=[{value}], every value must be {rule}");
         probe().ints("output_shape", &[value]).refused(&[&words]);
     }
 }

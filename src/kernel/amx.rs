@@ -649,6 +649,7 @@ mod instructions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_os = "linux")]
     use std::io::Write;
 
     #[test]

@@ -92,7 +92,7 @@ impl<T> PositionTile<T> {
     }
 
     /// All positions: `nv` × lanes.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux"))]
     pub fn positions(&self) -> usize {
         self.positions
     }
@@ -333,7 +333,7 @@ impl<T> RowTile<T> {
     }
 
     /// Phases.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux"))]
     pub fn phases(&self) -> usize {
         self.phases
     }

@@ -435,6 +435,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "it has no threads")]
     fn threads_share_it() -> TractResult<()> {
         let pool = pool(1 << 20);
         let _user = PoolUser::of(pool);

@@ -141,6 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "it has no threads")]
     fn as_much_is_kept_as_is_used_at_once() {
         let pool = ScratchPool::<f32>::new();
         let block = |scratch: &mut Scratch<f32>| scratch.block.0.len();

@@ -12,7 +12,7 @@ mod queue;
 mod scope;
 #[forbid(unsafe_code)]
 mod sync;
-#[cfg(test)]
+#[cfg(all(test, not(target_family = "wasm")))] // a module has no threads
 #[forbid(unsafe_code)]
 mod tests;
 #[forbid(unsafe_code)]
