@@ -13,7 +13,7 @@ use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::ranges::blocks_of;
+use crate::ranges::{blocks_of, even_blocks};
 
 use crate::memory::refill;
 use crate::memory::{Aligned, Scratch};
@@ -155,12 +155,17 @@ impl Algorithm for Col2im {
         let (y, x) = (&self.axes[0], &self.axes[1]);
         let threads = threads(self.cost);
         let groups = group_parts(problem, threads);
-        // Each block computes the products of its halo again, so use no more blocks than the
-        // threads need.
-        let blocks = if threads == 1 { 1 } else { (2 * threads).div_ceil((problem.batch * groups.len()).max(1)) };
+        let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
+        // Each part of the channels copies the input again, and each block of rows computes the
+        // products of its halo again, so use no more of them than the threads need.
+        let parts = match problem.data_format {
+            DataFormat::Ncx if groups.iter().all(|groups| groups.len() == 1) => wanted.min(problem.group_out),
+            _ => 1,
+        };
+        let blocks = wanted.div_ceil(parts);
         let partition = Partition {
             groups,
-            channels: blocks_of(problem.group_out, problem.group_out),
+            channels: even_blocks(problem.group_out, parts),
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
             columns: blocks_of(x.grid, x.grid),
         };
@@ -287,9 +292,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut made = first_row;
         // The channels of a pixel are stored together if channels are last and few. They are
         // adjacent within a phase.
-        let channels = self.problem.group_out;
+        let channels = task.channels.clone();
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
-        let together = if last && (2..=MOST_INTERLEAVED).contains(&(channels * x.out_step)) { channels } else { 1 };
+        let interleaved = last && (2..=MOST_INTERLEAVED).contains(&(channels.len() * x.out_step));
+        let together = if interleaved { channels.len() } else { 1 };
         let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
         rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
         for u in task.rows.clone() {
@@ -298,7 +304,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let chunk = made..(made + chunk_rows).min(y.input);
                 self.multiply(
                     task.n,
-                    g,
+                    (g, task.channels.clone()),
                     chunk.clone(),
                     (made - first_row) / chunk_rows,
                     &mut ring,
@@ -318,7 +324,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     Some(tap.k * width * ring.pitch + offset)
                 };
                 let taps: TVec<usize> = phase.taps.iter().filter_map(of_row).collect();
-                for channel in 0..channels {
+                for channel in channels.clone() {
                     let bias = self
                         .operands
                         .bias
@@ -366,11 +372,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Computes the products of a chunk of input rows into a slot of the ring.
+    /// Computes the products of a chunk of input rows and some output channels into a slot of the
+    /// ring.
     fn multiply(
         &self,
         n: usize,
-        g: usize,
+        (g, outputs): (usize, Range<usize>),
         rows: Range<usize>,
         chunk: usize,
         ring: &mut Ring<E::Compute>,
@@ -385,7 +392,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
         let longest = longest_chain(channels, 1);
-        for panel in &self.panels {
+        let taps: usize = self.problem.axes.iter().map(|axis| axis.kernel).product();
+        let products = outputs.start * taps..outputs.end * taps;
+        let is_needed = |panel: &&Panel<E::Compute>| {
+            panel.first < products.end && panel.first + panel.tiles[0].mr() > products.start
+        };
+        for panel in self.panels.iter().filter(is_needed) {
             for at in (0..padded).step_by(self.plan.nv * lanes) {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
                 let positions = tile.nv() * lanes;

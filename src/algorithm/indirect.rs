@@ -145,7 +145,7 @@ impl Algorithm for Indirect {
             let far = inputs.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2;
             let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO };
             let copied = (cost::INTO_PIXELS + spilled).times(&[inputs, problem.group_in.div_ceil(lanes)]);
-            let group = multiplied + summed + stored + copied + cost::OVERLAPPING_GROUP;
+            let group = multiplied + summed + stored + copied + cost::LISTED_GROUP;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 let tiles = (machine.l2 / SHARE_OF_SUMS / element / (positions * width)).max(1);

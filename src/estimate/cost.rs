@@ -173,6 +173,9 @@ pub(crate) const OVERLAPPING_GROUP: Cost = Cost(650.0);
 /// Reading the place of a pixel per position of a tile, for each tap.
 pub(crate) const LISTED_TAP: Cost = Cost(12.0);
 
+/// Setting up a group whose positions read pixels through lists.
+pub(crate) const LISTED_GROUP: Cost = Cost(650.0);
+
 /// Adding a vector of products to the output, unaligned.
 pub(crate) const ADDED: Cost = Cost(6.0);
 
