@@ -93,7 +93,8 @@ impl Case {
             let plain = run(Stage::Typed.of(load(&proto)?)?, std::slice::from_ref(&x))?;
             let folded = run(Stage::Optimised.of(load(&proto)?)?, &[x])?;
             for (plain, folded) in plain.iter().zip(&folded) {
-                plain.close_enough(folded, Approximation::Close).with_context(|| format!("H={height}"))?;
+                // Another size may have another strategy, which rounds otherwise.
+                plain.close_enough(folded, Approximation::Approximate).with_context(|| format!("H={height}"))?;
             }
         }
         Ok(())
