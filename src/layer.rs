@@ -121,9 +121,9 @@ impl Layer {
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]
             // SAFETY: the type is a number type, as there is an `Element`. Each strategy writes
             // each element or fails, and on failure the tensor is dropped. Strategies that
-            // partition the output into tasks check that the tasks cover it (`run_tasks`), and each
-            // task writes all of its part. The other strategies iterate over all elements of the
-            // output's shape.
+            // partition the output into tasks check that the tasks cover it (`run_tasks`, and `parts` of
+            // the indirect convolution), and each task writes all of its part. The other strategies
+            // iterate over all elements of the output's shape.
             let mut output = unsafe { memory::output_tensor("output size", computed_as, &shape)? };
             let problem = if plan.decision().folds() { plan.folded() } else { plan.problem() };
             let c_axis = problem.data_format.c_axis(shape.len());

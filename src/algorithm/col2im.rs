@@ -2,8 +2,8 @@
 //!
 //! This suits few output channels and many taps. The products of a few input rows, one per (output
 //! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
-//! size. The input is not shifted before the product. It is copied once, in the order in which the
-//! register tiles read it.
+//! size. The input is not shifted before the product. It is read in place from L2. A larger one is
+//! copied in the order in which the register tiles read it.
 
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
@@ -28,6 +28,9 @@ use tract_core::internal::*;
 /// The most rows that are interleaved when they are stored.
 const MOST_INTERLEAVED: usize = 16;
 
+/// Positions that are copied together from a plane that L2 does not hold. The first one is waited for.
+const LONG_RUN: usize = 256;
+
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Col2im {
@@ -39,6 +42,9 @@ pub struct Col2im {
     pub nv: usize,
     /// Input rows per matrix product.
     pub chunk_rows: usize,
+    /// Whether the input is copied in the order in which register tiles read it. Otherwise it is
+    /// read in place.
+    pub copied: bool,
     /// Estimated cost, in vector multiply-adds.
     pub cost: u64,
     axes: Axes,
@@ -72,6 +78,10 @@ impl Algorithm for Col2im {
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
         let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
         let element = query.element;
+        let row_bytes = x.input.saturating_mul(problem.group_in).saturating_mul(element);
+        let far = y.input.saturating_mul(row_bytes) > machine.l2;
+        let same_element = matches!(query.datum_type, DatumType::F32 | DatumType::F64);
+        let copied = far || !same_element || problem.data_format == DataFormat::Nxc;
         let mut best: Option<Col2im> = None;
         for &(mr, nv) in tiles {
             let remainder = products % mr;
@@ -79,9 +89,11 @@ impl Algorithm for Col2im {
             if forced.is_some_and(|f| f != (mr, last_mr)) {
                 continue;
             }
-            // Enough rows to fill a tile, if the ring still fits in half of L2.
-            let fits = (machine.l2 / 2 / element / products / x.input).max(1);
-            let chunk_rows = (nv * lanes).div_ceil(x.input).clamp(1, fits.min(y.input));
+            // Enough rows to fill a tile, or to copy long runs, if the ring and the copy still fit in
+            // half of L2 each.
+            let fits = machine.l2 / 2 / (element * products * x.input).max(row_bytes);
+            let positions = if far { LONG_RUN } else { nv * lanes };
+            let chunk_rows = positions.div_ceil(x.input).clamp(1, fits.clamp(1, y.input));
             let vectors = (chunk_rows * x.input).div_ceil(lanes);
             let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false, machine);
             let row_cost = |m: usize| {
@@ -96,16 +108,19 @@ impl Algorithm for Col2im {
                 DataFormat::Nxc => cost::SCATTERED,
             };
             let stored = store.times(&[vectors, problem.group_out, phases]);
-            let far = y.input.saturating_mul(x.input).saturating_mul(problem.group_in * element) > machine.l2;
-            let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO };
-            let copied = cost::copied(problem.data_format, problem.group_in) + spilled;
-            let copied = copied.times(&[vectors, problem.group_in]);
+            let per_vector = match (problem.data_format, copied) {
+                (DataFormat::Nxc, _) => cost::copied(DataFormat::Nxc, problem.group_in),
+                (DataFormat::Ncx, true) => cost::INTO_TILES,
+                (DataFormat::Ncx, false) => Cost::ZERO,
+            };
+            let per_run = if far { cost::FAR_RUN } else { Cost::ZERO };
+            let copying = per_vector.times(&[vectors, problem.group_in]) + per_run * problem.group_in;
             let rows = cost::ACCUMULATED_ROW.times(&[axes[0].output, problem.group_out]);
-            let chunk = panels * problem.group_in + accumulated + stored + copied;
+            let chunk = panels * problem.group_in + accumulated + stored + copying;
             let group = chunk * y.input.div_ceil(chunk_rows) + rows;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(Col2im { mr, last_mr, nv, chunk_rows, cost, axes: axes.clone() });
+                best = Some(Col2im { mr, last_mr, nv, chunk_rows, copied, cost, axes: axes.clone() });
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
@@ -134,7 +149,8 @@ impl Algorithm for Col2im {
     }
 
     fn explain(&self) -> String {
-        format!("tiles of {}x{}, {} input rows at a time", self.mr, self.nv, self.chunk_rows)
+        let source = if self.copied { "copied in the order of tiles" } else { "read in place" };
+        format!("tiles of {}x{}, input {source}, {} rows at a time", self.mr, self.nv, self.chunk_rows)
     }
 
     fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
@@ -387,8 +403,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         let count = rows.len() * self.problem.axes[1].input;
         let padded = count.next_multiple_of(lanes);
         let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
-        let data = block.of(channels * padded)?;
-        self.copy(&self.operands.input.whole()?[first..], count, data, pixels)?;
+        let input = self.operands.input.whole()?;
+        // The last tile may reach past the input's end.
+        let reach = first + (channels - 1) * self.strides[1] + padded;
+        let in_place = E::as_compute(input).filter(|_| !self.plan.copied && reach <= input.len());
+        let data = match in_place {
+            Some(data) => data,
+            None => {
+                let data = block.of(channels * padded)?;
+                self.copy(&input[first..], count, data, pixels)?;
+                data
+            }
+        };
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
         let longest = longest_chain(channels, 1);
@@ -400,14 +426,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         for panel in self.panels.iter().filter(is_needed) {
             for at in (0..padded).step_by(self.plan.nv * lanes) {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
-                let positions = tile.nv() * lanes;
+                let (base, channel_stride) = match in_place {
+                    Some(_) => (first + at, self.strides[1]),
+                    None => (at * channels, tile.nv() * lanes),
+                };
                 let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
                 for from in (0..channels).step_by(longest) {
                     let source = Source {
                         data,
-                        base: at * channels + from * positions,
-                        channel_stride: positions,
+                        base: base + from * channel_stride,
+                        channel_stride,
                         channels: longest.min(channels - from),
                         taps: &[0],
                         prefetch: false,

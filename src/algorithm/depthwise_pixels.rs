@@ -423,8 +423,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                         for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(&outer_slices).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
                             let source = &image[first * self.strides.1 + from + at..];
-                            let copies = scratch.ragged.of(outer_slice)?;
-                            self.fill(source, channels.len(), window.len() * columns.input.len(), copies, to);
+                            let pixels = window.len() * columns.input.len();
+                            self.fill(source, channels.len(), pixels, &mut scratch.ragged, to)?;
                         }
                         (window, &*data)
                     }
@@ -605,20 +605,20 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Copies consecutive pixels of some channels. The channels of a pixel become adjacent.
-    fn fill(&self, source: &[E], channels: usize, pixels: usize, copies: &mut [E::Compute], to: &mut [E::Compute]) {
+    fn fill(
+        &self,
+        source: &[E],
+        channels: usize,
+        pixels: usize,
+        copies: &mut Aligned<E::Compute>,
+        to: &mut [E::Compute],
+    ) -> TractResult<()> {
         let depth = self.plan.depths.0;
         if self.problem.data_format == DataFormat::Nxc {
-            return E::widen_slice(&source[..pixels * depth], &mut to[..pixels * depth]);
+            E::widen_slice(&source[..pixels * depth], &mut to[..pixels * depth]);
+            return Ok(());
         }
-        let plane = self.strides.1;
-        if let Some(source) = E::as_compute(source) {
-            return crate::layout::transposed(self.kernels, source, plane, (pixels, channels), to, depth);
-        }
-        let stride = copies.len() / depth;
-        for (c, copy) in copies.chunks_mut(stride.max(1)).enumerate().take(channels) {
-            E::widen_slice(&source[c * plane..c * plane + pixels], &mut copy[..pixels]);
-        }
-        crate::layout::transposed(self.kernels, copies, stride, (pixels, channels), to, depth);
+        crate::layout::planes_to_pixels(self.kernels, (source, self.strides.1), (pixels, channels), (to, depth), copies)
     }
 
     /// Computes all output rows of a range of grid rows into `to`.

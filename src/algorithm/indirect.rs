@@ -193,7 +193,7 @@ impl Algorithm for Indirect {
 
     fn explain(&self) -> String {
         format!(
-            "tiles of {}x{}, passes of {}x{} (input channels x taps), {} images at a time",
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), images at a time: {}",
             self.positions, self.width, self.chunk, self.taps, self.images
         )
     }
@@ -414,22 +414,14 @@ impl<E: Element> Prepared<'_, E> {
             pixels.chunks_mut(pixel).zip(from).for_each(|(to, from)| E::widen_slice(from, &mut to[..channels]));
             return Ok(());
         }
-        let from = &input[n * image + g * channels * channel + first..];
-        let (from, step) = match E::as_compute(from) {
-            Some(from) => (from, channel),
-            None => {
-                let planes = scratch.ragged.of(channels * count)?;
-                for (to, from) in planes.chunks_mut(count).zip(from.chunks(channel)) {
-                    E::widen_slice(&from[..count], to);
-                }
-                (&*planes, count)
-            }
-        };
-        crate::layout::transposed(self.kernels, from, step, (count, channels), pixels, pixel);
-        Ok(())
+        let from = (&input[n * image + g * channels * channel + first..], channel);
+        crate::layout::planes_to_pixels(self.kernels, from, (count, channels), (pixels, pixel), &mut scratch.ragged)
     }
 
     /// Splits the output of some images among tasks: first the panels, then the positions.
+    ///
+    /// # Errors
+    /// The parts are not all of the output, or the list's memory can't be allocated.
     fn parts<'o>(&self, images: Range<usize>, output: &'o mut [E]) -> TractResult<Vec<Part<'o, E>>> {
         let (problem, plan) = (self.problem, self.plan);
         let plane: usize = problem.axes.iter().map(|axis| axis.output).product();
@@ -463,13 +455,19 @@ impl<E: Element> Prepared<'_, E> {
                 }
                 for mut rest in planes.by_ref().take(slices) {
                     for part in &mut parts[first..] {
-                        let (slice, others) = rest.split_at_mut(part.positions.len() * per_position);
+                        let len = part.positions.len() * per_position;
+                        let split = rest.split_at_mut_checked(len);
+                        let (slice, others) = split.context("output partition: a part is beyond the output")?;
                         part.output.push(slice);
                         rest = others;
                     }
+                    ensure!(rest.is_empty(), "output partition: elements={}, no part has them", rest.len());
                 }
+                let complete = parts[first..].iter().all(|part| part.output.len() == slices);
+                ensure!(complete, "output partition: a part is beyond the output");
             }
         }
+        ensure!(planes.next().is_none(), "output partition: no part has the last elements");
         Ok(parts)
     }
 

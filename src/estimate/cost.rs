@@ -185,6 +185,12 @@ pub(crate) const ADDED_RUN: Cost = Cost(40.0);
 /// Computing, loading and adding a vector of col2im's products.
 pub(crate) const ACCUMULATED: Cost = Cost(8.0);
 
+/// Copying a vector of positions in the order in which register tiles read them.
+pub(crate) const INTO_TILES: Cost = Cost(7.0);
+
+/// Waiting for the first positions of a run of a plane that L2 does not hold.
+pub(crate) const FAR_RUN: Cost = Cost(265.0);
+
 /// Setting up an output row of col2im.
 pub(crate) const ACCUMULATED_ROW: Cost = Cost(190.0);
 
@@ -193,7 +199,7 @@ pub(crate) fn accumulated_store(phases: usize) -> Cost {
     if matches!(phases, 1 | 2 | 4) { Cost(28.0) } else { Cost(42.0) }
 }
 
-/// Storing a vector of positions element by element in channels-last output.
+/// Storing a vector element by element.
 pub(crate) const SCATTERED: Cost = Cost(80.0);
 
 /// Storing a row of one phase of one channel from a buffer of interleaved phases.

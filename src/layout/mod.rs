@@ -10,6 +10,7 @@ pub(crate) mod window;
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::kernel::Kernels;
+use crate::memory::Aligned;
 use crate::spec::Problem;
 use tract_core::internal::*;
 
@@ -65,4 +66,30 @@ pub(crate) fn transposed<T: Compute>(
             to[r * stride + c] = from[c * step + r];
         }
     }
+}
+
+/// Transposes positions of planes, which are `plane` elements apart, into pixels of `size` elements:
+/// `to[p·size + c] = from[c·plane + p]` for `positions` × `channels` elements.
+///
+/// Whole vectors are written, so each pixel must have room for them.
+///
+/// # Errors
+/// Failure to allocate `copies`, which planes of another type than that of sums are widened into.
+pub(crate) fn planes_to_pixels<E: Element>(
+    kernels: &Kernels<E::Compute>,
+    (from, plane): (&[E], usize),
+    (positions, channels): (usize, usize),
+    (to, size): (&mut [E::Compute], usize),
+    copies: &mut Aligned<E::Compute>,
+) -> TractResult<()> {
+    if let Some(from) = E::as_compute(from) {
+        transposed(kernels, from, plane, (positions, channels), to, size);
+        return Ok(());
+    }
+    let copies = copies.of(channels * positions)?;
+    for (to, from) in copies.chunks_mut(positions.max(1)).zip(from.chunks(plane)) {
+        E::widen_slice(&from[..positions], to);
+    }
+    transposed(kernels, copies, positions, (positions, channels), to, size);
+    Ok(())
 }
