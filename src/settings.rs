@@ -99,7 +99,10 @@ mod tests {
         for (knob, expected) in [
             ("TRACT_DECONV_STRATEGY", "strategy=fastest, the known ones are"),
             ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, simd128, neon, avx2, avx512"),
-            ("TRACT_DECONV_MACHINE", "machine=fastest, the known ones are zen3, zen4, sapphire_rapids, wasm, generic"),
+            (
+                "TRACT_DECONV_MACHINE",
+                "machine=fastest, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, wasm, generic",
+            ),
             ("TRACT_DECONV_LOCAL_ACCURACY", "local accuracy: value=fastest, 0 or 1 is needed"),
             ("TRACT_DECONV_TUNING", "tuning=fastest, the known ones are estimated, measured"),
             ("TRACT_DECONV_MEMORY_LIMIT", "memory limit: bytes=fastest, a number is needed"),

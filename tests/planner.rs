@@ -67,7 +67,7 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
     let cases = [
         (spec([512, 256], 1, [4, 2, 1]), [8, 8], true),
         (spec([256, 256], 1, [4, 2, 1]), [32, 24], true),
-        (forward([64, 64], 1, [3, 1, 1]), [56, 56], true),
+        (forward([512, 512], 1, [3, 1, 1]), [7, 7], true),
         // Few channels per group, input or output, leave most of a matrix product empty.
         (spec([128, 3], 1, [4, 2, 1]), [32, 32], false),
         (forward([3, 64], 1, [7, 2, 3]), [224, 224], false),

@@ -74,6 +74,8 @@ pub struct Amx {
 impl Algorithm for Amx {
     type Tables = AccumulatorTable;
 
+    const READS_PARTS: bool = true;
+
     fn is_available() -> bool {
         Isa::Amx.is_available()
     }
@@ -360,14 +362,12 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<Option<usize>> {
         let (problem, kernels) = (self.problem, self.kernels);
         let GroupedInput { channel: stride, spatial, .. } = &self.input;
-        let whole = self.input.data.whole()?;
-        let first = self.input.first(task, g);
+        let group = self.input.of(task, g);
         let limb_stride = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
         let limbs = scratch.limbs.of(LIMBS * limb_stride * self.blocks)?;
-        let input = E::as_compute(whole);
         // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
-        let at_once = match in_place && input.is_some() {
+        let at_once = match in_place && E::as_compute(group.from(0).0).is_some() {
             true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
             false => TRANSPOSED_POSITIONS,
         };
@@ -386,12 +386,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         for (pairs, (at, c)) in pairs.chunks(together).cartesian_product(blocks()) {
             let to = &mut limbs[at * LIMBS * limb_stride..][..LIMBS * limb_stride];
             let channels = DEPTH.min(problem.group_in - c);
+            let (tensor, together) = group.from(c);
+            let input = E::as_compute(tensor).filter(|_| together >= channels);
             for ((base, pixels), (run, copied)) in pairs {
-                let at = first + base + c * stride + run.start * column;
+                let at = base + run.start * column;
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
                     (true, None) => {
-                        for (pixel, to) in whole[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
+                        for (pixel, to) in tensor[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
                             E::widen_slice(&pixel[..channels], &mut to[..channels]);
                         }
                         (&*staging, DEPTH)
@@ -400,9 +402,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let (planes, step) = match input {
                             Some(input) => (&input[at..], *stride),
                             None => {
-                                for (c, to) in wide.chunks_mut(TRANSPOSED_POSITIONS).take(channels).enumerate() {
-                                    let from = &whole[at + c * stride..][..run.len()];
-                                    E::widen_slice(from, &mut to[..run.len()]);
+                                for (i, to) in wide.chunks_mut(TRANSPOSED_POSITIONS).take(channels).enumerate() {
+                                    let (plane, _) = group.from(c + i);
+                                    E::widen_slice(&plane[at..][..run.len()], &mut to[..run.len()]);
                                 }
                                 (&*wide, TRANSPOSED_POSITIONS)
                             }

@@ -155,7 +155,9 @@ impl Algorithm for DepthwisePixels {
             DataFormat::Nxc => Cost::ZERO,
         };
         let all_taps = taps;
-        let taps = all_taps.div_ceil(out_steps);
+        // Taps outside of the input are not listed.
+        let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
+        let taps = (all_taps.div_ceil(out_steps) as f64 * inside).ceil() as usize;
         let shared = plan.axes.last().is_some_and(|x| {
             let adjacent = |taps: &[Tap]| taps[0].shift.abs_diff(taps[1].shift) == x.in_step as u64;
             x.phases.iter().all(|phase| phase.taps.len() > 1 && phase.taps.windows(2).all(adjacent))
@@ -166,7 +168,6 @@ impl Algorithm for DepthwisePixels {
         };
         let runs = plan.axes.last().map_or(0, |x| (output / x.output.max(1)).saturating_mul(x.out_step));
         let runs = cost::RUN_OF_PIXELS * runs;
-        let inside: f64 = plan.axes.iter().map(AxisPhases::share_inside).product();
         let of_taps = match gathered {
             true => cost::CHANNELS,
             false => cost::TAP_OF_PIXELS * all_taps * inside,

@@ -275,6 +275,50 @@ impl Machine {
         cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
     };
 
+    /// Intel's Emerald Rapids with tile registers (AMX).
+    ///
+    /// The rates were fitted on two cores of a server that other guests shared.
+    pub const EMERALD_RAPIDS: Machine = Machine {
+        name: "emerald_rapids",
+        isa: Isa::Amx,
+        l2: 2 << 20,
+        l3: 260 << 20,
+        rates: Rates {
+            fma_per_ns: 3.57,
+            tile_load: 1.1,
+            tile_latency: 0.0,
+            l2_bytes_per_fma: 22.0,
+            transforms: 1.6,
+            window_products: 2.5,
+            strided_window_products: 1.95,
+            interleaved_products: 0.9,
+            pixel_products: 2.75,
+            row_store: 4.0,
+            row_tile_call: 275.0,
+            transposed_store: 28.6,
+            aliased_transposed_store: 42.5,
+            far_weights: 0.0,
+            l3_share: 0.28,
+            bytes_per_fma: 6.0,
+            dense_traffic: 2.0,
+            pixel_traffic: 1.0,
+            border_tap: 9.4,
+            near_in_place: 3.2,
+            far_in_place: 5.5,
+            far_in_place_again: 2.0,
+            aliased_in_place: 0.0,
+            aliased_in_place_l2: 40.0,
+            narrow_in_place: 30.0,
+            fetched_planes: 0.0,
+            strided_row: 100.0,
+            planes_at_once: 16.0,
+            share_ns: 34_000.0,
+            share_spinning_ns: 5_000.0,
+        },
+        prefetch_pays: true,
+        cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0xcf, 0xcf) }],
+    };
+
     /// Whatever runs a WebAssembly module with 128-bit vectors.
     ///
     /// A module can't ask for CPU or caches. The rate of multiply-adds was measured in V8 on a Zen 3.
@@ -303,8 +347,14 @@ impl Machine {
     };
 
     /// Every machine with a row. [`Machine::GENERIC`] is last.
-    pub const ALL: &[Machine] =
-        &[Machine::ZEN3, Machine::ZEN4, Machine::SAPPHIRE_RAPIDS, Machine::WASM, Machine::GENERIC];
+    pub const ALL: &[Machine] = &[
+        Machine::ZEN3,
+        Machine::ZEN4,
+        Machine::SAPPHIRE_RAPIDS,
+        Machine::EMERALD_RAPIDS,
+        Machine::WASM,
+        Machine::GENERIC,
+    ];
 
     /// Returns the machine that this program runs on, with its best instruction set.
     pub fn current() -> &'static Machine {
@@ -419,7 +469,10 @@ mod tests {
             assert_eq!(Machine::from_name(row.name())?, *row);
         }
         let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
-        assert_eq!(error, "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, wasm, generic");
+        assert_eq!(
+            error,
+            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, wasm, generic"
+        );
         Ok(())
     }
 

@@ -183,12 +183,9 @@ impl Algorithm for Winograd {
     const READS_PARTS: bool = true;
 
     fn propose(query: &Query) -> Result<Winograd, String> {
-        let &Query { problem, datum_type, isa, machine, .. } = query;
+        let &Query { problem, datum_type, machine, .. } = query;
         if !datum_type.is_float() {
             return Err("its transforms halve weights, which integers do not allow".to_string());
-        }
-        if matches!(datum_type, DatumType::F32 | DatumType::F16) && isa == Isa::Amx {
-            return Err(format!("the tile registers of {isa} are as fast, and more exact"));
         }
         let axes = query.axes()?;
         let forced = query.forced(|layout| match layout {
