@@ -820,7 +820,16 @@ mod instructions {
     /// turns between the sums.
     macro_rules! single_products {
         (2) => {
-            large_products!(2)
+            concat!(
+                "mov {at}, {begin}\n 3:\n",
+                find_step!(),
+                // Products begin before all tiles of their step are loaded.
+                "tileloadd tmm6, [{w} + {line}]\n tileloadd tmm4, [{x} + {row}]\n",
+                "tdpbf16ps tmm0, tmm4, tmm6\n tileloadd tmm5, [{y} + {row}]\n",
+                "tdpbf16ps tmm2, tmm5, tmm6\n tileloadd tmm7, [{w} + {line} + 1024]\n",
+                "tdpbf16ps tmm1, tmm4, tmm7\n tdpbf16ps tmm3, tmm5, tmm7\n",
+                next_step!("jne 3b"),
+            )
         };
         (1) => {
             concat!(
@@ -1153,7 +1162,7 @@ mod tests {
         let whole = Limbs { precision: Precision::Exact, source: LIMBS, weights: LIMBS };
         let fewer = WAYS.into_iter().filter(|(limbs, _)| limbs.precision == Precision::Exact && *limbs != whole);
         for ((limbs, of), (sides, steps, count)) in
-            fewer.flat_map(|way| [(1, 3, 5), (1, 40, 64), (2, 1, 17), (2, 40, 70)].map(|size| (way, size)))
+            fewer.flat_map(|way| [(1, 3, 5usize), (1, 40, 64), (2, 1, 17), (2, 40, 70)].map(|size| (way, size)))
         {
             let (pixels, width) = (count.next_multiple_of(POSITIONS_AT_ONCE) + steps, sides * SIDE);
             let (mut x, mut w) = (numbers(pixels * DEPTH, 3), numbers(steps * DEPTH * width, 7));
