@@ -10,6 +10,7 @@
 //!   the kinds of layers that are drawn in turns. All of them if none is given.
 //! - `--isa avx2`: with another instruction set.
 //! - `--machine generic`: with the rates of another machine.
+//! - `--precision bf16`: with rounded operands where a strategy has kernels for it. Their results are not compared.
 //! - `--worth`: how often each strategy and each of its variants is chosen, and how much slower the layers are without it.
 //! - `--fit`: fits a row of `src/estimate/machine.rs` to the measured times, and prints it.
 
@@ -23,7 +24,7 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::internals::Rates;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
-use tract_deconv::{Isa, Machine, PlanOptions, Strategy};
+use tract_deconv::{Isa, Machine, PlanOptions, Precision, Strategy};
 
 /// Strategies whose estimate exceeds the choice's by this factor are not run.
 const MOST_COST_RATIO: u64 = 10;
@@ -79,13 +80,14 @@ impl Asked {
             kinds.extend(KINDS);
         }
         let isa = after("--isa").map(|name| Isa::from_name(name)).transpose()?;
+        let precision = after("--precision").map(|name| Precision::from_name(name)).transpose()?;
         let machine = after("--machine").map(|name| Machine::from_name(name)).transpose()?;
         let machine = machine.map(|machine| machine.with_instruction_set(isa.unwrap_or_else(Isa::best)));
         Ok(Asked {
             count: numbers.first().map_or(40, |count| *count as usize),
             seed: numbers.get(1).copied().unwrap_or(7),
             kinds,
-            options: PlanOptions::default().with_isa(isa).with_machine(machine),
+            options: PlanOptions::default().with_isa(isa).with_machine(machine).with_precision(precision),
             worth: says("--worth"),
             fit: says("--fit"),
         })
@@ -281,7 +283,8 @@ fn timed(layer: Layer, options: &PlanOptions) -> TractResult<Option<Timed>> {
     let chosen = plans.iter().position(|ready| ready.plan.strategy() == choice.strategy());
     let Some(chosen) = chosen.filter(|_| !others.is_empty()) else { return Ok(None) };
     let expected = layer.run(first)?;
-    for other in others {
+    let is_exact = |ready: &&Ready| ready.plan.precision() == Precision::Exact;
+    for other in others.iter().filter(|_| is_exact(&first)).filter(is_exact) {
         compare(&format!("{:?} by {}", layer.spec, other.plan.strategy()), &layer.run(other)?, &expected)?;
     }
     let times = times(&layer, &plans)?;

@@ -166,7 +166,7 @@ impl fmt::Display for Explanation {
             "  {} multiply-adds, {} bytes in, {} of weights, {} out",
             concrete.multiply_adds, concrete.input_bytes, concrete.filter_bytes, concrete.output_bytes
         )?;
-        write!(f, "  runs {}", concrete.plan)?;
+        write!(f, "  runs {}\n  precision {}", concrete.plan, concrete.plan.explain_precision())?;
         for (strategy, reason) in concrete.plan.declined() {
             write!(f, "\n  not {strategy}: {reason}")?;
         }

@@ -34,6 +34,22 @@ tract_core::declare_knob!(
 );
 
 tract_core::declare_knob!(
+    scopable TRACT_DECONV_PRECISION,
+    Option<String>,
+    None,
+    "What the operands of products in f32 and f16 layers are rounded to: exact (if unset), bf16 or f16. Layers without \
+     kernels for it stay exact, and `explain` says why."
+);
+
+tract_core::declare_knob!(
+    scopable TRACT_DECONV_EXACT_NODES,
+    Option<String>,
+    None,
+    "Patterns of the names of nodes that stay exact whatever the precision, with commas between them. An asterisk stands for \
+     any characters. Read where a node is loaded or transformed."
+);
+
+tract_core::declare_knob!(
     scopable TRACT_DECONV_TUNING,
     Option<String>,
     None,

@@ -91,6 +91,9 @@
 //! rounding each product to f32 changes. Long sums end up closer to the true ones than a chain of
 //! f32 multiply-adds does.
 //!
+//! Products with limbs that are zero are left out where the filter's values or the element type tell: a
+//! filter of bf16 values takes three. That changes no bit.
+//!
 //! Some numbers do not go through tile registers. These are blocks of data with infinity, NaN or
 //! magnitudes above `2^50`, blocks and filters whose largest magnitude is below `2^-40`, and
 //! filters with infinity, NaN or magnitudes above `2^50`. Vectors multiply them. On tile registers,
@@ -99,6 +102,13 @@
 //! `TRACT_DECONV_ISA=avx512` avoids tile registers. A process asks Linux for permission
 //! (`arch_prctl`) once, when the first plan that uses them is made. A program that forces another
 //! instruction set does not ask.
+//!
+//! **Precision.** With the option `precision`, or `TRACT_DECONV_PRECISION`, both operands of each
+//! product are rounded to bf16 or f16 in the layers that have kernels for it: dense layers of f16 and
+//! f32 on tile registers. Sums stay f32. In bf16 there is one product in place of six, and an operand
+//! below `2^-126` counts as zero; in f16 there are three, and magnitudes from 65520 on are infinity.
+//! [`Precision::rounded`] is the rounding, and `docs/knobs.md` has the bounds. Nothing is rounded by
+//! default.
 //!
 //! **Winograd.** On other CPUs, dense layers of 16 and more input channels per group run in tiles
 //! that take fewer products (strategy `winograd`). The largest error is at most 1.5 times that of a
@@ -277,6 +287,8 @@ mod parallel;
 #[deny(unsafe_code)]
 mod plan;
 #[forbid(unsafe_code)]
+mod precision;
+#[forbid(unsafe_code)]
 mod problem;
 #[cfg(feature = "pulse")]
 #[forbid(unsafe_code)]
@@ -325,5 +337,6 @@ pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;
 pub use parallel::{set_share_from, set_spin_time, spin_time};
 pub use plan::{Measured, Plan, PlanOptions, Tuning};
+pub use precision::Precision;
 pub use rewrite::{LeftToTract, left_to_tract};
 pub use spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};

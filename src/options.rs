@@ -6,6 +6,7 @@ use crate::estimate::machine::Machine;
 use crate::memory::set_pool_bytes;
 use crate::parallel::{set_share_from, set_spin_time};
 use crate::plan::{PlanOptions, Tuning};
+use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -41,6 +42,16 @@ pub struct Options {
     /// Whether the error of a result must depend on the inputs of its own taps only: as
     /// [`PlanOptions::local_accuracy`].
     pub local_accuracy: bool,
+    /// The precision of the arithmetic, by its name: `exact`, `bf16` or `f16`. `exact` if not set.
+    ///
+    /// [`Precision`](crate::Precision) describes each. A layer without kernels for it stays exact, and
+    /// [`explain`](crate::explain()) gives the reason.
+    pub precision: Option<String>,
+    /// Patterns of the names of nodes that stay exact, whatever the precision.
+    ///
+    /// A pattern must match a whole name, in the node's own graph. An asterisk stands for any
+    /// characters.
+    pub exact_nodes: Vec<String>,
     /// How strategies are chosen, by its name: `estimated` or `measured`.
     pub tuning: Option<String>,
     /// The file that measured choices are read from and written to.
@@ -73,6 +84,8 @@ impl Default for Options {
             isa: None,
             machine: None,
             local_accuracy: false,
+            precision: None,
+            exact_nodes: vec![],
             tuning: None,
             tuning_file: None,
             fusion: true,
@@ -103,6 +116,16 @@ impl Options {
     /// Turns local accuracy on or off.
     pub fn with_local_accuracy(self, local_accuracy: bool) -> Options {
         Options { local_accuracy, ..self }
+    }
+
+    /// Sets the precision of the arithmetic.
+    pub fn with_precision(self, precision: Precision) -> Options {
+        Options { precision: Some(precision.name().into()), ..self }
+    }
+
+    /// Sets the patterns of the names of nodes that stay exact.
+    pub fn with_exact_nodes(self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Options {
+        Options { exact_nodes: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// Sets how strategies are chosen.
@@ -158,12 +181,14 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Settings {
     pub planning: PlanOptions,
+    /// As [`Options::exact_nodes`].
+    pub exact_nodes: Vec<String>,
     pub fusion: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { planning: PlanOptions::default(), fusion: true }
+        Settings { planning: PlanOptions::default(), exact_nodes: vec![], fusion: true }
     }
 }
 
@@ -177,6 +202,9 @@ impl Options {
             let is_a_line = path.to_str().is_some_and(|path| !path.contains('\n'));
             ensure!(is_a_line, "tuning file: path={}, utf-8 on one line is needed", path.display());
         }
+        for pattern in &self.exact_nodes {
+            ensure!(!pattern.contains('\n'), "exact nodes: pattern={pattern:?}, one line is needed");
+        }
         let isa = self.isa.as_deref().map(Isa::from_name).transpose()?;
         let of_row = |name: &str| {
             let row = Machine::from_name(name)?;
@@ -187,12 +215,13 @@ impl Options {
             isa,
             machine: self.machine.as_deref().map(of_row).transpose()?,
             local_accuracy: self.local_accuracy,
+            precision: self.precision.as_deref().map(Precision::from_name).transpose()?,
             tuning: self.tuning.as_deref().map(Tuning::from_name).transpose()?,
             tuning_file: self.tuning_file.clone(),
             memory_limit: self.memory_limit,
             ..PlanOptions::default()
         };
-        Ok(Settings { planning, fusion: self.fusion })
+        Ok(Settings { planning, exact_nodes: self.exact_nodes.clone(), fusion: self.fusion })
     }
 }
 
@@ -264,11 +293,12 @@ fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn I
 /// Returns the settings as a name that begins with [`ENTRY`].
 pub(crate) fn written(settings: &Settings) -> String {
     let mut text = format!("{ENTRY}\nfusion={}", settings.fusion);
-    let PlanOptions { strategy, isa, machine, local_accuracy, tuning, tuning_file, memory_limit, .. } =
+    let PlanOptions { strategy, isa, machine, local_accuracy, precision, tuning, tuning_file, memory_limit, .. } =
         &settings.planning;
     let words = [
         ("machine", machine.map(|machine| machine.name().to_string())),
         ("local_accuracy", local_accuracy.then(|| "true".to_string())),
+        ("precision", precision.map(|precision| precision.name().to_string())),
         ("tuning", tuning.map(|tuning| tuning.name().to_string())),
         ("tuning_file", tuning_file.as_ref().map(|path| path.display().to_string())),
         ("strategy", strategy.map(|strategy| strategy.name().to_string())),
@@ -278,6 +308,7 @@ pub(crate) fn written(settings: &Settings) -> String {
     for (name, value) in words {
         text.extend(value.map(|value| format!("\n{name}={value}")));
     }
+    text.extend(settings.exact_nodes.iter().map(|pattern| format!("\nexact_node={pattern}")));
     text
 }
 
@@ -297,6 +328,7 @@ pub(crate) fn read<'a>(names: impl IntoIterator<Item = &'a String>) -> TractResu
     let Some(words) = names.into_iter().find_map(|name| name.strip_prefix(ENTRY)) else {
         return Ok(Settings::default());
     };
+    let exact_nodes = words.split('\n').filter_map(|word| word.strip_prefix("exact_node=")).map(String::from).collect();
     let words: HashMap<&str, &str> = words.lines().filter_map(|word| word.split_once('=')).collect();
     let word = |name: &str| words.get(name).copied();
     let options = Options {
@@ -304,6 +336,8 @@ pub(crate) fn read<'a>(names: impl IntoIterator<Item = &'a String>) -> TractResu
         isa: word("isa").map(String::from),
         machine: word("machine").map(String::from),
         local_accuracy: word("local_accuracy") == Some("true"),
+        precision: word("precision").map(String::from),
+        exact_nodes,
         tuning: word("tuning").map(String::from),
         tuning_file: word("tuning_file").map(PathBuf::from),
         fusion: word("fusion") != Some("false"),
@@ -332,6 +366,7 @@ mod tests {
             r#"{"fusion": false}"#,
             r#"{"machine": "zen4", "local_accuracy": true, "tuning": "measured", "tuning_file": "/choices of layers"}"#,
             r#"{"memory_limit": 0}"#,
+            r#"{"precision": "bf16", "exact_nodes": ["head*", "a = b", "", "carriage return\r", "*"]}"#,
         ] {
             let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "direct_positions"}"#))?;
             let onnx = onnx.with_deconv_options(&options(json))?;
@@ -372,10 +407,12 @@ mod tests {
     #[test]
     fn setters_say_what_json_says() {
         let set = Options::default().with_strategy("direct_positions").with_isa(Isa::Portable).with_fusion(false);
+        let set = set.with_precision(Precision::Bf16).with_exact_nodes(["*head"]);
         let set = set.with_memory_limit(1).with_share_from(2).with_spin_us(3).with_pool_bytes(4);
         let planned = r#""strategy": "direct_positions", "isa": "portable", "fusion": false, "memory_limit": 1"#;
         let process = r#""share_from": 2, "spin_us": 3, "pool_bytes": 4"#;
-        assert_eq!(set, options(&format!("{{{planned}, {process}}}")));
+        let precision = r#""precision": "bf16", "exact_nodes": ["*head"]"#;
+        assert_eq!(set, options(&format!("{{{planned}, {precision}, {process}}}")));
     }
 
     #[test]
@@ -383,6 +420,8 @@ mod tests {
         for (json, words) in [
             (r#"{"strategy": "fastest"}"#, "strategy=fastest, the known ones are"),
             (r#"{"isa": "fastest"}"#, "isa=fastest, the known ones are"),
+            (r#"{"precision": "tf32"}"#, "precision: precision=tf32, the known ones are exact, bf16, f16"),
+            (r#"{"exact_nodes": ["a\nb"]}"#, r#"exact nodes: pattern="a\nb", one line is needed"#),
         ] {
             let error = tract_onnx::onnx().with_deconv_options(&options(json)).err().expect("it is refused");
             assert!(format!("{error:#}").contains(words), "{error:#}");

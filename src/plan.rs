@@ -12,6 +12,7 @@ use crate::integers;
 use crate::layout::filter::FilterLayout;
 use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::PoolUser;
+use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Padding, Problem};
 use std::fmt;
@@ -45,6 +46,14 @@ pub struct PlanOptions {
     ///
     /// Tiles whose results share their rounding errors are then not considered.
     pub local_accuracy: bool,
+    /// The precision of the arithmetic. [`Precision::Exact`] if not set.
+    ///
+    /// Layers of f32 and f16 are computed in it by the strategies that have kernels for it. The others
+    /// stay exact, and [`Plan::exact_because`] gives the reason.
+    pub precision: Option<Precision>,
+    /// The pattern because of which the layer stays exact, whatever the precision: see
+    /// [`Options::exact_nodes`](crate::Options::exact_nodes).
+    pub kept_exact_by: Option<String>,
     /// [Variants](Plan::variant) that are not considered, so that their benefit can be measured.
     #[doc(hidden)]
     pub left_out: Vec<&'static str>,
@@ -100,6 +109,11 @@ impl PlanOptions {
         PlanOptions { local_accuracy, ..self }
     }
 
+    /// Returns the same options with another precision, or with the exact one.
+    pub fn with_precision(self, precision: impl Into<Option<Precision>>) -> PlanOptions {
+        PlanOptions { precision: precision.into(), ..self }
+    }
+
     /// Returns the same options for an input in several tensors, or in one.
     pub fn with_in_parts(self, in_parts: bool) -> PlanOptions {
         PlanOptions { in_parts, ..self }
@@ -113,6 +127,21 @@ impl PlanOptions {
     /// Returns the same options with a file for measured choices, or without one.
     pub fn with_tuning_file(self, path: impl Into<Option<PathBuf>>) -> PlanOptions {
         PlanOptions { tuning_file: path.into(), ..self }
+    }
+
+    /// Returns the precision of layers of an element type that have kernels for it.
+    ///
+    /// # Errors
+    /// The reason why they stay exact, if another precision was asked for.
+    pub(crate) fn precision_of(&self, datum_type: DatumType) -> Result<Precision, String> {
+        let precision = self.precision.unwrap_or_default();
+        match (&self.kept_exact_by, datum_type) {
+            _ if precision == Precision::Exact => Ok(precision),
+            (Some(pattern), _) => Err(format!("its name matches {pattern:?}")),
+            (None, DatumType::F32 | DatumType::F16) => Ok(precision),
+            (None, DatumType::F64) => Err("sums of f64 are made in f64".to_string()),
+            (None, _) => Err("integers are summed exactly".to_string()),
+        }
     }
 
     /// Returns the given limit, or the default one.
@@ -241,6 +270,8 @@ pub struct Plan {
     decision: Decision,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
+    /// The reason why the layer stays exact, if another precision was asked for.
+    exact_because: Option<String>,
     /// Whether the channels of the input come in several tensors.
     in_parts: bool,
     /// The times of the candidates, if they decided on the strategy.
@@ -311,7 +342,9 @@ impl Plan {
         let empty = problem.input_shape().contains(&0) || problem.output_shape().contains(&0);
         let mut declined = vec![];
         let mut best: Option<(Strategy, Decision)> = None;
+        let precision = options.precision_of(datum_type);
         let restrictions = Restrictions {
+            precision: precision.clone().unwrap_or_default(),
             layout: options.layout.as_ref(),
             left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
@@ -366,7 +399,27 @@ impl Plan {
         if let Some((_, decision)) = best {
             let (spec, pool, in_parts) = (spec.clone(), PoolUser::new(), options.in_parts);
             let measured = None;
-            return Ok(Plan { spec, problem, folded, datum_type, decision, isa, declined, in_parts, measured, pool });
+            let without_kernels = |asked: Precision| {
+                let (strategy, asked) = (decision.strategy(), asked.name());
+                format!("{strategy} on {isa} has no kernels for {asked}")
+            };
+            let exact_because = match precision {
+                Ok(asked) => (decision.precision() != asked).then(|| without_kernels(asked)),
+                Err(reason) => Some(reason),
+            };
+            return Ok(Plan {
+                spec,
+                problem,
+                folded,
+                datum_type,
+                decision,
+                isa,
+                declined,
+                exact_because,
+                in_parts,
+                measured,
+                pool,
+            });
         }
         if let Some((bytes, strategy)) = least {
             bail!(
@@ -443,6 +496,22 @@ impl Plan {
         &self.declined
     }
 
+    /// Returns the precision of the arithmetic.
+    pub fn precision(&self) -> Precision {
+        self.decision.precision()
+    }
+
+    /// Returns the reason why the layer is computed exactly, if another precision was asked for.
+    pub fn exact_because(&self) -> Option<&str> {
+        self.exact_because.as_deref()
+    }
+
+    /// Returns the precision in words, with the reason for an exact one that was not asked for.
+    pub(crate) fn explain_precision(&self) -> String {
+        let reason = self.exact_because.iter().map(|reason| format!(": {reason}"));
+        std::iter::once(self.precision().name().to_string()).chain(reason).collect()
+    }
+
     /// Returns the bytes of working memory per thread of a run, without operands and output.
     ///
     /// If integers are converted, the converted operands and output count. If the tensors of the
@@ -476,10 +545,11 @@ impl Plan {
         Plan { measured: Some(measured), ..self }
     }
 
-    /// Describes the plan in a line, then each strategy that declined and its reason.
+    /// Describes the plan in a line, then its precision, then each strategy that declined and its reason.
     pub fn explain(&self) -> String {
         let declined = self.declined.iter().map(|(strategy, reason)| format!("\n  {strategy}: {reason}"));
-        std::iter::once(self.to_string()).chain(declined).collect()
+        let precision = format!("\n  precision {}", self.explain_precision());
+        [self.to_string(), precision].into_iter().chain(declined).collect()
     }
 
     /// Returns the layout that the filter must be packed in.

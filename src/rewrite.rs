@@ -197,7 +197,7 @@ fn replace(
             return Ok(None);
         }
     };
-    let options = settings::complete(&transform.settings.planning)?;
+    let options = settings::complete_for(&transform.settings.planning, &transform.settings.exact_nodes, name)?;
     let zero_bias = facts[2].uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
     let mut replacement = GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options)?;
     replacement.fusion = transform.settings.fusion;

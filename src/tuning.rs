@@ -12,6 +12,7 @@ use crate::layout::filter::PackedFilter;
 use crate::memory::zero_tensor;
 use crate::parallel;
 use crate::plan::{Measured, Plan, PlanOptions, Tuning};
+use crate::precision::Precision;
 use crate::spec::{DeconvSpec, Direction, list};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -106,7 +107,7 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
     let machine = options.machine.unwrap_or_else(|| Machine::with_isa(plan.isa()));
     let dims = |dims: &[usize]| list(dims, "x");
     format!(
-        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads{}",
+        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads{}{}",
         machine.name(),
         plan.isa(),
         if spec.direction == Direction::Forward { "conv" } else { "deconv" },
@@ -121,6 +122,10 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
         spec.filter_format,
         parallel::threads(u64::MAX),
         if options.in_parts { ", input in parts" } else { "" },
+        match options.precision_of(plan.datum_type()) {
+            Ok(Precision::Exact) | Err(_) => String::new(),
+            Ok(precision) => format!(", in {}", precision.name()),
+        },
     )
 }
 

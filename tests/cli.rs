@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 use tract_core::internal::*;
+use tract_deconv::Isa;
 use tract_onnx::pb::ModelProto;
 use tract_onnx::pb::tensor_proto::DataType;
 
@@ -470,6 +471,31 @@ fn a_benchmark_writes_its_figures_and_no_bar() {
     assert!((json["speed_up"].as_f64().unwrap() - medians[0] / medians[1]).abs() < 1e-9);
     let svg = std::fs::read_to_string(svg).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("stock tract: median") && svg.contains("plugin: median"));
+}
+
+/// The exact plugin is timed beside the one that rounds, whose error is printed.
+#[test]
+fn a_precision_is_explained_and_benchmarked() {
+    let files = tempfile::tempdir().unwrap();
+    let json = path(&files, "bench.json");
+    let model = models().join("dcgan_small").display().to_string();
+    let rounded = ["--precision", "bf16", "--exact-node", "paint"];
+    let explained = tract_deconv([&["explain", &*model][..], &rounded].concat());
+    explained.with(0).says(&["precision exact: its name matches \"paint\""]);
+    let bench = ["bench", &*model, "--seconds", "0.3", "--json", &json];
+    let ended = tract_deconv([&bench[..], &rounded].concat());
+    ended.with(0).says(&["stock tract", "plugin, exact", "the plugin's speed-up", "error against exact"]);
+    let json: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(json["precision"], "bf16");
+    assert!(["stock", "exact", "plugin"].iter().all(|engine| json["engines"][engine].is_object()));
+    let errors = json["engines"]["plugin"]["errors_against_exact"].as_array().unwrap();
+    let error = errors[0]["relative"].as_f64().unwrap();
+    // With a bound of the layers' products it would be a percent.
+    assert!(errors.len() == 1 && error < 0.02 && (error > 1e-5 || Isa::best() != Isa::Amx), "{errors:?}");
+    tract_deconv(["explain", &model, "--precision", "tf32"])
+        .with(2)
+        .complains(&["the known ones are exact, bf16, f16"]);
+    tract_deconv(["explain", &model]).with(0).says(&["precision exact"]);
 }
 
 /// The condition's value is random, so that one of the branches runs.

@@ -13,6 +13,7 @@ use tract_core::internal::*;
 use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
+use tract_deconv::Precision;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 
@@ -60,6 +61,11 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
     ]
 }
 
+/// Every strategy in every precision. The operands of these tests are exact in all of them.
+fn strategies() -> impl Iterator<Item = (Strategy, Precision)> {
+    Strategy::ALL.iter().flat_map(|strategy| Precision::ALL.iter().map(|precision| (*strategy, *precision)))
+}
+
 /// The operand in which a value that is not finite is put.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
@@ -81,6 +87,7 @@ fn spoiled(tensor: &Tensor, at: usize, value: f64) -> TractResult<Tensor> {
 #[test]
 fn what_is_not_finite_passes_through() -> TractResult<()> {
     let mut ran = [0; Strategy::ALL.len()];
+    let mut rounded = [0; Precision::ALL.len()];
     let mut random = Random(23);
     for (spec, spatial) in specs() {
         for (data_format, dt) in [DataFormat::Ncx, DataFormat::Nxc]
@@ -107,9 +114,13 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
                 let bias = spoil(&bias, Place::Bias)?;
                 let expected = answer::<f64>(&spec, &x, &w, Some(&bias), None).y;
                 for isa in Isa::ALL.iter().copied() {
-                    for strategy in Strategy::ALL.iter().copied() {
+                    for (strategy, precision) in strategies() {
                         let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
+                        let options = options.with_precision(precision);
                         let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) else { continue };
+                        if plan.precision() != precision {
+                            continue;
+                        }
                         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                         let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &packed, Some(&bias))?);
                         let mut spread = BTreeSet::new();
@@ -126,6 +137,7 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
                             "{value} in {place:?}, {plan}: NaN in channels {spread:?}: {spec:?}"
                         );
                         ran[strategy as usize] += 1;
+                        rounded[precision as usize] += 1;
                     }
                 }
             }
@@ -135,6 +147,7 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
         let _ = writeln!(std::io::stderr(), "ieee: {strategy} ran {ran} times");
         ensure!(ran > 0 || !strategy.is_available(), "{strategy} declined every problem");
     }
+    ensure!(!Isa::Amx.is_available() || rounded.iter().all(|ran| *ran > 0), "{rounded:?} runs in each precision");
     Ok(())
 }
 
@@ -160,11 +173,16 @@ fn numbers_near_the_ends_of_the_range() -> TractResult<()> {
                     Tensor::from_shape(tensor.shape(), &values.collect::<Vec<f32>>())
                 };
                 let (x, w) = (scaled(&x, of_x)?, scaled(&w, of_w)?.into_arc_tensor());
-                for (isa, strategy) in
-                    Isa::ALL.iter().copied().flat_map(|isa| Strategy::ALL.iter().map(move |s| (isa, *s)))
+                for (isa, (strategy, precision)) in
+                    Isa::ALL.iter().copied().flat_map(|isa| strategies().map(move |each| (isa, each)))
                 {
                     let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
+                    let options = options.with_precision(precision);
                     let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
+                    // f16 has another range.
+                    if plan.precision() != precision || precision == Precision::F16 {
+                        continue;
+                    }
                     let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
                     let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &packed, None)?);
                     ran[strategy as usize] += 1;
@@ -227,6 +245,89 @@ fn tiny_numbers_among_others() -> TractResult<()> {
     for (strategy, ran) in Strategy::ALL.iter().copied().zip(ran) {
         let _ = writeln!(std::io::stderr(), "tiny numbers: {strategy} ran {ran} times");
         ensure!(ran > 0 || !strategy.is_available(), "{strategy} declined every problem");
+    }
+    Ok(())
+}
+
+/// Operands that rounding changes give what the rounded ones give, to the bit: ties, numbers beyond the
+/// range, infinity, NaN and subnormals.
+///
+/// On tile registers, an operand of bf16 below `2^-126` counts as zero, and so does such a sum.
+#[test]
+fn rounded_operands() -> TractResult<()> {
+    let (mut ran, mut nans) = (0, [0; 2]);
+    let numbers = |shape: &[usize], scale: i32, seed: u64| -> TractResult<Tensor> {
+        let mut random = Random(seed);
+        let ends = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 65_519.0, 65_520.0, -7e4, f32::MAX, 1e-39, -3e-8, 0.0];
+        let values = (0..shape.iter().product()).map(|_| match random.below(500) {
+            at if at < ends.len() => ends[at],
+            at if at < 100 => 1.0 + random.below(1 << 9) as f32 / (1 << 9) as f32,
+            _ => random.unit() as f32 * 2f32.powi(scale),
+        });
+        Tensor::from_shape(shape, &values.collect::<Vec<f32>>())
+    };
+    for (spec, spatial) in specs() {
+        for (data_format, scale) in
+            [DataFormat::Ncx, DataFormat::Nxc].into_iter().flat_map(|format| [0, 14, -20, -120].map(|s| (format, s)))
+        {
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            let input = data_format.shape(1, spec.in_channels, spatial.iter().copied());
+            let (x, w) = (numbers(&input, scale, 3)?, numbers(&spec.filter_shape(), 0, 5)?);
+            for precision in [Precision::Bf16, Precision::F16] {
+                let options = PlanOptions::default().with_strategy(Strategy::Amx).with_precision(precision);
+                let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
+                ensure!(plan.precision() == precision, "{plan}");
+                let run = |x: &Tensor, w: &Tensor| -> TractResult<Tensor> {
+                    let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w.clone().into_arc_tensor())?;
+                    Layer::new(plan.clone()).run(x, &filter, None)
+                };
+                let rounded = |tensor: &Tensor| -> TractResult<Tensor> {
+                    let values = tensor.try_as_plain_ram()?.as_slice::<f32>()?.iter().map(|v| precision.rounded(*v));
+                    Tensor::from_shape(tensor.shape(), &values.collect::<Vec<f32>>())
+                };
+                let (got, want) = (run(&x, &w)?, run(&rounded(&x)?, &rounded(&w)?)?);
+                let (got, want) = (got.try_as_plain_ram()?, want.try_as_plain_ram()?);
+                let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                let pairs = got.as_slice::<f32>()?.iter().zip(want.as_slice::<f32>()?);
+                ensure!(pairs.clone().all(same), "{plan}: {spec:?}");
+                pairs.for_each(|(a, _)| nans[usize::from(a.is_nan())] += 1);
+                ran += 1;
+            }
+        }
+    }
+    let both = ran > 0 && nans.iter().all(|count| *count > 0);
+    ensure!(both || !Strategy::Amx.is_available(), "{ran} layers were rounded, to {nans:?} numbers and NaN");
+    Ok(())
+}
+
+/// Tiny operands are rounded or lost within the bounds that the documentation states.
+#[test]
+fn tiny_rounded_operands() -> TractResult<()> {
+    if !Strategy::Amx.is_available() {
+        return Ok(());
+    }
+    let (spec, spatial) = specs().into_iter().nth(9).context("a dense layer")?;
+    let input = spec.data_format.shape(1, spec.in_channels, spatial.iter().copied());
+    let mut random = Random(41);
+    let products = spec.group_in() * spec.kernel.iter().product::<usize>();
+    for (precision, lost) in [(Precision::Bf16, 2f64.powi(-126)), (Precision::F16, 2f64.powi(-25))] {
+        for exponent in [-10, -14, -20, -24, -26, -60, -120, -126, -130, -149] {
+            let x: Vec<f32> = (0..input.iter().product()).map(|_| random.unit() as f32 * 2f32.powi(exponent)).collect();
+            let x = Tensor::from_shape(&input, &x)?;
+            // The filter has no rounding error of its own.
+            let w = random.small_integers(DatumType::F32, &spec.filter_shape());
+            let expected = answer::<f64>(&spec, &x, &w, None, None);
+            let options = PlanOptions::default().with_strategy(Strategy::Amx).with_precision(precision);
+            let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
+            let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w.into_arc_tensor())?;
+            let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &filter, None)?);
+            let unit = if precision == Precision::Bf16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
+            for ((want, got), magnitude) in expected.y.iter().zip(&y).zip(&expected.magnitude) {
+                // Weights are 4 at most.
+                let allowed = unit * 1.01 * magnitude + 4.0 * lost * (products + 1) as f64;
+                ensure!((got - want).abs() <= allowed, "2^{exponent}, {plan}: {got} for {want}, {allowed} is allowed");
+            }
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_deconv::{
     DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, Isa, Options, OutputShape, Padding,
-    PlanOptions, Side, Strategy, WithConv, WithDeconv, WithDeconvOptions, explain,
+    PlanOptions, Precision, Side, Strategy, WithConv, WithDeconv, WithDeconvOptions, explain,
 };
 use tract_nnef::ast::{Argument, Literal, ProtoModel, RValue};
 use tract_nnef::internal::Nnef;
@@ -342,6 +342,7 @@ fn dumps_of_stock_tract() -> TractResult<()> {
 #[test]
 fn options_reach_what_is_loaded() -> TractResult<()> {
     let options = Options::default().with_strategy("reference").with_isa(Isa::Portable);
+    let options = options.with_precision(Precision::Bf16).with_exact_nodes(["*of another name"]);
     let before = tract_nnef::nnef().with_deconv_options(&options)?.with_deconv().with_conv();
     let after = nnef().with_deconv_options(&Options::default().with_strategy("col2im"))?;
     let after = after.with_deconv_options(&options)?;
@@ -362,9 +363,14 @@ fn options_reach_what_is_loaded() -> TractResult<()> {
                     let plan = &only.concrete.as_ref().context("the shape is known")?.plan;
                     assert_eq!((plan.strategy(), plan.isa()), (Strategy::Reference, Isa::Portable), "{only}");
                 }
+                for op in loaded.nodes().iter().filter_map(|node| node.op_as::<GroupedDeconv>()) {
+                    assert_eq!((op.options.precision, &op.options.kept_exact_by), (Some(Precision::Bf16), &None));
+                }
                 // Dumping the loaded model writes no options.
                 let again = reload(&nnef.write_to_tar(&loaded, vec![])?)?;
                 assert_eq!(deconvolutions(&again)?, deconvolutions(&loaded)?);
+                let asked = |op: &GroupedDeconv| op.options.precision;
+                assert!(again.nodes().iter().filter_map(|node| node.op_as()).all(|op| asked(op).is_none()));
                 assert_eq!(run(again, &inputs)?, run(reload(&tar)?, &inputs)?);
             }
             let unfused = nnef().with_deconv_options(&Options::default().with_fusion(false))?;

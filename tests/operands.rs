@@ -9,7 +9,7 @@ use common::run::{guarded, refused};
 use common::spec::unpadded;
 use tract_core::internal::*;
 use tract_deconv::Layer;
-use tract_deconv::{DeconvSpec, Direction, Plan, PlanOptions, Strategy};
+use tract_deconv::{DeconvSpec, Direction, Plan, PlanOptions, Precision, Strategy};
 use tract_deconv::{FilterLayout, PackedFilter};
 
 const F32: DatumType = DatumType::F32;
@@ -152,7 +152,7 @@ fn layouts_that_no_kernel_reads_are_refused() {
         FilterLayout::Columns { mr: usize::MAX, last_mr: 4 },
         FilterLayout::Pixels { width: 0 },
         FilterLayout::Vectors { width: 0 },
-        FilterLayout::Limbs { width: 1, last_width: 16 },
+        FilterLayout::Limbs { width: 1, last_width: 16, precision: Precision::Exact },
     ];
     for layout in layouts {
         let packed = guarded(|| PackedFilter::pack(&spec, &layout, &weights));

@@ -18,6 +18,7 @@ use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
+use tract_deconv::Precision;
 use tract_deconv::knobs::TRACT_DECONV_SHARE_FROM;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{Activation, Step};
@@ -41,6 +42,9 @@ const LARGE: Scale = Scale { budget: 6_000_000, long: 40, one_in: 16 };
 
 /// Sizes around tile boundaries. Registers hold 4, 8 or 16 lanes, and tiles a few registers.
 const TILES: [usize; 20] = [1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 19, 31, 32, 33, 35, 48, 51];
+
+/// The precisions that round operands.
+const ROUNDED: [Precision; 2] = [Precision::Bf16, Precision::F16];
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -339,7 +343,10 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
                 true => layer.run_on_parts(&parts, &packed, bias.as_ref(), &steps, &residuals),
             };
             let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
-            let checked = if plan.mixes_results() { expected.check_by_largest(&y) } else { expected.check(&y) };
+            let checked = match plan.mixes_results() {
+                true => expected.check_by_largest(&y),
+                false => expected.check_in(plan.precision(), &y),
+            };
             checked.map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
         }
         Ok(Some(plan))
@@ -377,20 +384,45 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
                 prop_assert_eq!(in_parts.is_some(), plan.is_some(), "{}: parts don't matter", what);
             }
             prop_assert!(plan.is_some() || strategy != Algorithm::Reference, "the reference never declines");
-            let mut counts = counts.lock().expect("no other thread panicked");
-            let (ran, declined) = counts.entry((strategy.name().into(), isa)).or_default();
-            *(if plan.is_some() { ran } else { declined }) += 1;
+            let count = |name: String, ran: bool| {
+                let mut counts = counts.lock().expect("no other thread panicked");
+                let (of_runs, declined) = counts.entry((name, isa)).or_default();
+                *(if ran { of_runs } else { declined }) += 1;
+            };
+            count(strategy.name().into(), plan.is_some());
+            for precision in ROUNDED {
+                let options = options.clone().with_precision(precision);
+                let Ok(rounded) = Plan::new(spec, input, requested, *dt, &options) else {
+                    prop_assert!(plan.is_none(), "{}: {:?} has a plan too", what, precision);
+                    continue;
+                };
+                let rounds = rounded.precision() != Precision::Exact;
+                prop_assert_eq!(rounded.exact_because().is_none(), rounds, "{}", rounded);
+                if rounds {
+                    prop_assert_eq!(rounded.precision(), precision);
+                    run(&format!("{what} in {}", precision.name()), &options)?;
+                    count(format!("{strategy} in {}", precision.name()), true);
+                } else if let Some(plan) = &plan {
+                    // The same arithmetic as without the option.
+                    prop_assert_eq!(rounded.to_string(), plan.to_string());
+                }
+            }
         }
-        let free = Plan::shape_free_layout(spec, &open, *dt, &PlanOptions::default().with_isa(isa));
-        let options = PlanOptions::default().with_isa(isa).with_layout(free.clone());
-        let plan = run("shape-free layout", &options)?;
-        if !input.contains(&0) {
-            prop_assert_eq!(
-                plan.map(|p| p.filter_layout()),
-                Some(free),
-                "a plan exists for every shape that is not empty"
-            );
+        for precision in Precision::ALL.iter().copied() {
+            let any = PlanOptions::default().with_isa(isa).with_precision(precision);
+            let free = Plan::shape_free_layout(spec, &open, *dt, &any);
+            let plan = run("shape-free layout", &any.with_layout(free.clone()))?;
+            if !input.contains(&0) {
+                prop_assert_eq!(
+                    plan.map(|p| p.filter_layout()),
+                    Some(free),
+                    "a plan exists for every shape that is not empty"
+                );
+            }
         }
+    }
+    for precision in ROUNDED {
+        run("planner's choice", &PlanOptions::default().with_precision(precision))?;
     }
     let Some(chosen) = run("planner's choice", &PlanOptions::default())? else {
         return Err(TestCaseError::fail("a plan exists for every problem"));
@@ -458,6 +490,10 @@ fn property(name: &str, direction: Direction, types: &'static [DatumType], scale
     }
     for strategy in needed {
         assert!(has_run(&counts, *strategy) || !strategy.is_available(), "{name}: {strategy} declined every spec");
+        for precision in ROUNDED.iter().filter(|_| *strategy == Algorithm::Amx && strategy.is_available()) {
+            let counts = counts.lock().expect("no other thread panicked");
+            assert!(counts.contains_key(&(format!("{strategy} in {}", precision.name()), Isa::Amx)), "{name}");
+        }
     }
 }
 

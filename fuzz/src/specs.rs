@@ -8,6 +8,7 @@ use tract_core::internal::*;
 use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
+use tract_deconv::Precision;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 
@@ -258,6 +259,17 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
             let agrees = if plan.mixes_results() { is_near(&y, &expected)? } else { y == expected };
             if !agrees {
                 bail!("{plan} gives {:?}, not {:?}", y.dump(true), expected.dump(true));
+            }
+            // The operands are small integers, which no precision rounds.
+            for precision in [Precision::Bf16, Precision::F16] {
+                let plan =
+                    Plan::new(spec, &case.input, None, case.element, &options.clone().with_precision(precision))?;
+                if plan.precision() == Precision::Exact {
+                    continue;
+                }
+                let packed = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;
+                let y = Layer::new(plan.clone()).run(&x, &packed, bias.as_ref())?;
+                ensure!(y == expected, "{plan} gives {:?}, not {:?}", y.dump(true), expected.dump(true));
             }
             ran.push(strategy);
         }

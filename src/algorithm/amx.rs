@@ -8,7 +8,7 @@
 //!
 //! Limbs are not exact for some numbers: infinities, NaN, and those at the ends of f32's range.
 //! Blocks of such numbers are summed by the vector kernels of `direct_channels`. So is every block
-//! if the filter has such numbers.
+//! if the filter has such numbers. Numbers rounded to bf16 are single limbs, and need no such care.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput};
 use crate::algorithm::chains::longest_chain;
@@ -18,8 +18,8 @@ use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
-    ChannelTile, DEPTH, Dispatch, Kernels, LIMBS, LimbSource, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE,
-    Source, Start, WEIGHTS_OF_SIDE, is_regular,
+    ChannelTile, DEPTH, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE,
+    SIDE, Source, Start, WEIGHTS_OF_SIDE, is_regular,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
@@ -28,10 +28,14 @@ use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
 use crate::output::task::Task;
+use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
+
+/// Significant bits of an f16.
+const F16_BITS: u32 = 11;
 
 /// Output channels per panel: two tile registers.
 const WIDTH: usize = 2 * SIDE;
@@ -59,8 +63,11 @@ const BYTES_IN_PLACE: usize = 1 << 15;
 pub struct Amx {
     /// Blocks and panels. Panels have 32 output channels, except the last one.
     pub blocked: Blocked,
-    /// Whether the filter is kept in limbs, which take one and a half times as many bytes.
-    /// Otherwise the weights of a pass are split for each accumulator block.
+    /// What operands are rounded to.
+    pub precision: Precision,
+    /// Whether the filter is kept in limbs. Otherwise the weights of a pass are split for each
+    /// accumulator block. Exact limbs take one and a half times as many bytes as the filter, others
+    /// no more than it does.
     pub in_limbs: bool,
     /// Input channels. A filter that is not kept in limbs has all of them in one chunk.
     pub chunk: usize,
@@ -81,7 +88,7 @@ impl Algorithm for Amx {
     }
 
     fn propose(query: &Query) -> Result<Amx, String> {
-        let &Query { problem, datum_type, isa, machine, .. } = query;
+        let &Query { problem, datum_type, isa, machine, precision, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
         }
@@ -91,20 +98,27 @@ impl Algorithm for Amx {
         let axes = query.axes()?;
         let last = last_width(problem);
         let in_limbs = query.forced(|layout| match *layout {
-            FilterLayout::Limbs { width: WIDTH, last_width } if last_width == last => Some(true),
+            FilterLayout::Limbs { width: WIDTH, last_width, precision: packed } => {
+                ((last_width, packed) == (last, precision)).then_some(true)
+            }
             FilterLayout::Chunks { width: WIDTH, last_width, chunk } => {
-                ((last_width, chunk) == (last, problem.group_in)).then_some(false)
+                ((last_width, chunk, precision) == (last, problem.group_in, Precision::Exact)).then_some(false)
             }
             _ => None,
         })?;
-        let plans = [false, true]
-            .map(|copy_per_shift| Amx::with_input_tiles(problem, axes.clone(), machine, in_limbs, copy_per_shift));
+        let plans = [false, true].map(|copy_per_shift| {
+            Amx::with_input_tiles(problem, axes.clone(), machine, (precision, in_limbs), copy_per_shift)
+        });
         let [together, copy_per_shift] = plans;
         Ok(if copy_per_shift.blocked.cost < together.blocked.cost { copy_per_shift } else { together })
     }
 
     fn cost(&self) -> Option<u64> {
         Some(self.blocked.cost)
+    }
+
+    fn precision(&self) -> Precision {
+        self.precision
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
@@ -124,17 +138,21 @@ impl Algorithm for Amx {
 
     fn filter_layout(&self) -> FilterLayout {
         match self.in_limbs {
-            true => FilterLayout::Limbs { width: WIDTH, last_width: self.blocked.last_width },
+            true => {
+                FilterLayout::Limbs { width: WIDTH, last_width: self.blocked.last_width, precision: self.precision }
+            }
             false => FilterLayout::Chunks { width: WIDTH, last_width: self.blocked.last_width, chunk: self.chunk },
         }
     }
 
     fn explain(&self) -> String {
         let runs = if self.by_row { "within rows" } else { "across rows" };
-        format!(
-            "each number in three limbs of 8 bits, runs {runs}, blocks of {}x{} positions",
-            self.blocked.rows, self.blocked.columns
-        )
+        let numbers = match self.precision {
+            Precision::Exact => "each number in three limbs of 8 bits",
+            Precision::F16 => "each number rounded to f16, in two limbs of 8 bits",
+            Precision::Bf16 => "each number rounded to bf16",
+        };
+        format!("{numbers}, runs {runs}, blocks of {}x{} positions", self.blocked.rows, self.blocked.columns)
     }
 
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
@@ -178,13 +196,16 @@ impl Amx {
         problem: &Problem,
         axes: Axes,
         machine: &Machine,
-        in_limbs: Option<bool>,
+        (precision, in_limbs): (Precision, Option<bool>),
         copy_per_shift: bool,
     ) -> Amx {
         let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
+        // Those of f32, of which some may turn out to be zero.
+        let source = Limbs::of_bits(precision, f32::MANTISSA_DIGITS);
+        let limbs = Limbs { precision, source, weights: source };
         // The limbs of a block's input take at most half of L2.
-        let budget = machine.l2 / 2 / (LIMBS * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
+        let budget = machine.l2 / 2 / (source * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
         let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
@@ -194,7 +215,7 @@ impl Amx {
         let passes = phases + steps / STEPS;
         let run_cost = |len: usize| {
             let tiles = len.div_ceil(POSITIONS_AT_ONCE);
-            (cost::MATRIX_STEP * steps + cost::MATRIX_PASS * passes) * tiles
+            (cost::matrix_step(limbs.products()) * steps + cost::MATRIX_PASS * passes) * tiles
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let rows = run_cost(blocks.columns) * blocks.rows * y.share_inside();
@@ -206,12 +227,13 @@ impl Amx {
             DataFormat::Ncx => cost::INTO_BLOCK * blocks.input_tiles.positions_read(),
             DataFormat::Nxc => Cost::ZERO,
         };
-        let copied = (cost::SPLIT * blocks.input_tiles.channel_stride + transposed) * blocks_of_channels * 2;
+        let copied = (cost::split(source) * blocks.input_tiles.channel_stride + transposed) * blocks_of_channels * 2;
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
-        let in_limbs = in_limbs.unwrap_or(flat <= FEW_POSITIONS);
-        let per_side = if in_limbs { cost::STREAMED_LIMBS } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
-        let filter = steps.saturating_mul(sides).saturating_mul(LIMBS * SIDE * DEPTH * size_of::<u16>());
+        let in_limbs = in_limbs.unwrap_or(precision != Precision::Exact || flat <= FEW_POSITIONS);
+        let per_side =
+            if in_limbs { cost::streamed_limbs(source) } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
+        let filter = steps.saturating_mul(sides).saturating_mul(source * SIDE * DEPTH * size_of::<u16>());
         let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
         let streamed = (per_side + again).times(&[steps, sides]);
         let block = multiplied + stored + copied + streamed;
@@ -226,6 +248,7 @@ impl Amx {
                 cost: block.times(&[blocks.count, problem.group, problem.batch]).rounded(),
                 axes,
             },
+            precision,
             in_limbs,
             chunk: problem.group_in,
             by_row: rows < whole,
@@ -269,8 +292,9 @@ struct Prepared<'a, E: Element> {
     /// Output channels of a group, padded to panels.
     padded: usize,
     weights: Weights<'a, E::Compute>,
-    /// Whether tile registers can multiply the weights.
-    regular: bool,
+    /// The limbs of both operands. None if tile registers can't multiply the weights.
+    limbs: Option<Limbs>,
+    precision: Precision,
     /// The bias of each group, padded to panel widths.
     bias: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
@@ -293,6 +317,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|(index, (first_channel, width))| Panel { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
+        let bits = if E::datum_type() == DatumType::F16 { F16_BITS } else { f32::MANTISSA_DIGITS };
+        let source = Limbs::of_bits(plan.precision, bits);
         Ok(Prepared {
             problem,
             kernels,
@@ -305,7 +331,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Some(limbs) => Weights::Limbs(limbs),
                 None => Weights::Whole(filter.data()?),
             },
-            regular: filter.is_regular(),
+            limbs: filter.limbs_needed().map(|weights| Limbs { precision: plan.precision, source, weights }),
+            precision: plan.precision,
             bias: crate::layout::padded_bias(problem, operands.bias, padded),
             input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, plan.shape(), tables, operands.epilogue),
@@ -322,14 +349,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pitch = self.taps.input_tiles.pitch;
         let channels = task.channels.clone();
         let panels = self.panels.iter().copied().filter(|p| channels.contains(&p.first_channel));
-        let limb_stride = if self.regular { self.fill_limbs(task, g, copy_plan, scratch)? } else { None };
-        let Scratch { tile, ragged, limbs, weights, block, row, .. } = scratch;
-        if let Some(limb_stride) = limb_stride {
-            let data = limbs.of(LIMBS * limb_stride * self.blocks)?;
-            let weights = weights.of(STEPS * LIMBS * WIDTH * DEPTH)?;
+        let filled = match self.limbs {
+            Some(limbs) => self.fill_limbs(task, g, copy_plan, limbs, scratch)?.map(|stride| (limbs, stride)),
+            None => None,
+        };
+        let Scratch { tile, ragged, limbs: of_input, weights, block, row, .. } = scratch;
+        if let Some((limbs, limb_stride)) = filled {
+            let data = of_input.of(limbs.source * limb_stride * self.blocks)?;
+            let weights = weights.of(STEPS * limbs.weights * WIDTH * DEPTH)?;
             let mut steps = vec![];
             return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
-                self.multiply(g, &of, (data, limb_stride), (weights, &mut steps), sums);
+                self.multiply(g, &of, (data, limb_stride, limbs), (weights, &mut steps), sums);
                 Ok(())
             });
         }
@@ -341,6 +371,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let data = block.of(pixel * self.taps.input_tiles.channel_stride)?;
         let tiles = (self.kernels, &self.taps.input_tiles);
         self.input.fill_pixels(tiles, copy_plan, &group, (&mut *data, pixel), (ragged, tile))?;
+        self.matrix.round(self.precision, data);
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
             let weights = self.whole_weights(g, &of, row)?;
             of.runs.iter().for_each(|run| self.sum(g, &of, run, (weights, data, pixel), &mut sums[run.at..]));
@@ -358,13 +389,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &Task<E>,
         g: usize,
         copy_plan: &CopyPlan,
+        limbs: Limbs,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<Option<usize>> {
         let (problem, kernels) = (self.problem, self.kernels);
         let GroupedInput { channel: stride, spatial, .. } = &self.input;
         let group = self.input.of(task, g);
         let limb_stride = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
-        let limbs = scratch.limbs.of(LIMBS * limb_stride * self.blocks)?;
+        let data = scratch.limbs.of(limbs.source * limb_stride * self.blocks)?;
         // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
         let at_once = match in_place && E::as_compute(group.from(0).0).is_some() {
@@ -374,7 +406,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let segments = self.taps.input_tiles.segments(copy_plan, at_once);
         let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * DEPTH)?;
         let wide = scratch.tile.of(TRANSPOSED_POSITIONS * DEPTH)?;
-        for to in limbs.chunks_mut(limb_stride) {
+        for to in data.chunks_mut(limb_stride) {
             segments.outside.iter().for_each(|pixels| to[pixels.start * DEPTH..pixels.end * DEPTH].fill(0));
         }
         let pairs: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
@@ -384,7 +416,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut most = 0;
         let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
         for (pairs, (at, c)) in pairs.chunks(together).cartesian_product(blocks()) {
-            let to = &mut limbs[at * LIMBS * limb_stride..][..LIMBS * limb_stride];
+            let to = &mut data[at * limbs.source * limb_stride..][..limbs.source * limb_stride];
             let channels = DEPTH.min(problem.group_in - c);
             let (tensor, together) = group.from(c);
             let input = E::as_compute(tensor).filter(|_| together >= channels);
@@ -416,11 +448,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for CopySegment { to: pixel, from: position, step: every, count } in &segments.all[copied.clone()] {
                     let to = &mut to[(pixels + pixel) * DEPTH..];
                     let pixels = (*count, channels);
-                    most = most.max(self.matrix.split(&from[position * step..], every * step, pixels, to, limb_stride));
+                    let from = &from[position * step..];
+                    most = most.max(self.matrix.split(from, every * step, pixels, to, limb_stride, limbs));
                 }
             }
         }
-        Ok(is_regular(most).then_some(limb_stride))
+        // Whatever is rounded to bf16 is a limb.
+        Ok((limbs.precision == Precision::Bf16 || is_regular(most)).then_some(limb_stride))
     }
 
     /// The bias of a panel.
@@ -449,10 +483,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             Weights::Whole(weights) => Ok(&weights[self.before(g, of) * self.problem.group_in..][..len]),
             Weights::Limbs(limbs) => {
                 let joined = joined.of(len)?;
-                let limbs_per_channel = self.blocks * LIMBS * DEPTH;
+                let count = self.limbs.map_or(LIMBS, |limbs| limbs.weights);
+                let limbs_per_channel = self.blocks * count * DEPTH;
                 let limbs = limbs[self.before(g, of) * limbs_per_channel..].chunks(limbs_per_channel * of.panel.width);
                 for (from, to) in limbs.zip(joined.chunks_mut(weights_per_tap)) {
-                    self.matrix.join(from, of.panel.width / SIDE, to);
+                    self.matrix.join(from, of.panel.width / SIDE, count, to);
                 }
                 Ok(joined)
             }
@@ -464,13 +499,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         g: usize,
         of: &PhaseSums,
-        (data, limb_stride): (&[u16], usize),
+        (data, limb_stride, limbs): (&[u16], usize, Limbs),
         (split, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let sides = panel.width / SIDE;
-        let limbs_per_step = LIMBS * sides * WEIGHTS_OF_SIDE;
+        let limbs_per_step = limbs.weights * sides * WEIGHTS_OF_SIDE;
         let mut start = Start::Bias(self.bias_of(g, panel));
         // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
         // same channels and taps for every range, so that results are bitwise equal.
@@ -485,8 +520,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 // The limbs of the weights, the distances from a tap and from a block to the next
                 // in steps, and the first tap and block.
                 let (weights, (tap_stride, block_stride), from) = match self.weights {
-                    Weights::Limbs(limbs) => {
-                        let weights = &limbs[self.before(g, of) * self.blocks * LIMBS * DEPTH..];
+                    Weights::Limbs(packed) => {
+                        let weights = &packed[self.before(g, of) * self.blocks * limbs.weights * DEPTH..];
                         (weights, (self.blocks, 1), (0, 0))
                     }
                     Weights::Whole(weights) => {
@@ -495,7 +530,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         for ((block, tap), to) in pairs.zip(split.chunks_mut(limbs_per_step)) {
                             let c = block * DEPTH..channels.min((block + 1) * DEPTH);
                             let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
-                            self.matrix.split_weights(&weights[begin..end], sides, to);
+                            self.matrix.split_weights(&weights[begin..end], sides, limbs.weights, to);
                         }
                         (&*split, (1, read.len()), (read.start, blocks.start))
                     }
@@ -508,12 +543,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     steps.clear();
                     for block in blocks.clone() {
                         steps.extend(taps.clone().map(|tap| MatrixStep {
-                            offset: phase.taps[tap] * DEPTH + block * LIMBS * limb_stride,
+                            offset: phase.taps[tap] * DEPTH + block * limbs.source * limb_stride,
                             weights: ((tap - from.0) * tap_stride + (block - from.1) * block_stride) * limbs_per_step,
                         }));
                     }
                     let base = run.positions.start * DEPTH;
-                    let source = LimbSource { data, base, step: DEPTH, limb_stride, steps };
+                    let source = LimbSource { data, base, step: DEPTH, limb_stride, limbs, steps };
                     let sums = &mut sums[run.at..];
                     self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
                 }

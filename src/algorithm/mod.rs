@@ -23,6 +23,7 @@ use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input::Input;
 use crate::layout::taps::too_many_phases;
 use crate::output::epilogue::Epilogue;
+use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use crate::spec::Problem;
 use std::cell::OnceCell;
@@ -44,6 +45,8 @@ pub(crate) struct Query<'a> {
     pub local_accuracy: bool,
     /// Whether the channels of the input come in several tensors.
     pub in_parts: bool,
+    /// The precision of algorithms that have kernels for it. Others compute exactly.
+    pub precision: Precision,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
     /// Bytes per element of the accumulation type.
@@ -57,6 +60,7 @@ pub(crate) struct Restrictions<'a> {
     pub left_out: &'a [&'static str],
     pub local_accuracy: bool,
     pub in_parts: bool,
+    pub precision: Precision,
 }
 
 impl<'a> Query<'a> {
@@ -65,11 +69,24 @@ impl<'a> Query<'a> {
         datum_type: DatumType,
         isa: Isa,
         machine: &'a Machine,
-        Restrictions { layout, left_out, local_accuracy, in_parts }: Restrictions<'a>,
+        Restrictions { layout, left_out, local_accuracy, in_parts, precision }: Restrictions<'a>,
     ) -> Query<'a> {
         let (sizes, element) = (KernelSizes::new(datum_type, isa), compute_bytes(datum_type));
         let axes = OnceCell::new();
-        Query { problem, datum_type, isa, layout, machine, left_out, local_accuracy, in_parts, sizes, element, axes }
+        Query {
+            problem,
+            datum_type,
+            isa,
+            layout,
+            machine,
+            left_out,
+            local_accuracy,
+            in_parts,
+            precision,
+            sizes,
+            element,
+            axes,
+        }
     }
 
     /// Whether a variant of an algorithm must not be proposed.
@@ -133,6 +150,11 @@ pub(crate) trait Algorithm: Sized {
     /// The name of the chosen variant. Empty if the algorithm has only one.
     fn variant(&self) -> &'static str {
         ""
+    }
+
+    /// The precision of the products.
+    fn precision(&self) -> Precision {
+        Precision::Exact
     }
 
     /// Whether the rounding error of a result scales with the largest input of a tile. Otherwise it
@@ -252,6 +274,13 @@ macro_rules! algorithms {
             pub fn variant(&self) -> &'static str {
                 match self {
                     $(Decision::$name(algorithm) => algorithm.variant(),)+
+                }
+            }
+
+            /// As [`Algorithm::precision`].
+            pub fn precision(&self) -> Precision {
+                match self {
+                    $(Decision::$name(algorithm) => algorithm.precision(),)+
                 }
             }
 

@@ -102,16 +102,37 @@ pub(crate) const SUMMED: Cost = Cost(4.0);
 
 /// One step of tile registers: 32 positions by 32 input channels by 32 output channels, as six
 /// products of limbs.
-pub(crate) const MATRIX_STEP: Cost = Cost(850.0);
+const MATRIX_STEP: Cost = Cost(850.0);
+
+/// As [`MATRIX_STEP`], for fewer products.
+pub(crate) fn matrix_step(products: usize) -> Cost {
+    MATRIX_STEP * products / SIX_PRODUCTS
+}
+
+/// The products of limbs of f32.
+const SIX_PRODUCTS: usize = 6;
+
+/// The limbs of an f32.
+const THREE_LIMBS: usize = 3;
 
 /// Zeroing and storing the sums of one such step, once per pass.
 pub(crate) const MATRIX_PASS: Cost = Cost(1250.0);
 
-/// Splitting a vector of a pixel's input channels into limbs.
-pub(crate) const SPLIT: Cost = Cost(20.0);
+/// Splitting a vector of a pixel's input channels into three limbs.
+const SPLIT: Cost = Cost(20.0);
 
-/// Loading the limbs of the weights of a step for 16 output channels, once per block.
-pub(crate) const STREAMED_LIMBS: Cost = Cost(310.0);
+/// As [`SPLIT`], for fewer limbs.
+pub(crate) fn split(limbs: usize) -> Cost {
+    SPLIT * limbs / THREE_LIMBS
+}
+
+/// Loading the three limbs of the weights of a step for 16 output channels, once per block.
+const STREAMED_LIMBS: Cost = Cost(310.0);
+
+/// As [`STREAMED_LIMBS`], for fewer limbs.
+pub(crate) fn streamed_limbs(limbs: usize) -> Cost {
+    STREAMED_LIMBS * limbs / THREE_LIMBS
+}
 
 /// Waiting for such weights, per block, if there are several blocks and the weights exceed L2.
 pub(crate) const STREAMED_AGAIN: Cost = Cost(520.0);

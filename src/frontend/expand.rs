@@ -251,7 +251,7 @@ impl Node {
                 }
             });
         }
-        let options = settings::complete(&self.settings.planning)?;
+        let options = settings::complete_for(&self.settings.planning, &self.settings.exact_nodes, prefix)?;
         let (dialect, has_bias) = (self.dialect, self.inputs.bias.is_some());
         let Some(filter_shape) = filter_shape else {
             // Refuse now whatever can be refused without the unknown sizes.

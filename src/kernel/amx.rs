@@ -8,13 +8,23 @@
 //! less. Small products are summed before the large ones. The errors of sums are therefore no
 //! larger than those of f32 multiply-adds.
 //!
-//! This does not hold at the ends of f32's range: the unit takes subnormals for zero, and the limbs
+//! Fewer limbs do where the numbers have fewer bits. A number whose value is a bf16 has one limb that is
+//! not zero, and an f16 at most two. Products with limbs that are zero are left out, which changes no
+//! bit of a sum. [`Limbs`] has the numbers of limbs.
+//!
+//! Numbers can also be rounded first. Those rounded to bf16 have one limb, and one product is computed
+//! in place of six. The unit multiplies infinity and NaN of bf16 as IEEE 754 does. Those rounded to f16
+//! have two limbs, and three products are computed: that of the two low limbs is at most `2^-16` of the
+//! whole.
+//!
+//! The exact way does not work at the ends of f32's range: the unit takes subnormals for zero, and the limbs
 //! of infinity include NaN. [`is_regular`] tells for which numbers this makes no difference. Others
 //! must not be multiplied here.
 
 use crate::compute::Compute;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::gemm_tile::Start;
+use crate::precision::Precision;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::simd::tile_registers;
 
@@ -24,8 +34,51 @@ pub(crate) const SIDE: usize = 16;
 /// Input channels that one step multiplies.
 pub(crate) const DEPTH: usize = 32;
 
-/// Limbs of a number.
+/// The most limbs of a number.
 pub(crate) const LIMBS: usize = 3;
+
+/// The limbs that numbers are split into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limbs {
+    /// What the numbers of the source are rounded to first. Weights are rounded before they come here.
+    pub precision: Precision,
+    /// Limbs of the source's numbers: see [`Limbs::of_bits`].
+    pub source: usize,
+    /// Limbs of the weights: as many as those of the source, or fewer if the others are zero.
+    pub weights: usize,
+}
+
+impl Limbs {
+    /// The limbs of numbers with `bits` significant bits, or fewer after rounding.
+    pub const fn of_bits(precision: Precision, bits: u32) -> usize {
+        match precision {
+            Precision::Bf16 => 1,
+            Precision::F16 => 2,
+            Precision::Exact if bits <= 11 => 2,
+            Precision::Exact => LIMBS,
+        }
+    }
+
+    /// The largest sum of the indices of two limbs that are multiplied.
+    const fn order(self) -> usize {
+        match self.precision {
+            Precision::Exact => LIMBS - 1,
+            Precision::F16 => 1,
+            Precision::Bf16 => 0,
+        }
+    }
+
+    /// The number of products per product of two numbers.
+    pub fn products(self) -> usize {
+        (0..self.source.min(self.order() + 1)).map(|i| self.weights.min(self.order() + 1 - i)).sum()
+    }
+
+    /// Whether there are kernels for them.
+    fn are_legal(self) -> bool {
+        let most = self.order() + 1;
+        (most.min(2)..=most).contains(&self.source) && (1..=self.source).contains(&self.weights)
+    }
+}
 
 /// Elements of one limb of a step's weights for [`SIDE`] output channels:
 /// `[pair of input channels][output channel][channel of the pair]`.
@@ -39,16 +92,38 @@ pub(crate) const WEIGHTS_OF_SIDE: usize = SIDE * DEPTH;
 fn limbs_of(number: f32) -> [u16; LIMBS] {
     let mut rest = number;
     std::array::from_fn(|i| {
-        let bits = rest.to_bits();
-        // ties away from zero
-        let limb = ((bits + if i < LIMBS - 1 { 0x8000 } else { 0 }) >> 16) as u16;
+        let limb = if i < LIMBS - 1 { high_limb(rest) } else { (rest.to_bits() >> 16) as u16 };
         rest -= from_limb(limb);
         limb
     })
 }
 
+/// Returns how many limbs hold numbers, high ones first, so that the others are zero. The numbers are
+/// rounded to a precision. None if tile registers can't multiply them.
+pub(crate) fn limbs_needed(precision: Precision, numbers: &[f32]) -> Option<usize> {
+    if precision == Precision::Bf16 {
+        return Some(1);
+    }
+    let most = numbers.iter().fold(0, |most, number| most.max(number.abs().to_bits()));
+    if !is_regular(most) {
+        return None;
+    }
+    let is_limb = |number: f32| number.to_bits() & 0xffff == 0;
+    let remainder = |number: f32| number - from_limb(high_limb(number));
+    // Most filters have three, which the first numbers tell.
+    Some(match numbers {
+        _ if numbers.iter().all(|number| is_limb(*number)) => 1,
+        _ if numbers.iter().all(|number| is_limb(remainder(*number))) => 2,
+        _ => LIMBS,
+    })
+}
+
+/// A number rounded to the nearest limb, with ties away from zero.
+fn high_limb(number: f32) -> u16 {
+    ((number.to_bits() + 0x8000) >> 16) as u16
+}
+
 /// The value of a limb.
-#[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
 fn from_limb(limb: u16) -> f32 {
     f32::from_bits((limb as u32) << 16)
 }
@@ -86,6 +161,8 @@ pub(crate) struct LimbSource<'a> {
     pub step: usize,
     /// Elements from a limb of a pixel to its next limb.
     pub limb_stride: usize,
+    /// The limbs of pixels and of weights.
+    pub limbs: Limbs,
     /// The steps that are summed.
     pub steps: &'a [MatrixStep],
 }
@@ -98,7 +175,7 @@ impl LimbSource<'_> {
             (self.base, 1),
             (furthest, 1),
             (positions.max(1) - 1, self.step),
-            (LIMBS - 1, self.limb_stride),
+            (self.limbs.source - 1, self.limb_stride),
             (DEPTH, 1),
         ])
     }
@@ -108,10 +185,17 @@ impl LimbSource<'_> {
 /// positions per run.
 pub(crate) const POSITIONS_AT_ONCE: usize = 2 * SIDE;
 
-type Split<T> =
-    unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [u16], limb_stride: usize) -> u32;
-type Join<T> = fn(weights: &[u16], sides: usize, to: &mut [T]);
-type SplitWeights<T> = unsafe fn(from: &[T], sides: usize, to: &mut [u16]);
+type Split<T> = unsafe fn(
+    from: &[T],
+    from_step: usize,
+    size: (usize, usize),
+    to: &mut [u16],
+    limb_stride: usize,
+    limbs: Limbs,
+) -> u32;
+type Join<T> = fn(weights: &[u16], sides: usize, limbs: usize, to: &mut [T]);
+type SplitWeights<T> = unsafe fn(from: &[T], sides: usize, limbs: usize, to: &mut [u16]);
+type Round<T> = fn(precision: Precision, numbers: &mut [T]);
 type Multiply<T> = unsafe fn(
     weights: &[u16],
     sides: usize,
@@ -129,14 +213,15 @@ pub(crate) struct MatrixKernels<T: 'static> {
     split: Split<T>,
     split_weights: SplitWeights<T>,
     join: Join<T>,
+    round: Round<T>,
     multiply: Multiply<T>,
 }
 
 impl<T: Compute> MatrixKernels<T> {
     /// Splits `count` pixels of up to [`DEPTH`] channels, `from_step` apart, into limbs, and
-    /// returns the bits of the largest magnitude.
+    /// returns the bits of the largest magnitude, after rounding.
     ///
-    /// Limbs are `limb_stride` elements apart and pixels are [`DEPTH`] elements apart. Missing
+    /// Numbers have no more bits than the limbs hold. Limbs are `limb_stride` elements apart and pixels are [`DEPTH`] elements apart. Missing
     /// channels are zero.
     ///
     /// # Panics
@@ -148,28 +233,29 @@ impl<T: Compute> MatrixKernels<T> {
         (count, channels): (usize, usize),
         to: &mut [u16],
         limb_stride: usize,
+        limbs: Limbs,
     ) -> u32 {
         let Some(last) = count.checked_sub(1) else { return 0 };
         assert!((1..=DEPTH).contains(&channels) && reach([(last, from_step), (channels, 1)]) <= from.len());
-        assert!(
-            product([count, DEPTH]) <= limb_stride && reach([(LIMBS - 1, limb_stride), (count, DEPTH)]) <= to.len()
-        );
+        assert!(limbs.are_legal() && product([count, DEPTH]) <= limb_stride);
+        assert!(reach([(limbs.source - 1, limb_stride), (count, DEPTH)]) <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { (self.split)(from, from_step, (count, channels), to, limb_stride) }
+        unsafe { (self.split)(from, from_step, (count, channels), to, limb_stride, limbs) }
     }
 
     /// Splits the weights of a step, `[input channel][output channel]` for up to [`DEPTH`] input
     /// channels, into limbs, `[limb][side][WEIGHTS_OF_SIDE]`. Missing channels are zero.
     ///
     /// # Panics
-    /// A slice is too short, or there are more channels.
-    pub fn split_weights(&self, from: &[T], sides: usize, to: &mut [u16]) {
+    /// A slice is too short, or there are more channels or limbs.
+    pub fn split_weights(&self, from: &[T], sides: usize, limbs: usize, to: &mut [u16]) {
         assert!((1..=2).contains(&sides) && from.len().is_multiple_of(sides * SIDE));
-        assert!(from.len() <= DEPTH * sides * SIDE && LIMBS * sides * WEIGHTS_OF_SIDE <= to.len());
+        assert!((1..=LIMBS).contains(&limbs));
+        assert!(from.len() <= DEPTH * sides * SIDE && limbs * sides * WEIGHTS_OF_SIDE <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { (self.split_weights)(from, sides, to) }
+        unsafe { (self.split_weights)(from, sides, limbs, to) }
     }
 
     /// Joins the limbs of a tap's weights,
@@ -178,8 +264,13 @@ impl<T: Compute> MatrixKernels<T> {
     ///
     /// # Panics
     /// There are fewer weights than elements in `to`.
-    pub fn join(&self, weights: &[u16], sides: usize, to: &mut [T]) {
-        (self.join)(weights, sides, to)
+    pub fn join(&self, weights: &[u16], sides: usize, limbs: usize, to: &mut [T]) {
+        (self.join)(weights, sides, limbs, to)
+    }
+
+    /// Rounds numbers, as [`Precision::rounded`] does.
+    pub fn round(&self, precision: Precision, numbers: &mut [T]) {
+        (self.round)(precision, numbers)
     }
 
     /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and
@@ -200,7 +291,8 @@ impl<T: Compute> MatrixKernels<T> {
     ) {
         let Some(last) = count.checked_sub(1) else { return };
         assert!((1..=2).contains(&sides));
-        let limbs_per_step = LIMBS * sides * WEIGHTS_OF_SIDE;
+        assert!(source.limbs.are_legal());
+        let limbs_per_step = source.limbs.weights * sides * WEIGHTS_OF_SIDE;
         assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (limbs_per_step, 1)]) <= weights.len()));
         assert!(source.reach(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
         assert!(reach([(last, out_stride), (sides, SIDE)]) <= out.len());
@@ -220,20 +312,29 @@ pub(crate) fn kernels() -> Option<&'static MatrixKernels<f32>> {
         split: instructions::split,
         split_weights: instructions::split_weights,
         join,
+        round,
         multiply: instructions::multiply,
     };
     tile_registers::are_permitted().then_some(&KERNELS)
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn join(weights: &[u16], sides: usize, to: &mut [f32]) {
+fn round(precision: Precision, numbers: &mut [f32]) {
+    if precision == Precision::Exact {
+        return;
+    }
+    numbers.iter_mut().for_each(|number| *number = precision.rounded(*number));
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn join(weights: &[u16], sides: usize, limbs: usize, to: &mut [f32]) {
     let (width, limb_len) = (sides * SIDE, sides * WEIGHTS_OF_SIDE);
-    for (block, to) in weights.chunks(LIMBS * limb_len).zip(to.chunks_mut(DEPTH * width)) {
+    for (block, to) in weights.chunks(limbs * limb_len).zip(to.chunks_mut(DEPTH * width)) {
         for (c, row) in to.chunks_mut(width).enumerate() {
             for (m, to) in row.iter_mut().enumerate() {
                 let at = m / SIDE * WEIGHTS_OF_SIDE + (c / 2 * SIDE + m % SIDE) * 2 + c % 2;
                 // Small limbs first, so that the sum is exact.
-                *to = (0..LIMBS).rev().map(|p| from_limb(block[p * limb_len + at])).sum::<f32>();
+                *to = (0..limbs).rev().map(|p| from_limb(block[p * limb_len + at])).sum::<f32>();
             }
         }
     }
@@ -328,6 +429,34 @@ mod instructions {
     pub unsafe fn split(
         from: &[f32],
         from_step: usize,
+        size: (usize, usize),
+        to: &mut [u16],
+        limb_stride: usize,
+        limbs: Limbs,
+    ) -> u32 {
+        // SAFETY: this function's contract. No more limbs are written than the source has.
+        unsafe {
+            match (limbs.precision, limbs.source) {
+                (Precision::Bf16, _) => split_as::<BF16, 1>(from, from_step, size, to, limb_stride),
+                (Precision::F16, _) => split_as::<F16, 2>(from, from_step, size, to, limb_stride),
+                (Precision::Exact, 2) => split_as::<EXACT, 2>(from, from_step, size, to, limb_stride),
+                (Precision::Exact, _) => split_as::<EXACT, LIMBS>(from, from_step, size, to, limb_stride),
+            }
+        }
+    }
+
+    // What numbers are rounded to.
+    const EXACT: u8 = 0;
+    const BF16: u8 = 1;
+    const F16: u8 = 2;
+
+    /// # Safety
+    /// As [`split`], for `COUNT` limbs.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn split_as<const PRECISION: u8, const COUNT: usize>(
+        from: &[f32],
+        from_step: usize,
         (count, channels): (usize, usize),
         to: &mut [u16],
         limb_stride: usize,
@@ -349,12 +478,15 @@ mod instructions {
             // SAFETY: the masks exclude the channels that a pixel does not have. `to` has room for
             // each limb of each pixel.
             unsafe {
-                let rest =
+                let mut rest =
                     [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
+                for x in &mut rest {
+                    *x = rounded::<PRECISION>(*x);
+                }
                 for x in rest {
                     most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
                 }
-                for [low, high] in halves_of(rest) {
+                for [low, high] in halves_of::<COUNT>(rest) {
                     // The upper half of every lane, first of one vector, then of the other.
                     _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
                     to = to.wrapping_add(limb_stride);
@@ -367,7 +499,22 @@ mod instructions {
     /// # Safety
     /// The assertions of [`MatrixKernels::split_weights`] hold. The CPU has AVX-512 with words.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub unsafe fn split_weights(from: &[f32], sides: usize, to: &mut [u16]) {
+    pub unsafe fn split_weights(from: &[f32], sides: usize, limbs: usize, to: &mut [u16]) {
+        // SAFETY: this function's contract.
+        unsafe {
+            match limbs {
+                1 => split_weights_as::<1>(from, sides, to),
+                2 => split_weights_as::<2>(from, sides, to),
+                _ => split_weights_as::<LIMBS>(from, sides, to),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`split_weights`], for `COUNT` limbs.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn split_weights_as<const COUNT: usize>(from: &[f32], sides: usize, to: &mut [u16]) {
         let (width, channels) = (sides * SIDE, from.len() / (sides * SIDE));
         let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
         let load = |c: usize, m: usize| match c < channels {
@@ -378,7 +525,7 @@ mod instructions {
         for pair in 0..DEPTH / 2 {
             for side in 0..sides {
                 let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
-                for (limb, [low, high]) in halves_of(rest).into_iter().enumerate() {
+                for (limb, [low, high]) in halves_of::<COUNT>(rest).into_iter().enumerate() {
                     // Clear the lower half, as it belongs to the pair's other channel. It is not
                     // zero in the last limb of numbers below 2^-110.
                     let high = _mm512_and_si512(high, upper);
@@ -391,21 +538,42 @@ mod instructions {
         }
     }
 
-    /// The limbs of two vectors of numbers, in the upper half of each lane.
+    /// Rounds numbers, as [`Precision::rounded`] does. After rounding to bf16, only the upper halves of
+    /// lanes count.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn halves_of(numbers: [__m512; 2]) -> [[__m512i; 2]; LIMBS] {
+    fn rounded<const PRECISION: u8>(numbers: __m512) -> __m512 {
+        match PRECISION {
+            BF16 => {
+                let bits = _mm512_castps_si512(numbers);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let nearest = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+                // The most significant bit of a NaN's fraction keeps it from becoming infinity.
+                let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
+                _mm512_castsi512_ps(_mm512_mask_or_epi32(nearest, is_nan, bits, _mm512_set1_epi32(0x0040_0000)))
+            }
+            F16 => _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers)),
+            _ => numbers,
+        }
+    }
+
+    /// The limbs of two vectors of numbers, in the upper half of each lane.
+    ///
+    /// The numbers have no more bits than `COUNT` limbs.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn halves_of<const COUNT: usize>(numbers: [__m512; 2]) -> [[__m512i; 2]; COUNT] {
         let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32 as i32));
         // No closures, as the compiler does not always inline them.
-        let mut limbs = [[_mm512_setzero_si512(); 2]; LIMBS];
+        let mut limbs = [[_mm512_setzero_si512(); 2]; COUNT];
         for (i, number) in numbers.into_iter().enumerate() {
             let mut rest = number;
-            for limb in limbs.iter_mut().take(LIMBS - 1) {
+            for limb in limbs.iter_mut().take(COUNT - 1) {
                 limb[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
                 rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(limb[i]));
             }
             // The remainder has no more bits than a limb, up to an error below 2^-133.
-            limbs[LIMBS - 1][i] = _mm512_castps_si512(rest);
+            limbs[COUNT - 1][i] = _mm512_castps_si512(rest);
         }
         limbs
     }
@@ -429,21 +597,24 @@ mod instructions {
         out: &mut [f32],
         out_stride: usize,
     ) {
-        // SAFETY: this function's contract.
+        // SAFETY: this function's contract. The tiles are those of the sides.
         unsafe {
             match sides {
-                2 => multiply_sides::<2>(weights, source, count, start, out, out_stride),
-                _ => multiply_sides::<1>(weights, source, count, start, out, out_stride),
+                2 => multiply_sides::<2>((weights, four_tiles(source.limbs)), source, count, start, out, out_stride),
+                _ => multiply_sides::<1>((weights, two_tiles(source.limbs)), source, count, start, out, out_stride),
             }
         }
     }
 
+    /// Sums two tile registers of positions times one or two of channels, over all steps of a source.
+    type Tiles = unsafe fn(from: *const u16, rows: usize, source: &LimbSource, weights: &[u16], sums: &mut Sums);
+
     /// # Safety
-    /// As [`multiply`].
+    /// As [`multiply`]. The tiles have as many sides of channels.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn multiply_sides<const SIDES: usize>(
-        weights: &[u16],
+        (weights, tiles): (&[u16], Tiles),
         source: &LimbSource,
         count: usize,
         start: Start<f32>,
@@ -464,10 +635,7 @@ mod instructions {
             let configured = Configured::new(&shapes);
             for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
                 let from = source.data.as_ptr().add(source.base + first * source.step);
-                match SIDES {
-                    2 => four_tiles(from, rows, source, weights, &mut sums[turn % 2]),
-                    _ => two_tiles(from, rows, source, weights, &mut sums[turn % 2]),
-                }
+                tiles(from, rows, source, weights, &mut sums[turn % 2]);
                 if let Some((turn, first)) = made.replace((turn, first)) {
                     let to = out.as_mut_ptr().add(first * out_stride);
                     finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, start, to, out_stride);
@@ -562,15 +730,133 @@ mod instructions {
         };
     }
 
-    /// Sums two tile registers of positions times one or two of channels, over all steps of a
-    /// source.
-    ///
-    /// The small products come first: all but those of two high limbs. The large ones follow.
-    macro_rules! tiles {
-        ($(#[$doc:meta])* $name:ident, $sides:tt) => {
-            $(#[$doc])*
-            #[inline(always)]
-            unsafe fn $name(from: *const u16, rows: usize, source: &LimbSource, weights: &[u16], sums: &mut Sums) {
+    /// Moves to the next higher limb of positions.
+    macro_rules! higher_limb {
+        () => {
+            "sub {x}, {limb_bytes}\n sub {y}, {limb_bytes}\n"
+        };
+    }
+
+    /// Finds the positions and the weights of a step.
+    macro_rules! find_step {
+        () => {
+            concat!(
+                "mov {x}, [{at}]\n mov {w}, [{at} + 8]\n",
+                "lea {w}, [{weights} + 2*{w}]\n lea {x}, [{from} + 2*{x}]\n lea {y}, [{x} + {side}]\n",
+            )
+        };
+    }
+
+    /// Goes to the next step, or on if there is none.
+    macro_rules! next_step {
+        ($jump:literal) => {
+            concat!("add {at}, 16\n cmp {at}, {end}\n ", $jump, "\n")
+        };
+    }
+
+    /// The beginning of a step's small products: those of the lowest limb of positions with high limbs
+    /// of weights.
+    macro_rules! lowest_of_three {
+        ($sides:tt) => {
+            concat!(
+                "lea {x}, [{x} + 2*{limb_bytes}]\n lea {y}, [{y} + 2*{limb_bytes}]\n",
+                load_positions!(),
+                load_weights!($sides, 0),
+                products!($sides, even),
+                higher_limb!(),
+                load_positions!(),
+                products!($sides, odd),
+            )
+        };
+    }
+
+    /// As [`lowest_of_three`], for two limbs of positions.
+    macro_rules! lowest_of_two {
+        ($sides:tt) => {
+            concat!(
+                "add {x}, {limb_bytes}\n add {y}, {limb_bytes}\n",
+                load_positions!(),
+                load_weights!($sides, 0),
+                products!($sides, odd),
+            )
+        };
+    }
+
+    /// The products of the second limb of weights, after those of the first one.
+    macro_rules! second_of_weights {
+        ($sides:tt) => {
+            concat!(
+                load_weights!($sides, 1),
+                products!($sides, even),
+                higher_limb!(),
+                load_positions!(),
+                products!($sides, odd),
+            )
+        };
+    }
+
+    /// Sums the large products of all steps: those of two high limbs.
+    macro_rules! large_products {
+        ($sides:tt) => {
+            concat!(
+                "mov {at}, {begin}\n 3:\n",
+                find_step!(),
+                load_positions!(),
+                load_weights!($sides, 0),
+                products!($sides, odd),
+                next_step!("jne 3b"),
+            )
+        };
+    }
+
+    /// Sums the small products of all steps, then the large ones.
+    macro_rules! small_then_large {
+        ($sides:tt, $($small:expr),+) => {
+            concat!("mov {at}, {begin}\n 2:\n", find_step!(), $($small),+, next_step!("jne 2b"), large_products!($sides))
+        };
+    }
+
+    /// Sums the products of all steps that have one product each. With one side of channels, steps take
+    /// turns between the sums.
+    macro_rules! single_products {
+        (2) => {
+            concat!(
+                "mov {at}, {begin}\n 3:\n",
+                find_step!(),
+                // Products begin before all tiles of their step are loaded.
+                "tileloadd tmm6, [{w} + {line}]\n tileloadd tmm4, [{x} + {row}]\n",
+                "tdpbf16ps tmm0, tmm4, tmm6\n tileloadd tmm5, [{y} + {row}]\n",
+                "tdpbf16ps tmm2, tmm5, tmm6\n tileloadd tmm7, [{w} + {line} + 1024]\n",
+                "tdpbf16ps tmm1, tmm4, tmm7\n tdpbf16ps tmm3, tmm5, tmm7\n",
+                next_step!("jne 3b"),
+            )
+        };
+        (1) => {
+            concat!(
+                "mov {at}, {begin}\n 3:\n",
+                find_step!(),
+                load_positions!(),
+                load_weights!(1, 0),
+                products!(1, even),
+                next_step!("je 4f"),
+                find_step!(),
+                load_positions!(),
+                load_weights!(1, 0),
+                products!(1, odd),
+                next_step!("jne 3b"),
+                "4:\n",
+            )
+        };
+    }
+
+    /// A function that sums tiles by a list of instructions.
+    macro_rules! tile_sums {
+        ($template:expr) => {{
+            /// # Safety
+            /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From
+            /// `from` on, the source has `2 · rows` positions. `weights` has the limbs and sides of each
+            /// step.
+            unsafe fn sum(from: *const u16, rows: usize, source: &LimbSource, weights: &[u16], sums: &mut Sums) {
                 if source.steps.is_empty() {
                     sums.0.write([0.0; 4 * SIDE * SIDE]);
                     return;
@@ -581,40 +867,13 @@ mod instructions {
                 unsafe {
                     asm!(
                         "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                        "mov {at}, {begin}",
-                        "2:",
-                        "mov {x}, [{at}]",
-                        "mov {w}, [{at} + 8]",
-                        "lea {w}, [{weights} + 2*{w}]",
-                        "lea {x}, [{from} + 2*{x}]",
-                        "lea {y}, [{x} + {side}]",
-                        "lea {x}, [{x} + 2*{limb_bytes}]", "lea {y}, [{y} + 2*{limb_bytes}]",
-                        load_positions!(), load_weights!($sides, 0), products!($sides, even),
-                        "sub {x}, {limb_bytes}", "sub {y}, {limb_bytes}",
-                        load_positions!(), products!($sides, odd),
-                        load_weights!($sides, 1), products!($sides, even),
-                        "sub {x}, {limb_bytes}", "sub {y}, {limb_bytes}",
-                        load_positions!(), products!($sides, odd),
-                        load_weights!($sides, 2), products!($sides, even),
-                        "add {at}, 16",
-                        "cmp {at}, {end}",
-                        "jne 2b",
-                        "mov {at}, {begin}",
-                        "3:",
-                        "mov {x}, [{at}]",
-                        "mov {w}, [{at} + 8]",
-                        "lea {w}, [{weights} + 2*{w}]",
-                        "lea {x}, [{from} + 2*{x}]",
-                        "lea {y}, [{x} + {side}]",
-                        load_positions!(),
-                        load_weights!($sides, 0), products!($sides, odd),
-                        "add {at}, 16",
-                        "cmp {at}, {end}",
-                        "jne 3b",
+                        $template,
                         "tilestored [{sums} + {line}], tmm0",
                         "tilestored [{sums} + {line} + 1024], tmm1",
                         "tilestored [{sums} + {line} + 2048], tmm2",
                         "tilestored [{sums} + {line} + 3072], tmm3",
+                        // Not all lists read more than one limb.
+                        "/* {limb_bytes} */",
                         at = out(reg) _, x = out(reg) _, y = out(reg) _, w = out(reg) _,
                         weights = in(reg) weights.as_ptr(),
                         begin = in(reg) steps.start, end = in(reg) steps.end,
@@ -630,18 +889,58 @@ mod instructions {
                     );
                 }
             }
+            sum
+        }};
+    }
+
+    /// [`Tiles`] of one or two sides of channels, by the limbs of positions and of weights.
+    ///
+    /// A product of two limbs goes to the same sums, in the same order, whatever the numbers of limbs.
+    /// Sums in which some products are zero therefore have the same bits without these products.
+    macro_rules! tiles {
+        ($(#[$doc:meta])* $name:ident, $sides:tt) => {
+            $(#[$doc])*
+            fn $name(limbs: Limbs) -> Tiles {
+                match (limbs.precision, limbs.source, limbs.weights) {
+                    (Precision::Bf16, ..) => tile_sums!(single_products!($sides)),
+                    (_, 2, 1) => tile_sums!(small_then_large!($sides, lowest_of_two!($sides))),
+                    (Precision::F16, ..) => tile_sums!(small_then_large!(
+                        $sides,
+                        lowest_of_two!($sides),
+                        load_weights!($sides, 1),
+                        higher_limb!(),
+                        load_positions!(),
+                        products!($sides, even)
+                    )),
+                    (_, 2, _) => tile_sums!(small_then_large!(
+                        $sides,
+                        lowest_of_two!($sides),
+                        second_of_weights!($sides)
+                    )),
+                    (_, _, 1) => tile_sums!(small_then_large!($sides, lowest_of_three!($sides))),
+                    (_, _, 2) => tile_sums!(small_then_large!(
+                        $sides,
+                        lowest_of_three!($sides),
+                        second_of_weights!($sides)
+                    )),
+                    _ => tile_sums!(small_then_large!(
+                        $sides,
+                        lowest_of_three!($sides),
+                        second_of_weights!($sides),
+                        load_weights!($sides, 2),
+                        products!($sides, even)
+                    )),
+                }
+            }
         };
     }
 
     tiles! {
-        /// # Safety
-        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From
-        /// `from` on, the source has `2 · rows` positions. `weights` has two sides per step.
+        /// The tiles for two sides of channels.
         four_tiles, 2
     }
     tiles! {
-        /// # Safety
-        /// As [`four_tiles`], for one side of channels.
+        /// The tiles for one side of channels.
         two_tiles, 1
     }
 }
@@ -687,12 +986,12 @@ mod tests {
 
     /// Packs `[step][channel][output channel]` for the kernels.
     #[cfg(target_os = "linux")]
-    fn packed(weights: &[f32], sides: usize) -> Vec<u16> {
-        let limbs_per_step = LIMBS * sides * WEIGHTS_OF_SIDE;
+    fn packed(weights: &[f32], sides: usize, limbs: usize) -> Vec<u16> {
+        let limbs_per_step = limbs * sides * WEIGHTS_OF_SIDE;
         let mut packed = vec![0; weights.len() / (DEPTH * sides * SIDE) * limbs_per_step];
         for (i, w) in weights.iter().enumerate() {
             let (m, c, step) = (i % (sides * SIDE), i / (sides * SIDE) % DEPTH, i / (sides * SIDE * DEPTH));
-            for (p, limb) in limbs_of(*w).into_iter().enumerate() {
+            for (p, limb) in limbs_of(*w).into_iter().take(limbs).enumerate() {
                 let side = step * limbs_per_step + (p * sides + m / SIDE) * WEIGHTS_OF_SIDE;
                 packed[side + (c / 2 * SIDE + m % SIDE) * 2 + c % 2] = limb;
             }
@@ -723,55 +1022,97 @@ mod tests {
         }
     }
 
+    /// How numbers are split, and the bits that numbers of source and weights have.
+    #[cfg(target_os = "linux")]
+    const WAYS: [(Limbs, [Precision; 2]); 7] = {
+        use Precision::{Bf16, Exact, F16};
+        const fn limbs(precision: Precision, source: usize, weights: usize) -> Limbs {
+            Limbs { precision, source, weights }
+        }
+        [
+            (limbs(Exact, 3, 3), [Exact, Exact]),
+            (limbs(Exact, 3, 2), [Exact, F16]),
+            (limbs(Exact, 3, 1), [Exact, Bf16]),
+            (limbs(Exact, 2, 2), [F16, F16]),
+            (limbs(Exact, 2, 1), [F16, Bf16]),
+            (limbs(F16, 2, 2), [Exact, F16]),
+            (limbs(Bf16, 1, 1), [Exact, Bf16]),
+        ]
+    };
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn products_are_counted() {
+        assert_eq!(WAYS.map(|way| way.0.products()), [6, 5, 3, 4, 2, 3, 1]);
+        assert!(WAYS.iter().all(|(limbs, _)| limbs.are_legal()));
+        assert!(!Limbs { precision: Precision::Bf16, source: 2, weights: 1 }.are_legal());
+    }
+
     /// Operands end or begin at inaccessible memory. Results are compared with sums in f64, and
-    /// their errors with those of a chain of f32 multiply-adds.
+    /// their errors with those of a chain of f32 multiply-adds of the rounded numbers.
     #[test]
     #[ignore = "needs tile registers: .ci/run runs it where there are some"]
     #[cfg(target_os = "linux")]
     fn products_are_right_and_stay_inside() {
+        for (limbs, of) in WAYS {
+            products_of_limbs_are_right_and_stay_inside(limbs, of);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn products_of_limbs_are_right_and_stay_inside(limbs: Limbs, of: [Precision; 2]) {
         use crate::kernel::guard_page_tests::{Guarded, Side};
         let kernels = kernels().expect("a cpu with tile registers");
         let counts = [1, SIDE - 1, SIDE, SIDE + 1, 2 * SIDE - 1, 2 * SIDE, 2 * SIDE + 1, 5 * SIDE + 3];
         let mut errors = [0f64; 2];
+        let rounded = |of: Precision, len, seed| {
+            let mut numbers = numbers(len, seed);
+            kernels.round(of, &mut numbers);
+            numbers
+        };
         for (i, count) in counts.into_iter().enumerate() {
-            for (side, sides, steps) in
-                [Side::Before, Side::After].into_iter().flat_map(|s| [(s, 1, 0), (s, 1, 3), (s, 2, 1), (s, 2, 9)])
+            for (side, sides, steps) in [Side::Before, Side::After]
+                .into_iter()
+                .flat_map(|s| [(s, 1, 0), (s, 1, 3), (s, 1, 4), (s, 2, 1), (s, 2, 9)])
             {
                 // Taps are one position apart. There are enough pixels for all positions of the
                 // last tile.
                 let pixels = count.next_multiple_of(POSITIONS_AT_ONCE) + steps.max(1) - 1;
                 let channels = if i % 2 == 0 { DEPTH } else { DEPTH - 1 - i };
-                let x = Guarded::new(side, &numbers(pixels * channels, i as u32 + 1));
+                let mut x = Guarded::new(side, &rounded(of[0], pixels * channels, i as u32 + 1));
                 let limb_stride = pixels * DEPTH;
-                let mut limbs = Guarded::new(side, &vec![0xffffu16; LIMBS * limb_stride]);
-                let most = kernels.split(&x, channels, (pixels, channels), &mut limbs, limb_stride);
-                assert_eq!(f32::from_bits(most), x.iter().fold(0f32, |most, x| most.max(x.abs())));
+                let mut data = Guarded::new(side, &vec![0xffffu16; limbs.source * limb_stride]);
+                let most = kernels.split(&x, channels, (pixels, channels), &mut data, limb_stride, limbs);
+                x.iter_mut().for_each(|x| *x = limbs.precision.rounded(*x));
+                let expected = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+                assert!(limbs.precision == Precision::Bf16 || f32::from_bits(most) == expected);
                 for (pixel, from) in x.chunks(channels).enumerate() {
                     for c in 0..DEPTH {
                         let expected = limbs_of(from.get(c).copied().unwrap_or(0.0));
-                        let got: [u16; LIMBS] = std::array::from_fn(|p| limbs[p * limb_stride + pixel * DEPTH + c]);
-                        assert_eq!(got, expected, "pixel {pixel}, channel {c}");
+                        let got: Vec<u16> =
+                            (0..limbs.source).map(|p| data[p * limb_stride + pixel * DEPTH + c]).collect();
+                        assert_eq!(got, expected[..limbs.source], "pixel {pixel}, channel {c}");
                     }
                 }
                 let width = sides * SIDE;
-                let w = numbers(steps * DEPTH * width, 77);
-                let expected = packed(&w, sides);
-                let mut weights = Guarded::new(side, &vec![0xffffu16; expected.len()]);
-                for (s, to) in weights.chunks_mut(LIMBS * sides * WEIGHTS_OF_SIDE).enumerate() {
+                let w = rounded(of[1], steps * DEPTH * width, 77);
+                let mut weights = Guarded::new(side, &vec![0xffffu16; steps * limbs.weights * sides * WEIGHTS_OF_SIDE]);
+                for (s, to) in weights.chunks_mut(limbs.weights * sides * WEIGHTS_OF_SIDE).enumerate() {
                     // The source's missing channels have no products.
                     let from = &w[s * DEPTH * width..(s * DEPTH + channels) * width];
-                    kernels.split_weights(&Guarded::new(side, from), sides, to);
+                    kernels.split_weights(&Guarded::new(side, from), sides, limbs.weights, to);
                     let whole: Vec<f32> =
                         from.iter().copied().chain(std::iter::repeat(0.0)).take(DEPTH * width).collect();
-                    assert_eq!(to, packed(&whole, sides));
+                    assert_eq!(to, packed(&whole, sides, limbs.weights));
                     let mut joined = vec![0.0; whole.len()];
-                    kernels.join(to, sides, &mut joined);
+                    kernels.join(to, sides, limbs.weights, &mut joined);
                     assert!(joined.iter().zip(&whole).all(|(joined, w)| (joined - w).abs() < 2f32.powi(-133)));
                 }
                 let bias = Guarded::new(side, &numbers(width, 5));
-                let step_of = |s: usize| MatrixStep { offset: s * DEPTH, weights: s * LIMBS * sides * WEIGHTS_OF_SIDE };
+                let step_of =
+                    |s: usize| MatrixStep { offset: s * DEPTH, weights: s * limbs.weights * sides * WEIGHTS_OF_SIDE };
                 let list: Vec<MatrixStep> = (0..steps).map(step_of).collect();
-                let source = LimbSource { data: &limbs, base: 0, step: DEPTH, limb_stride, steps: &list };
+                let source = LimbSource { data: &data, base: 0, step: DEPTH, limb_stride, limbs, steps: &list };
                 for (stride, add) in [(width, false), (width + 5, true)] {
                     let before = numbers((count - 1) * stride + width, 6);
                     let mut out = Guarded::new(side, &before);
@@ -795,14 +1136,94 @@ mod tests {
                         // sums.
                         let all = all.max(1e-20);
                         let error = (*got as f64 - sum).abs() / all;
-                        assert!(error < 1.5e-7, "{got} for {sum}, {count} positions, {sides} sides, {steps} steps");
+                        // The product of two low limbs of f16.
+                        let left_out = if limbs.precision == Precision::F16 { 2f64.powi(-16) } else { 0.0 };
+                        assert!(
+                            error < 1.5e-7 + left_out,
+                            "{got} for {sum}, {count} positions, {sides} sides, {steps} steps, {limbs:?}"
+                        );
                         errors[0] = errors[0].max(error);
                         errors[1] = errors[1].max((chain as f64 - sum).abs() / all);
                     }
                 }
             }
         }
-        assert!(errors[0] < errors[1], "errors of {errors:?}: limbs are to be no worse than f32");
-        let _ = writeln!(std::io::stderr(), "products of matrices: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
+        let exact = limbs.precision != Precision::F16;
+        assert!(!exact || errors[0] < errors[1], "errors of {errors:?}: limbs are to be no worse than f32");
+        let _ = writeln!(std::io::stderr(), "products of {limbs:?}: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
+    }
+
+    /// Numbers with fewer bits give the same bits in fewer products.
+    #[test]
+    #[ignore = "needs tile registers: .ci/run runs it where there are some"]
+    #[cfg(target_os = "linux")]
+    fn products_that_are_zero_change_no_bit() {
+        let kernels = kernels().expect("a cpu with tile registers");
+        let whole = Limbs { precision: Precision::Exact, source: LIMBS, weights: LIMBS };
+        let fewer = WAYS.into_iter().filter(|(limbs, _)| limbs.precision == Precision::Exact && *limbs != whole);
+        for ((limbs, of), (sides, steps, count)) in
+            fewer.flat_map(|way| [(1, 3, 5usize), (1, 40, 64), (2, 1, 17), (2, 40, 70)].map(|size| (way, size)))
+        {
+            let (pixels, width) = (count.next_multiple_of(POSITIONS_AT_ONCE) + steps, sides * SIDE);
+            let (mut x, mut w) = (numbers(pixels * DEPTH, 3), numbers(steps * DEPTH * width, 7));
+            kernels.round(of[0], &mut x);
+            kernels.round(of[1], &mut w);
+            assert!(limbs_needed(Precision::Exact, &w) == Some(limbs.weights));
+            let bias = numbers(width, 5);
+            let sums = |limbs: Limbs| {
+                let stride = pixels * DEPTH;
+                let mut data = vec![0; limbs.source * stride];
+                kernels.split(&x, DEPTH, (pixels, DEPTH), &mut data, stride, limbs);
+                let per_step = limbs.weights * sides * WEIGHTS_OF_SIDE;
+                let mut weights = vec![0; steps * per_step];
+                for (from, to) in w.chunks(DEPTH * width).zip(weights.chunks_mut(per_step)) {
+                    kernels.split_weights(from, sides, limbs.weights, to);
+                }
+                let steps: Vec<MatrixStep> =
+                    (0..steps).map(|s| MatrixStep { offset: s * DEPTH, weights: s * per_step }).collect();
+                let source =
+                    LimbSource { data: &data, base: 0, step: DEPTH, limb_stride: stride, limbs, steps: &steps };
+                let mut out = vec![0f32; count * width];
+                kernels.multiply((&weights, sides), &source, count, Start::Bias(&bias), &mut out, width);
+                out.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+            };
+            assert_eq!(sums(limbs), sums(whole), "{limbs:?}, {sides} sides, {steps} steps");
+        }
+    }
+
+    /// Infinity, NaN, ties, numbers beyond the range and subnormals, rounded in vectors.
+    #[test]
+    #[ignore = "needs tile registers: .ci/run runs it where there are some"]
+    #[cfg(target_os = "linux")]
+    fn vectors_round_as_numbers_do() {
+        let kernels = kernels().expect("a cpu with tile registers");
+        let mut bits = 0x1234_5678u32;
+        let ends =
+            [0x7f80_0000, 0x7f80_0001, 0xff80_0001, 0x7fff_ffff, 0x7f7f_ffff, 0x3f80_8000, 0x3f81_8000, 1, 0x8000];
+        let any = std::iter::repeat_with(|| {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            bits
+        });
+        let numbers: Vec<f32> = ends.into_iter().chain(any).take(DEPTH * 64).map(f32::from_bits).collect();
+        let mut to = vec![0u16; numbers.len()];
+        let bf16 = Limbs { precision: Precision::Bf16, source: 1, weights: 1 };
+        kernels.split(&numbers, DEPTH, (64, DEPTH), &mut to, DEPTH * 64, bf16);
+        for (number, got) in numbers.iter().zip(&to) {
+            let expected = Precision::Bf16.rounded(*number);
+            assert_eq!(*got, (expected.to_bits() >> 16) as u16, "{:x}", number.to_bits());
+        }
+        // Numbers of f16's range are regular, so that their limbs add up to them.
+        let f16 = Limbs { precision: Precision::F16, source: 2, weights: 2 };
+        let mut small: Vec<f32> = numbers.iter().map(|number| f32::from_bits(number.to_bits() % 0x4780_0000)).collect();
+        small[1] = 65_520.0;
+        let mut to = vec![0u16; 2 * numbers.len()];
+        let most = kernels.split(&small, DEPTH, (64, DEPTH), &mut to, DEPTH * 64, f16);
+        assert!(most == f32::INFINITY.to_bits(), "65520 and more become infinity");
+        for (i, number) in small.iter().enumerate() {
+            let expected = Precision::F16.rounded(*number);
+            if expected.is_finite() {
+                assert_eq!(from_limb(to[numbers.len() + i]) + from_limb(to[i]), expected, "{number:e}");
+            }
+        }
     }
 }

@@ -29,7 +29,8 @@ mod transpose;
 mod winograd;
 
 pub(crate) use amx::{
-    DEPTH, LIMBS, LimbSource, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
+    DEPTH, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
+    limbs_needed,
 };
 pub(crate) use col2im_row::Col2imRun;
 pub(crate) use cyclic::CYCLIC_RESULTS;

@@ -61,9 +61,13 @@ unsafe fn transpose_block<V: Vector, const LANES: usize, const STREAMED: bool>(
     // SAFETY: this function's contract.
     unsafe {
         // Interleaving as many vectors as there are lanes is a transpose.
-        let columns: [V; LANES] =
-            interleave(std::array::from_fn(|i| V::load(from.as_ptr().add(*starts.get_unchecked(at + i)))));
-        store_rows::<V, LANES, STREAMED>(columns, to, first + at);
+        let from = from.as_ptr();
+        // No closures, as the compiler does not always inline them.
+        let mut columns = [V::load(from.add(*starts.get_unchecked(at))); LANES];
+        for (i, column) in columns.iter_mut().enumerate().skip(1) {
+            *column = V::load(from.add(*starts.get_unchecked(at + i)));
+        }
+        store_rows::<V, LANES, STREAMED>(interleave(columns), to, first + at);
     }
 }
 
@@ -119,11 +123,17 @@ pub(crate) unsafe fn rows_to_pixels<V: Vector, const LANES: usize>(
             // rest is this function's contract.
             unsafe {
                 let from = from.as_ptr().add(c * from_step + at);
-                let pixels: [V; LANES] = if c + LANES <= columns {
-                    interleave(std::array::from_fn(|i| V::load(from.add(i * from_step))))
+                let mut pixels = [V::load(from); LANES];
+                if c + LANES <= columns {
+                    for (i, pixel) in pixels.iter_mut().enumerate().skip(1) {
+                        *pixel = V::load(from.add(i * from_step));
+                    }
                 } else {
-                    interleave(std::array::from_fn(|i| V::load(from.add(i.min(columns - 1 - c) * from_step))))
-                };
+                    for (i, pixel) in pixels.iter_mut().enumerate().skip(1) {
+                        *pixel = V::load(from.add(i.min(columns - 1 - c) * from_step));
+                    }
+                }
+                let pixels = interleave(pixels);
                 let to = to.as_mut_ptr().add(at * to_step + c);
                 if (1..=LANES / 4).contains(&(at % LANES)) {
                     // The last transpose has few rows that no other one has. Storing only those

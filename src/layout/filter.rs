@@ -2,9 +2,9 @@
 
 use crate::element::{Element, dispatch_element};
 use crate::integers;
-use crate::kernel;
-use crate::kernel::{DEPTH, Dispatch, LIMBS, SIDE, WEIGHTS_OF_SIDE};
+use crate::kernel::{DEPTH, Dispatch, SIDE, WEIGHTS_OF_SIDE, limbs_needed};
 use crate::memory;
+use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Direction};
 use std::borrow::Cow;
@@ -65,7 +65,8 @@ pub enum FilterLayout {
     /// `[side of output channels][pair of input channels][output channel]`
     /// `[input channel of the pair]`
     ///
-    /// Missing channels in the last panel or block are zero.
+    /// Missing channels in the last panel or block are zero. There are as many limbs as the filter's
+    /// values need, once they are rounded to the precision: at most three.
     ///
     /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
     /// split.
@@ -77,6 +78,8 @@ pub enum FilterLayout {
         width: usize,
         /// Output channels of the last panel.
         last_width: usize,
+        /// What weights are rounded to.
+        precision: Precision,
     },
     /// `[group][panel of products][input channel][product of the panel]`, with panels of whole
     /// vectors.
@@ -100,7 +103,7 @@ impl FilterLayout {
             FilterLayout::Plain => return Ok(()),
             FilterLayout::Phases { mr, last_mr } | FilterLayout::Columns { mr, last_mr } => ([mr, last_mr], 1, 1),
             FilterLayout::Chunks { width, last_width, chunk } => ([width, last_width], chunk, 1),
-            FilterLayout::Limbs { width, last_width } => ([width, last_width], 1, SIDE),
+            FilterLayout::Limbs { width, last_width, .. } => ([width, last_width], 1, SIDE),
             FilterLayout::Pixels { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
         };
         ensure!(
@@ -126,9 +129,9 @@ pub struct PackedFilter {
     /// The filter's type before packing.
     datum_type: DatumType,
     data: Arc<Tensor>,
-    /// Whether tile registers can multiply it. Only examined for the layouts that tile registers
-    /// read, on CPUs that have them.
-    regular: bool,
+    /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
+    /// examined for the layouts that tile registers read, on CPUs that have them.
+    limbs: Option<usize>,
 }
 
 impl PackedFilter {
@@ -155,16 +158,16 @@ impl PackedFilter {
             FilterLayout::Plain => filter,
             _ => Cow::Owned(without_subnormals(&filter)?),
         };
-        let (data, regular) = dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
-        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, data, regular })
+        let (data, limbs) = dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
+        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, data, limbs })
     }
 
-    /// The filter's data in the layout, and whether tile registers can multiply it.
+    /// The filter's data in the layout, and the limbs that its values need in tile registers.
     fn pack_t<E: Element>(
         spec: &DeconvSpec,
         layout: &FilterLayout,
         filter: &Arc<Tensor>,
-    ) -> TractResult<(Arc<Tensor>, bool)> {
+    ) -> TractResult<(Arc<Tensor>, Option<usize>)> {
         let plain = filter.try_as_plain_ram()?;
         let plain = plain.as_slice::<E>()?;
         let data = match layout {
@@ -176,15 +179,22 @@ impl PackedFilter {
             FilterLayout::Chunks { width, last_width, chunk } => {
                 Arc::new(phases(spec, *width, *last_width, *chunk, plain)?)
             }
-            FilterLayout::Limbs { width, last_width } => {
-                let whole = phases(spec, *width, *last_width, spec.group_in(), plain)?;
-                let regular = is_regular(&whole)?;
-                let data = if regular { in_limbs(spec, *width, *last_width, &whole)? } else { whole };
-                return Ok((Arc::new(data), regular));
+            FilterLayout::Limbs { width, last_width, precision } => {
+                let mut whole = phases(spec, *width, *last_width, spec.group_in(), plain)?;
+                round(&mut whole, *precision)?;
+                let limbs = limbs_of(&whole, *precision)?;
+                let data = match limbs {
+                    Some(limbs) => in_limbs(spec, *width, *last_width, limbs, &whole)?,
+                    None => whole,
+                };
+                return Ok((Arc::new(data), limbs));
             }
         };
-        let regular = matches!(layout, FilterLayout::Chunks { .. }) && is_regular(&data)?;
-        Ok((data, regular))
+        let limbs = match layout {
+            FilterLayout::Chunks { .. } => limbs_of(&data, Precision::Exact)?,
+            _ => None,
+        };
+        Ok((data, limbs))
     }
 
     /// Checks that this filter was packed for the given layout, element type and filter geometry.
@@ -227,10 +237,10 @@ impl PackedFilter {
         self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
     }
 
-    /// Whether tile registers can multiply it. Only meaningful for the layouts that tile registers
-    /// read.
-    pub(crate) fn is_regular(&self) -> bool {
-        self.regular
+    /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
+    /// meaningful for the layouts that tile registers read.
+    pub(crate) fn limbs_needed(&self) -> Option<usize> {
+        self.limbs
     }
 
     /// The elements in the layout's order.
@@ -311,24 +321,34 @@ fn phases<E: Element>(spec: &DeconvSpec, mr: usize, last_mr: usize, chunk: usize
     Ok(tensor)
 }
 
-/// Whether tile registers can multiply a filter. False if the CPU has none.
-fn is_regular(filter: &Tensor) -> TractResult<bool> {
-    let ram = filter.try_as_plain_ram()?;
-    // Do not request tile registers from the OS here: this filter may be meant for vector kernels.
-    Ok(Isa::Amx.is_available()
-        && ram.as_slice::<f32>().is_ok_and(|f| kernel::is_regular(f.iter().fold(0, |m, w| m.max(w.abs().to_bits())))))
+/// Rounds the values of an f32 filter.
+fn round(filter: &mut Tensor, precision: Precision) -> TractResult<()> {
+    if precision != Precision::Exact
+        && let Ok(values) = filter.try_as_plain_ram_mut()?.as_slice_mut::<f32>()
+    {
+        values.iter_mut().for_each(|value| *value = precision.rounded(*value));
+    }
+    Ok(())
 }
 
-/// The limbs of a regular filter. `whole` is the filter packed with all input channels in one
-/// chunk.
-fn in_limbs(spec: &DeconvSpec, width: usize, last_width: usize, whole: &Tensor) -> TractResult<Tensor> {
+/// The limbs that the values of a filter need in tile registers. None if those can't multiply it, or
+/// the CPU has none.
+fn limbs_of(filter: &Tensor, precision: Precision) -> TractResult<Option<usize>> {
+    let ram = filter.try_as_plain_ram()?;
+    // Do not request tile registers from the OS here: this filter may be meant for vector kernels.
+    let values = Isa::Amx.is_available().then(|| ram.as_slice::<f32>().ok()).flatten();
+    Ok(values.and_then(|values| limbs_needed(precision, values)))
+}
+
+/// The limbs of a filter. `whole` is the filter packed with all input channels in one chunk.
+fn in_limbs(spec: &DeconvSpec, width: usize, last_width: usize, limbs: usize, whole: &Tensor) -> TractResult<Tensor> {
     let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
     let mut values = ram.as_slice::<f32>()?;
     let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, last_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
-    let shape = [spec.group, taps, channels.div_ceil(DEPTH), LIMBS, sides, WEIGHTS_OF_SIDE];
+    let shape = [spec.group, taps, channels.div_ceil(DEPTH), limbs, sides, WEIGHTS_OF_SIDE];
     let mut tensor = memory::zero_tensor::<u16>("packed filter", &shape)?;
     let mut ram = tensor.try_as_plain_ram_mut()?;
     let mut packed = ram.as_slice_mut::<u16>()?;
@@ -336,9 +356,9 @@ fn in_limbs(spec: &DeconvSpec, width: usize, last_width: usize, whole: &Tensor) 
         let (panel, rest) = values.split_at(taps * channels * width);
         values = rest;
         for step in panel.chunks(channels * width).flat_map(|tap| tap.chunks(DEPTH * width)) {
-            let (to, rest) = std::mem::take(&mut packed).split_at_mut(LIMBS * width * DEPTH);
+            let (to, rest) = std::mem::take(&mut packed).split_at_mut(limbs * width * DEPTH);
             packed = rest;
-            kernels.split_weights(step, width / SIDE, to);
+            kernels.split_weights(step, width / SIDE, limbs, to);
         }
     }
     Ok(tensor)

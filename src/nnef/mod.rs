@@ -118,7 +118,8 @@ impl WithDeconvOptions for Nnef {
 /// Creates the op of a node that is loaded, with the options of the framework.
 fn op(builder: &ModelBuilder, spec: DeconvSpec, dialect: Dialect, has_bias: bool) -> TractResult<GroupedDeconv> {
     let carried = options::read(builder.framework.registries.iter().map(|registry| &registry.id.0))?;
-    let mut op = GroupedDeconv::new(spec, dialect, has_bias, settings::complete(&carried.planning)?)?;
+    let options = settings::complete_for(&carried.planning, &carried.exact_nodes, &builder.generate_node_name())?;
+    let mut op = GroupedDeconv::new(spec, dialect, has_bias, options)?;
     op.fusion = carried.fusion;
     Ok(op)
 }

@@ -8,6 +8,7 @@
 
 use tract_core::internal::tract_ndarray::{ArrayD, Dimension, indices};
 use tract_core::internal::*;
+use tract_deconv::Precision;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 
 /// The type of sums: `f64`, or `i128` modulo 2¹²⁸, which holds every 64-bit result modulo 2⁶⁴.
@@ -246,6 +247,23 @@ pub fn grouped_filter<S: Clone>(format: FilterFormat, group: usize, filter: Arra
 /// length of the sum as the errors do. Storing the result in `dt` rounds once more. Half floats are
 /// summed in f32. The float64 oracle errs as much as float64 results do, so their share is doubled.
 pub fn tolerance(dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64 {
+    tolerance_in(Precision::Exact, dt, terms, magnitude, truth)
+}
+
+/// As [`tolerance`], for operands that are rounded.
+///
+/// Each of the two operands of a product is off by `u` of it at most, where `u` is `2^-8` for bf16 and
+/// `2^-11` for f16. All products may be off in the same direction. In f16, operands below `2^-14` are
+/// off by up to `2^-25` whatever their size; the other operand of these tests is at most one. On tile
+/// registers, f16 leaves out the product of two low limbs, up to `2^-16` of the product.
+pub fn tolerance_in(precision: Precision, dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64 {
+    let both = |unit: f64| 2.0 * unit + unit * unit;
+    let rounded = match precision {
+        Precision::Bf16 => both(2f64.powi(-8)) * magnitude,
+        Precision::F16 => (both(2f64.powi(-11)) + 2f64.powi(-16)) * magnitude + terms as f64 * 2f64.powi(-24),
+        _ => 0.0,
+    };
+    let magnitude = magnitude + rounded;
     let (sum, store, tiny) = match dt {
         DatumType::F16 => (2f64.powi(-24), 2f64.powi(-11), 2f64.powi(-25)),
         DatumType::F32 => (2f64.powi(-24), 0.0, f32::MIN_POSITIVE as f64),
@@ -253,6 +271,7 @@ pub fn tolerance(dt: DatumType, terms: usize, magnitude: f64, truth: f64) -> f64
         _ => return 0.0,
     };
     let summed = 2.0 * (1.0 + (terms as f64).sqrt()) * sum * magnitude;
+    let summed = summed + rounded;
     summed + store * (truth.abs() + summed) + tiny
 }
 
@@ -309,16 +328,21 @@ impl Expected {
     /// Compares element by element: floats within [`tolerance`], integers exactly (modulo their
     /// width).
     pub fn check(&self, got: &Tensor) -> Result<(), String> {
-        self.check_with(got, false)
+        self.check_with(got, Precision::Exact, false)
+    }
+
+    /// As [`Expected::check`], within [`tolerance_in`].
+    pub fn check_in(&self, precision: Precision, got: &Tensor) -> Result<(), String> {
+        self.check_with(got, precision, false)
     }
 
     /// As [`Expected::check`], but each error may be that of the result with the largest products, or
     /// of such a result of values that none reads: a tile reads them too.
     pub fn check_by_largest(&self, got: &Tensor) -> Result<(), String> {
-        self.check_with(got, true)
+        self.check_with(got, Precision::Exact, true)
     }
 
-    fn check_with(&self, got: &Tensor, by_largest: bool) -> Result<(), String> {
+    fn check_with(&self, got: &Tensor, precision: Precision, by_largest: bool) -> Result<(), String> {
         if got.datum_type() != self.dt {
             return Err(format!("element type {:?}, {:?} was expected", got.datum_type(), self.dt));
         }
@@ -330,7 +354,7 @@ impl Expected {
                 let got = f64::from_tensor(got);
                 let least = if by_largest { want.magnitude.iter().copied().fold(self.unread, f64::max) } else { 0.0 };
                 for ((at, y), (got, magnitude)) in want.y.indexed_iter().zip(got.iter().zip(&want.magnitude)) {
-                    let allowed = tolerance(self.dt, want.terms, magnitude.max(least), *y);
+                    let allowed = tolerance_in(precision, self.dt, want.terms, magnitude.max(least), *y);
                     if (got - y).abs() > allowed || got.is_nan() {
                         return Err(format!("at {:?}: {got} for {y}, {allowed:e} is allowed", at.slice()));
                     }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use tract_deconv::{Options, Tuning};
+use tract_deconv::{Options, Precision, Tuning};
 
 /// Run, time and explain ONNX models whose convolutions the tract-deconv plugin computes.
 ///
@@ -33,6 +33,7 @@ pub enum Command {
     /// Time a model with stock tract and with the plugin, in turns
     #[command(
         after_help = "Example: tract-deconv bench models/dcgan_small --seconds 10 --json dcgan.json --plot dcgan.svg\n\
+                      Example: tract-deconv bench models/dcgan_small --precision bf16 --exact-node 'last*'\n\
                       Example: tract-deconv bench models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Bench(BenchArgs),
@@ -108,16 +109,33 @@ pub struct PluginArgs {
     /// Choose strategies by timing them. With a FILE, choices are read from it and written to it
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub tune: Option<Option<PathBuf>>,
+    /// Round the operands of convolutions to bf16 or f16, where there are kernels for it. `bench` then
+    /// compares with the exact plugin
+    #[arg(long, value_name = "exact|bf16|f16", value_parser = precision)]
+    pub precision: Option<Precision>,
+    /// Keep the convolutions exact whose names match (repeat for more); * stands for any characters
+    #[arg(long = "exact-node", value_name = "PATTERN")]
+    pub exact_nodes: Vec<String>,
 }
 
 impl PluginArgs {
     /// Returns the options of the plugin's convolutions.
     pub fn options(&self) -> Options {
-        match &self.tune {
+        let options = match &self.tune {
             None => Options::default(),
             Some(None) => Options::default().with_tuning(Tuning::Measured),
             Some(Some(file)) => Options::default().with_tuning(Tuning::Measured).with_tuning_file(file),
+        };
+        let options = options.with_exact_nodes(&self.exact_nodes);
+        match self.precision {
+            None => options,
+            Some(precision) => options.with_precision(precision),
         }
+    }
+
+    /// Returns whether some convolutions may have rounded operands.
+    pub fn rounds(&self) -> bool {
+        self.precision.is_some_and(|precision| precision != Precision::Exact)
     }
 }
 
@@ -185,6 +203,8 @@ pub struct MeasureArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     Stock,
+    /// The plugin without `--precision`.
+    Exact,
     Plugin,
 }
 
@@ -193,6 +213,7 @@ impl Engine {
     pub fn key(self) -> &'static str {
         match self {
             Engine::Stock => "stock",
+            Engine::Exact => "exact",
             Engine::Plugin => "plugin",
         }
     }
@@ -201,6 +222,7 @@ impl Engine {
     pub fn title(self) -> &'static str {
         match self {
             Engine::Stock => "stock tract",
+            Engine::Exact => "plugin, exact",
             Engine::Plugin => "plugin",
         }
     }
@@ -213,6 +235,10 @@ fn symbol(text: &str) -> Result<(String, i64), String> {
         return Err(format!("expected a name and a value within 0..={}", i32::MAX));
     }
     Ok((name.to_string(), value))
+}
+
+fn precision(text: &str) -> Result<Precision, String> {
+    Precision::from_name(text).map_err(|error| error.to_string())
 }
 
 /// The most axes of a shape.

@@ -1,4 +1,5 @@
-//! `tract-deconv bench`: times stock tract and the plugin on one model, in turns in one process.
+//! `tract-deconv bench`: times stock tract and the plugin on one model, in turns in one process. With a
+//! precision, the exact plugin is timed too.
 
 use crate::args::{BenchArgs, Engine, Sizes};
 use crate::compare::{Difference, compare};
@@ -98,7 +99,7 @@ fn contenders(
     let start = |engine: Engine, ready: Ready| -> TractResult<(Contender, Vec<Arc<Tensor>>)> {
         let _watch = Watch::start(format!("first run of {}", engine.title()));
         let outputs = run(&ready.runnable, &inputs.tensors)?;
-        Ok((Contender { engine, ready, samples: vec![], footprint: None, profile: None }, outputs))
+        Ok((Contender { engine, ready, samples: vec![], footprint: None, profile: None, errors: vec![] }, outputs))
     };
     let watch = Watch::start("preparing the model");
     let (ready, fixed) = prepare_open_or_fixed(file, sizes, &inputs.symbols, &inputs.tensors)?;
@@ -111,8 +112,17 @@ fn contenders(
             flags(&inputs.symbols)
         )),
     }
-    let (plugin, ours) = start(Engine::Plugin, ready)?;
+    let (mut plugin, mut ours) = start(Engine::Plugin, ready)?;
     let names = plugin.ready.output_names();
+    let mut all = vec![];
+    if args.model.plugin.rounds() {
+        let ready = prepare(Engine::Exact, file, sizes, &inputs.tensors)?;
+        let (exact, answers) = start(Engine::Exact, ready)?;
+        plugin.errors = differences(&names, &ours, &answers, args)?;
+        all.push(exact);
+        ours = answers;
+    }
+    all.push(plugin);
     let reference =
         inputs.archive.as_ref().filter(|(_, arrays)| arrays.iter().any(|(name, _)| name.starts_with("out__")));
     let mut confirmed = false;
@@ -133,14 +143,10 @@ fn contenders(
                 ""
             };
             notes.push(format!("stock tract can't do this model{open}, the plugin is timed alone: {}", chain(&why)));
-            return Ok(vec![plugin]);
+            return Ok(all);
         }
     };
-    let differences: Vec<Difference> = names
-        .iter()
-        .zip(ours.iter().zip(&theirs))
-        .map(|(name, (ours, theirs))| compare(name, ours, theirs, args.tolerance))
-        .collect::<TractResult<_>>()?;
+    let differences = differences(&names, &ours, &theirs, args)?;
     let worst = report::worst(&differences);
     if differences.iter().all(Difference::passes) {
         notes.push(format!("the plugin agrees with stock tract, worst {worst}"));
@@ -149,5 +155,16 @@ fn contenders(
     } else {
         bail!("the engines' answers differ, nothing was timed: {worst}");
     }
-    Ok(vec![stock, plugin])
+    all.insert(0, stock);
+    Ok(all)
+}
+
+fn differences(
+    names: &[String],
+    ours: &[Arc<Tensor>],
+    theirs: &[Arc<Tensor>],
+    args: &BenchArgs,
+) -> TractResult<Vec<Difference>> {
+    let pairs = names.iter().zip(ours.iter().zip(theirs));
+    pairs.map(|(name, (ours, theirs))| compare(name, ours, theirs, args.tolerance)).collect()
 }

@@ -8,7 +8,7 @@ use crate::report::{bytes, count};
 use std::fmt::Write;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
-use tract_deconv::{Explanation, GroupedDeconv, LeftToTract};
+use tract_deconv::{Explanation, GroupedDeconv, LeftToTract, Precision};
 use tract_hir::infer::{InferenceModel, InferenceModelExt};
 
 pub fn main(args: &ExplainArgs) -> TractResult<()> {
@@ -73,6 +73,7 @@ fn text(of: &Explanation) -> String {
     match &of.fourier {
         Some(Ok(points)) => {
             line("strategy", format!("a Fourier transform of {points} points per frame"));
+            line("precision", Precision::Exact.name().into());
             return text;
         }
         Some(Err(reason)) => line("note", format!("no Fourier transform: {reason}")),
@@ -86,6 +87,8 @@ fn text(of: &Explanation) -> String {
             line("work", format!("{} multiply-adds", count(known.multiply_adds)));
             line("bytes", format!("{} in, {} of filter, {} out", bytes(input), bytes(filter), bytes(output)));
             line("strategy", known.plan.to_string());
+            let reason = known.plan.exact_because().map(|reason| format!(": {reason}")).unwrap_or_default();
+            line("precision", format!("{}{reason}", known.plan.precision().name()));
             for (strategy, reason) in known.plan.declined() {
                 line("declined", format!("{strategy}: {reason}"));
             }

@@ -1,6 +1,7 @@
 //! The results of a benchmark, as tables and as JSON.
 
 use crate::args::{BenchArgs, Engine};
+use crate::compare::Difference;
 use crate::explain;
 use crate::inputs::Inputs;
 use crate::latency::Summary;
@@ -23,6 +24,8 @@ pub struct Contender {
     pub samples: Vec<f64>,
     pub footprint: Option<Footprint>,
     pub profile: Option<Profile>,
+    /// The differences of the outputs from those of the exact plugin, if its operands are rounded.
+    pub errors: Vec<Difference>,
 }
 
 /// The results of a benchmark.
@@ -53,11 +56,33 @@ impl Figures {
         self.contenders.iter().filter_map(|c| c.profile.as_ref()).collect()
     }
 
-    fn speed_up(&self) -> Option<f64> {
-        match &*self.summaries {
-            [stock, plugin] => Some(stock.median / plugin.median),
-            _ => None,
+    /// Returns the ratio of an engine's median to that of the plugin.
+    fn speed_up(&self, over: Engine) -> Option<f64> {
+        let median = |engine| {
+            self.contenders.iter().zip(&self.summaries).find_map(|(c, s)| (c.engine == engine).then_some(s.median))
+        };
+        (over != Engine::Plugin).then(|| Some(median(over)? / median(Engine::Plugin)?)).flatten()
+    }
+
+    /// Returns the row of what each engine's median is of the plugin's.
+    fn speed_ups(&self) -> Vec<String> {
+        let of = |c: &Contender| self.speed_up(c.engine).map(|ratio| format!("{ratio:.2}×"));
+        match &*self.contenders {
+            [first, _] => vec!["speed-up".into(), String::new(), of(first).unwrap_or_default()],
+            all => {
+                let cells = all.iter().map(|c| of(c).unwrap_or_default());
+                ["the plugin's speed-up".to_string()].into_iter().chain(cells).collect()
+            }
         }
+    }
+
+    /// Returns the row of the largest error of each engine, against the exact plugin.
+    fn errors(&self) -> Vec<String> {
+        let of = |c: &Contender| match c.errors.iter().map(|error| error.relative).reduce(f64::max) {
+            Some(error) => format!("{error:.1e}"),
+            None => String::new(),
+        };
+        ["error against exact, of the scale".to_string()].into_iter().chain(self.contenders.iter().map(of)).collect()
     }
 
     /// Returns the table of latency, load time and memory.
@@ -71,8 +96,11 @@ impl Figures {
         row("fastest", &|s| ms(s.min));
         row("spread (quartiles / median)", &|s| format!("{:.1} %", s.spread() * 100.0));
         row("runs", &|s| s.runs.to_string());
-        if let Some(ratio) = self.speed_up() {
-            table.add_row(["speed-up".to_string(), String::new(), format!("{ratio:.2}×")]);
+        if self.contenders.len() > 1 {
+            table.add_row(self.speed_ups());
+        }
+        if self.contenders.iter().any(|c| !c.errors.is_empty()) {
+            table.add_row(self.errors());
         }
         let mut row = |name: &str, of: &dyn Fn(&Footprint) -> String| {
             let cells = self.contenders.iter().map(|c| c.footprint.as_ref().map_or("-".into(), of));
@@ -155,6 +183,9 @@ impl Figures {
                 "operators_ms": operators.into_iter().collect::<BTreeMap<String, f64>>(),
                 "profiled_total_ms": c.profile.as_ref().map(Profile::total),
                 "samples_ms": c.samples,
+                "errors_against_exact": c.errors.iter().map(|error| json!({
+                    "output": error.name, "absolute": error.absolute, "relative": error.relative,
+                })).collect::<Vec<_>>(),
             });
             (c.engine.key().to_string(), value)
         });
@@ -170,7 +201,9 @@ impl Figures {
             "kernels": Isa::best().to_string(),
             "seconds": args.seconds,
             "notes": self.notes,
-            "speed_up": self.speed_up(),
+            "precision": args.model.plugin.precision.unwrap_or_default().name(),
+            "speed_up": self.speed_up(Engine::Stock),
+            "speed_up_over_exact": self.speed_up(Engine::Exact),
             "engines": engines.collect::<serde_json::Map<String, Value>>(),
         })
     }

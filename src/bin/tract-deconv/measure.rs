@@ -125,6 +125,12 @@ fn child(engine: Engine, args: &ModelArgs, sizes: &Sizes) -> TractResult<Footpri
         Some(None) => drop(command.arg("--tune")),
         Some(Some(file)) => drop(command.arg("--tune=").arg(file)),
     }
+    if let Some(precision) = args.plugin.precision {
+        command.args(["--precision", precision.name()]);
+    }
+    for pattern in &args.plugin.exact_nodes {
+        command.arg(format!("--exact-node={pattern}"));
+    }
     for (symbol, value) in &sizes.set {
         command.arg("--set").arg(format!("{symbol}={value}"));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
-use tract_deconv::{WithConv, WithDeconv, WithDeconvOptions};
+use tract_deconv::{Precision, WithConv, WithDeconv, WithDeconvOptions};
 use tract_hir::infer::{Factoid, GenericFactoid, InferenceFact, InferenceModel, InferenceModelExt, ShapeFactoid};
 use tract_onnx::prelude::Framework;
 
@@ -62,8 +62,12 @@ pub fn parse(engine: Engine, file: &ModelFile, sizes: &Sizes) -> TractResult<Par
         let start = Instant::now();
         let mut model = match engine {
             Engine::Stock => tract_onnx::onnx().model_for_path(&file.onnx)?,
-            Engine::Plugin => {
-                let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&file.plugin.options())?;
+            Engine::Exact | Engine::Plugin => {
+                let mut options = file.plugin.options();
+                if engine == Engine::Exact {
+                    options = options.with_precision(Precision::Exact);
+                }
+                let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&options)?;
                 let onnx = if file.plugin.conv { onnx.with_conv() } else { onnx };
                 tract_deconv::load_with(&onnx, &file.onnx)?
             }

@@ -42,6 +42,7 @@ fn picture(title: &str, engines: &[(Engine, Vec<f64>)]) -> Result<String, Box<dy
         for (engine, samples) in engines {
             let color = match engine {
                 Engine::Stock => RGBColor(200, 80, 40),
+                Engine::Exact => RGBColor(120, 120, 120),
                 Engine::Plugin => RGBColor(20, 100, 180),
             };
             let width = (high - low) / BINS as f64;
