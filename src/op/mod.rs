@@ -11,6 +11,8 @@ mod find_passes;
 mod fourier;
 mod fourier_basis;
 mod fourier_frames;
+#[expect(dead_code, reason = "the op that uses it follows")]
+mod integer_sums;
 mod packed;
 mod reduce;
 mod resize;
