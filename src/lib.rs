@@ -192,7 +192,7 @@
 //! | tract's own builders, for nodes of other domains | the first such node; for good | frontend/mod.rs `REGISTER` |
 //! | entries in tract's lists of transforms, knobs, pulsifiers | linking, loading; for good | pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan | memory/pool.rs `POOL`, `OF_KNOB` |
-//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64`, `SPECTRA` |
+//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64`, `PAIR`, `QUAD`, `SPECTRA` |
 //! | per thread: which working memory it had last | the first run; the thread | memory/scratch.rs `LAST` |
 //! | spinning threads of an executor | a shared layer; its spin time | parallel/workers.rs `SPINNING`, `ALL` |
 //! | per thread: its executor's list | a shared layer; the thread | parallel/workers.rs `LAST` |
@@ -305,6 +305,7 @@ pub mod internals {
     pub use crate::estimate::machine::Rates;
     pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill::fill_new_memory;
+    pub use crate::op::{IntegerSums, with_elements_of};
     pub use crate::parallel::threads;
 }
 

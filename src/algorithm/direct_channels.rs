@@ -84,7 +84,7 @@ impl Algorithm for DirectChannels {
         let phases = axes.phases();
         let depth = problem.group_in * taps;
         let element = query.element;
-        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64) && axes.are_unshifted() && !query.in_parts;
+        let in_place = query.has_same_element() && axes.are_unshifted() && !query.in_parts;
         let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
         let transposed = problem.data_format == DataFormat::Ncx
             && problem.group_in >= fewest

@@ -120,7 +120,7 @@ impl Algorithm for DirectPositions {
 
         let phases = axes.phases();
         let row_tiles = shapes.row_tiles(x.out_step);
-        let same_element = matches!(datum_type, DatumType::F32 | DatumType::F64);
+        let same_element = query.has_same_element();
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
         let in_place =
             problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted() && !query.in_parts;
@@ -174,7 +174,7 @@ impl Algorithm for DirectPositions {
             };
             let chain = widest * problem.group_in;
             let parts = chain.div_ceil(longest_chain(chain, widest));
-            let writes_rows = problem.data_format == DataFormat::Ncx && datum_type.is_float() && cached;
+            let writes_rows = problem.data_format == DataFormat::Ncx && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {

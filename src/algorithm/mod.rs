@@ -15,6 +15,7 @@ pub(crate) mod pointwise;
 pub mod reference;
 pub mod winograd;
 
+use crate::compute::Grouped;
 use crate::element::{Element, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
@@ -44,6 +45,8 @@ pub(crate) struct Query<'a> {
     pub local_accuracy: bool,
     /// Whether the channels of the input come in several tensors.
     pub in_parts: bool,
+    /// How many integers an element holds, if several.
+    pub grouped: Option<Grouped>,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
     /// Bytes per element of the accumulation type.
@@ -57,6 +60,7 @@ pub(crate) struct Restrictions<'a> {
     pub left_out: &'a [&'static str],
     pub local_accuracy: bool,
     pub in_parts: bool,
+    pub grouped: Option<Grouped>,
 }
 
 impl<'a> Query<'a> {
@@ -65,11 +69,28 @@ impl<'a> Query<'a> {
         datum_type: DatumType,
         isa: Isa,
         machine: &'a Machine,
-        Restrictions { layout, left_out, local_accuracy, in_parts }: Restrictions<'a>,
+        Restrictions { layout, left_out, local_accuracy, in_parts, grouped }: Restrictions<'a>,
     ) -> Query<'a> {
-        let (sizes, element) = (KernelSizes::new(datum_type, isa), compute_bytes(datum_type));
-        let axes = OnceCell::new();
-        Query { problem, datum_type, isa, layout, machine, left_out, local_accuracy, in_parts, sizes, element, axes }
+        let (sizes, element) = (KernelSizes::new(datum_type, grouped, isa), compute_bytes(datum_type, grouped));
+        Query {
+            problem,
+            datum_type,
+            isa,
+            layout,
+            machine,
+            left_out,
+            local_accuracy,
+            in_parts,
+            grouped,
+            sizes,
+            element,
+            axes: OnceCell::new(),
+        }
+    }
+
+    /// Whether vectors hold elements of the tensors as they are.
+    pub fn has_same_element(&self) -> bool {
+        self.grouped.is_some() || matches!(self.datum_type, DatumType::F32 | DatumType::F64)
     }
 
     /// Whether a variant of an algorithm must not be proposed.

@@ -13,6 +13,7 @@ mod extent;
 mod f16_convert;
 mod fourier;
 mod gemm_tile;
+mod grouping;
 #[cfg(all(test, target_os = "linux"))]
 mod guard_page_tests;
 mod instances;
@@ -43,6 +44,7 @@ pub(crate) use fourier::FOURIER_VALUES;
 pub(crate) use gemm_tile::{
     ChannelTile, LISTED_POSITIONS, ListedPixels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns,
 };
+pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pixel_lists::PixelLists;

@@ -1,26 +1,67 @@
 //! The integer sums of a convolution of 8-bit integers, before any scale.
+//!
+//! They run as a layer of elements that hold several integers each: see
+//! [`grouped`](crate::layout::grouped).
+//! - *Pairs* hold `x − zero point` and the weights in 16 bits.
+//! - *Quads* hold `x` as `u8` and the weights as `i8`, on CPUs that multiply these, where all weights
+//!   fit. `i8` become `u8` by adding 128 to data and zero point. Such a sum is
+//!   `Σ x·w − zero point · Σ w`. The second term is the same for all positions of a phase if all taps
+//!   read inside the input. So where the zero point is not zero, the input gets a border of it.
 
 use super::shared;
-use crate::cache::{FilterCache, PlanCache};
-use crate::integers;
+use crate::cache::{PackedFilters, PlanCache};
+use crate::compute::{Grouped, Pair, Quad};
+use crate::kernel::Bytes;
 use crate::layout::filter::PackedFilter;
+use crate::layout::grouped::{GroupedLayer, Terms};
 use crate::memory;
 use crate::plan::PlanOptions;
-use crate::spec::DeconvSpec;
+use crate::simd::isa::Isa;
+use crate::spec::{DataFormat, DeconvSpec, Direction, Problem};
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// The largest difference of two 8-bit integers of one type.
 const MAX_DIFFERENCE: u64 = 255;
 
+/// The most phases whose sums of weights are kept.
+const MOST_PHASES: usize = 64;
+
 /// The sums `Σ (x − zero point)·w` of a convolution, exact in `i32`. Padding contributes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct IntegerSums {
+pub struct IntegerSums {
     spec: DeconvSpec,
     options: PlanOptions,
-    /// The weights, as `i64`.
+    /// The weights, as `i16`.
     filter: Arc<Tensor>,
+    /// Whether all weights fit `i8`.
+    fits: bool,
+    /// `Σ w` per phase of a filter's taps and per output channel. None if there are many phases.
+    totals: Option<Arc<Vec<i32>>>,
     plans: PlanCache,
-    packed: FilterCache,
+    packed: PackedFilters,
+}
+
+/// Returns options that force elements of two or of four integers, for tests. None if there are no
+/// such elements, or if this CPU lacks their kernels for the instruction set of the options.
+#[doc(hidden)]
+pub fn with_elements_of(integers: usize, options: PlanOptions) -> Option<PlanOptions> {
+    let grouped = [Grouped::Pairs, Grouped::Quads].into_iter().find(|grouped| grouped.count() == integers)?;
+    let isa = options.isa.unwrap_or_else(Isa::best);
+    grouped.is_available(isa).then(|| options.with_grouped(grouped))
+}
+
+/// How the sums of an input are computed.
+struct Form {
+    grouped: Grouped,
+    layer: GroupedLayer,
+    options: PlanOptions,
+    /// How the integers of the input become those of elements.
+    bytes: Bytes,
+    /// The byte of the input that stands for padding.
+    outside: u8,
+    /// The zero point that is still in the elements.
+    zero_point: i32,
 }
 
 impl IntegerSums {
@@ -39,18 +80,20 @@ impl IntegerSums {
             spec.filter_shape()
         );
         let ram = filter.try_as_plain_ram()?;
-        let largest = ram.as_slice::<i16>()?.iter().map(|weight| weight.unsigned_abs()).max().unwrap_or(0) as u64;
+        let weights = ram.as_slice::<i16>()?;
+        let largest = weights.iter().map(|weight| weight.unsigned_abs()).max().unwrap_or(0) as u64;
         ensure!(largest <= MAX_DIFFERENCE, "filter: weight={largest}, it must be within -255..=255");
         let terms = spec.kernel.iter().fold(spec.group_in() as u64, |terms, size| terms.saturating_mul(*size as u64));
         let sum = terms.saturating_mul(largest).saturating_mul(MAX_DIFFERENCE);
         ensure!(sum <= i32::MAX as u64, "sums: terms={terms} of weights up to {largest}, sums could leave 32 bits");
-        let filter = integers::converted("filter", filter, DatumType::I64)?.into_owned().into_arc_tensor();
         Ok(IntegerSums {
             spec: spec.clone(),
             options: options.clone(),
-            filter,
+            filter: filter.clone().into_arc_tensor(),
+            fits: weights.iter().all(|weight| i8::try_from(*weight).is_ok()),
+            totals: totals(spec, weights).map(Arc::new),
             plans: PlanCache::default(),
-            packed: FilterCache::default(),
+            packed: PackedFilters::default(),
         })
     }
 
@@ -61,7 +104,53 @@ impl IntegerSums {
 
     /// Returns the sums of the same filter for another spec, which must have the same filter.
     pub fn with_spec(&self, spec: DeconvSpec) -> IntegerSums {
-        IntegerSums { spec, plans: PlanCache::default(), packed: FilterCache::default(), ..self.clone() }
+        IntegerSums { spec, plans: PlanCache::default(), packed: PackedFilters::default(), ..self.clone() }
+    }
+
+    /// Decides how to compute the sums of an input.
+    fn form(&self, problem: &Problem, datum_type: DatumType, zero_point: i32) -> TractResult<Form> {
+        let flip: u8 = match datum_type {
+            DatumType::U8 => 0,
+            DatumType::I8 => 0x80,
+            other => bail!("input: datum_type={other:?}, 8-bit integers are needed"),
+        };
+        let outside = zero_point as u8;
+        let in_elements = outside ^ flip;
+        let isa = match &self.options.machine {
+            Some(machine) => self.options.isa.unwrap_or(machine.isa()),
+            None => Isa::of_plan(self.options.isa)?,
+        };
+        let forced = self.options.grouped;
+        let form = |grouped: Grouped, layer: GroupedLayer, zero_point: u8, subtracted: u8| {
+            let isa = match grouped.is_available(isa) || self.options.machine.is_some() {
+                true => self.options.isa,
+                // AVX-512 without the instructions for 16 bits.
+                false => Some(Isa::Avx2),
+            };
+            let options = self.options.clone().with_grouped(grouped).with_isa(isa);
+            let bytes = Bytes { flip, zero_point: subtracted.into() };
+            Form { grouped, layer, options, bytes, outside, zero_point: zero_point.into() }
+        };
+        let quads = match forced {
+            None => Grouped::Quads.pays(isa),
+            Some(forced) => forced == Grouped::Quads && Grouped::Quads.is_available(isa),
+        };
+        if quads && self.fits && (in_elements == 0 || self.totals.is_some()) {
+            let terms = Terms::new(&self.spec, Grouped::Quads);
+            let layer = GroupedLayer::new(&self.spec, problem, terms, in_elements != 0);
+            let positions = |shape: &[usize]| {
+                let x = self.spec.data_format.x_axis();
+                shape[x..x + self.spec.rank()].iter().fold(1, |all: usize, size| all.saturating_mul(*size))
+            };
+            // A border that is much larger than the input takes more time than it saves.
+            let most = positions(&problem.input_shape()).saturating_mul(4).saturating_add(64);
+            if in_elements == 0 || positions(&layer.input) <= most {
+                return Ok(form(Grouped::Quads, layer, in_elements, 0));
+            }
+        }
+        let terms = Terms::new(&self.spec, Grouped::Pairs);
+        let layer = GroupedLayer::new(&self.spec, problem, terms, false);
+        Ok(form(Grouped::Pairs, layer, 0, in_elements))
     }
 
     /// Returns the sums for `x`: `u8` or `i8`, in the spec's data format.
@@ -74,27 +163,144 @@ impl IntegerSums {
     pub fn run(&self, x: &Tensor, zero_point: i32, requested: Option<&[i64]>) -> TractResult<Tensor> {
         let problem = self.spec.problem(x.shape(), requested)?;
         self.options.limit().check_output(&problem.output_shape(), i32::datum_type())?;
-        if x.shape().contains(&0) || self.spec.out_channels == 0 {
+        if x.shape().contains(&0) || problem.output_shape().contains(&0) {
             return memory::zero_tensor::<i32>("output size", &problem.output_shape());
         }
-        let zero_point = zero_point as i64;
-        let x = match x.datum_type() {
-            DatumType::U8 => memory::mapped_output("input", x, |x: u8| x as i64 - zero_point)?,
-            DatumType::I8 => memory::mapped_output("input", x, |x: i8| x as i64 - zero_point)?,
-            other => bail!("input: datum_type={other:?}, 8-bit integers are needed"),
-        };
-        let layer = self.plans.get(&self.spec, x.shape(), requested, DatumType::I64, &self.options)?;
+        let form = self.form(&problem, x.datum_type(), zero_point)?;
+        let input = self.grouped(&problem, &form, x)?;
+        let layer = self.plans.get(&form.layer.spec, input.shape(), None, i32::datum_type(), &form.options)?;
         let layout = layer.plan().filter_layout();
-        let pack = || PackedFilter::pack(&self.spec, &layout, &self.filter);
-        let filter = self.packed.get(&self.filter, &self.spec, &layout, pack)?;
-        integers::convert("output size", layer.run(&x, &filter, None)?, DatumType::I32)
+        let filter = self.packed.get(form.grouped, &form.layer.spec, &layout, || {
+            let filter = self.filter_of(form.grouped)?.into_arc_tensor();
+            PackedFilter::pack_grouped(&form.layer.spec, &layout, &filter, Some(form.grouped))
+        })?;
+        let totals = self.totals.as_ref().filter(|_| form.zero_point != 0);
+        let channels = self.spec.out_channels;
+        let Some(totals) = totals else { return layer.run(&input, &filter, None) };
+        if totals.len() == channels {
+            let bias: Vec<i32> = totals.iter().map(|total| -(form.zero_point * total)).collect();
+            return layer.run(&input, &filter, Some(&tensor1(&bias)));
+        }
+        let mut sums = layer.run(&input, &filter, None)?;
+        drop(input);
+        self.subtract(&problem, form.zero_point, totals, sums.try_as_plain_ram_mut()?.as_slice_mut::<i32>()?)?;
+        Ok(sums)
+    }
+
+    /// The filter as elements.
+    fn filter_of(&self, grouped: Grouped) -> TractResult<Tensor> {
+        let ram = self.filter.try_as_plain_ram()?;
+        let weights = ram.as_slice::<i16>()?;
+        let terms = Terms::new(&self.spec, grouped);
+        match grouped {
+            Grouped::Pairs => terms.filter(&self.spec, weights, |w| Pair::of([w[0], w[1]]).bits()),
+            Grouped::Quads => {
+                terms.filter(&self.spec, weights, |w| Quad::of([w[0] as u8, w[1] as u8, w[2] as u8, w[3] as u8]).bits())
+            }
+        }
+    }
+
+    /// The input as elements.
+    fn grouped(&self, problem: &Problem, form: &Form, x: &Tensor) -> TractResult<Tensor> {
+        let shape = &form.layer.input;
+        let bytes = shape.iter().fold(size_of::<i32>(), |bytes, size| bytes.saturating_mul(*size));
+        self.options.limit().check_working(bytes)?;
+        #[expect(unsafe_code, reason = "each element is written once, not cleared before")]
+        // SAFETY: the type is a number type. `group` writes all elements or fails, and on failure the
+        // tensor is dropped.
+        let mut input = unsafe { memory::output_tensor("input elements", i32::datum_type(), shape)? };
+        let mut view = input.try_as_plain_ram_mut()?;
+        let from = x.try_as_plain_ram()?;
+        let (from, how) = (from.as_bytes(), (form.bytes, form.outside));
+        match form.grouped {
+            Grouped::Pairs => form.layer.group(problem, from, how, view.as_slice_mut::<Pair>()?)?,
+            Grouped::Quads => form.layer.group(problem, from, how, view.as_slice_mut::<Quad>()?)?,
+        }
+        drop(view);
+        Ok(input)
+    }
+
+    /// Subtracts the products of the zero point with the weights of each result's phase.
+    fn subtract(&self, problem: &Problem, zero_point: i32, totals: &[i32], sums: &mut [i32]) -> TractResult<()> {
+        let channels = self.spec.out_channels;
+        let Some((last, outer)) = problem.axes.split_last() else { return Ok(()) };
+        // The phase of an axis's output, as an index of the filter's phases.
+        let residue =
+            |axis: &crate::spec::Axis, at: usize| (at as i64 + axis.pad_begin).rem_euclid(axis.stride as i64) as usize;
+        let rows: usize = outer.iter().map(|axis| axis.output).product();
+        let outer_residue = |row: usize| {
+            let at = crate::ranges::unflatten(row, outer.iter().map(|axis| axis.output));
+            outer.iter().zip(at).fold(0, |index, (axis, at)| index * axis.stride + residue(axis, at))
+        };
+        let total = |row: usize, column: usize, channel: usize| {
+            totals[(outer_residue(row) * last.stride + residue(last, column)) * channels + channel]
+                .wrapping_mul(zero_point)
+        };
+        let mut terms: Vec<i32> = vec![];
+        match self.spec.data_format {
+            DataFormat::Ncx => {
+                for (plane, sums) in sums.chunks_mut((rows * last.output).max(1)).enumerate() {
+                    for (row, sums) in sums.chunks_mut(last.output.max(1)).enumerate() {
+                        terms.clear();
+                        let period = last.stride.min(last.output);
+                        terms.extend((0..period).map(|column| total(row, column, plane % channels)));
+                        for sums in sums.chunks_mut(period) {
+                            sums.iter_mut().zip(&terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
+                        }
+                    }
+                }
+            }
+            DataFormat::Nxc => {
+                for (row, sums) in sums.chunks_mut((last.output * channels).max(1)).enumerate() {
+                    terms.clear();
+                    let period = last.stride.min(last.output);
+                    let columns = (0..period).cartesian_product(0..channels);
+                    terms.extend(columns.map(|(column, channel)| total(row % rows.max(1), column, channel)));
+                    for sums in sums.chunks_mut(terms.len().max(1)) {
+                        sums.iter_mut().zip(&terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Describes how data of a fact is computed, or returns none if sizes are open or the data is
     /// empty.
-    pub fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
+    pub(crate) fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
         let Some(shape) = shared::known_shape(&self.spec, data) else { return Ok(None) };
-        let layer = self.plans.get(&self.spec, shape, None, DatumType::I64, &self.options)?;
+        let problem = self.spec.problem(shape, None)?;
+        let form = self.form(&problem, DatumType::U8, 0)?;
+        let layer = self.plans.get(&form.layer.spec, &form.layer.input, None, i32::datum_type(), &form.options)?;
         Ok(Some(layer.plan().explain()))
     }
+}
+
+/// `Σ w` per phase of a filter's taps, by residues, and per output channel.
+fn totals(spec: &DeconvSpec, weights: &[i16]) -> Option<Vec<i32>> {
+    let residues = |ax: usize| match spec.direction {
+        Direction::Forward => 1,
+        Direction::Transposed => spec.strides[ax],
+    };
+    let phases = (0..spec.rank()).map(residues).fold(1, usize::saturating_mul);
+    if phases > MOST_PHASES {
+        return None;
+    }
+    let strides = spec.filter_strides();
+    let mut totals = vec![0i32; phases * spec.out_channels];
+    let taps = spec.kernel.iter().map(|size| 0..*size).multi_cartesian_product();
+    for tap in taps {
+        let (mut phase, mut at) = (0, 0);
+        for (ax, k) in tap.iter().enumerate() {
+            let residue = (*k as u64 * spec.dilations[ax] as u64 % residues(ax) as u64) as usize;
+            phase = phase * residues(ax) + residue;
+            at += k * strides.kernel[ax];
+        }
+        for (g, o, i) in tract_itertools::iproduct!(0..spec.group, 0..spec.group_out(), 0..spec.group_in()) {
+            let weight = weights[g * strides.group + o * strides.output + i * strides.input + at];
+            let total = &mut totals[phase * spec.out_channels + g * spec.group_out() + o];
+            *total = total.wrapping_add(weight.into());
+        }
+    }
+    Some(totals)
 }

@@ -11,7 +11,7 @@ mod find_passes;
 mod fourier;
 mod fourier_basis;
 mod fourier_frames;
-#[expect(dead_code, reason = "the op that uses it follows")]
+#[allow(dead_code, reason = "the op that uses it follows")]
 mod integer_sums;
 mod packed;
 mod reduce;
@@ -24,6 +24,8 @@ pub use between::{BetweenLayers, Pass};
 pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use fourier::OptFourier;
+#[doc(hidden)]
+pub use integer_sums::{IntegerSums, with_elements_of};
 pub use packed::{Bias, OptGroupedDeconv};
 pub use reduce::OptReduce;
 pub use resize::OptResize;
