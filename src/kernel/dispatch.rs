@@ -115,11 +115,6 @@ impl Dispatch for Pair {
     scratch_of_type!(Pair, PAIR);
 
     fn kernels(isa: Isa) -> &'static Kernels<Pair> {
-        #[cfg(target_arch = "x86_64")]
-        if matches!(isa, Isa::Avx512 | Isa::Amx) && Grouped::Pairs.is_available(isa) {
-            // Both have tiles of the same sizes.
-            return if has_vnni(isa) { &avx512_vnni_pair::KERNELS } else { &avx512_pair::KERNELS };
-        }
         if Grouped::Pairs.is_available(isa) { compiled_pair(isa) } else { &portable_pair::KERNELS }
     }
 
@@ -144,7 +139,7 @@ impl Dispatch for Quad {
 fn compiled_pair(isa: Isa) -> &'static Kernels<Pair> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => &avx512_pair::KERNELS,
+        Isa::Avx512 | Isa::Amx => &avx512_vnni_pair::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2_pair::KERNELS,
         #[cfg(target_arch = "aarch64")]
@@ -180,11 +175,12 @@ fn has_vnni(isa: Isa) -> bool {
 
 impl Grouped {
     /// Whether this CPU has the kernels for such elements that plans for an instruction set use.
+    ///
+    /// CPUs that have AVX-512 without VNNI use pairs of AVX2.
     pub fn is_available(self, isa: Isa) -> bool {
         isa.is_available()
             && match (self, isa) {
-                #[cfg(target_arch = "x86_64")]
-                (Grouped::Pairs, Isa::Avx512 | Isa::Amx) => is_x86_feature_detected!("avx512bw"),
+                (Grouped::Pairs, Isa::Avx512 | Isa::Amx) => has_vnni(isa),
                 (Grouped::Pairs, _) => true,
                 (Grouped::Quads, Isa::Portable) => true,
                 (Grouped::Quads, _) => has_vnni(isa),

@@ -643,9 +643,7 @@ kernels!(avx2_pair, Pair8, Pair, [#[target_feature(enable = "avx2,fma,f16c")]], 
 #[cfg(target_arch = "x86_64")]
 kernels!(avx_vnni_quad, Quad8, Quad, [#[target_feature(enable = "avxvnni,avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
-#[cfg(target_arch = "x86_64")]
-kernels!(avx512_vnni_pair, Pair16Vnni, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+kernels!(avx512_vnni_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512_vnni_quad, Quad16, Quad, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
 

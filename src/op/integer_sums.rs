@@ -124,7 +124,7 @@ impl IntegerSums {
         let form = |grouped: Grouped, layer: GroupedLayer, zero_point: u8, subtracted: u8| {
             let isa = match grouped.is_available(isa) || self.options.machine.is_some() {
                 true => self.options.isa,
-                // AVX-512 without the instructions for 16 bits.
+                // AVX-512 without VNNI.
                 false => Some(Isa::Avx2),
             };
             let options = self.options.clone().with_grouped(grouped).with_isa(isa);
@@ -267,7 +267,7 @@ impl IntegerSums {
 
     /// Describes how data of a fact is computed, or returns none if sizes are open or the data is
     /// empty.
-    pub(crate) fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
+    pub fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
         let Some(shape) = shared::known_shape(&self.spec, data) else { return Ok(None) };
         let problem = self.spec.problem(shape, None)?;
         let form = self.form(&problem, DatumType::U8, 0)?;

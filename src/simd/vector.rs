@@ -440,11 +440,7 @@ mod x86 {
     }
     integers_of_512_bits!(
         /// Sixteen pairs of AVX-512 with VNNI.
-        Pair16Vnni of Pair: |acc, a, b| _mm512_dpwssd_epi32(acc, a, b)
-    );
-    integers_of_512_bits!(
-        /// Sixteen pairs of AVX-512 with BW.
-        Pair16 of Pair: |acc, a, b| _mm512_add_epi32(acc, _mm512_madd_epi16(a, b))
+        Pair16 of Pair: |acc, a, b| _mm512_dpwssd_epi32(acc, a, b)
     );
     integers_of_512_bits!(
         /// Sixteen quads of AVX-512 with VNNI.
