@@ -11,9 +11,9 @@ mod find_passes;
 mod fourier;
 mod fourier_basis;
 mod fourier_frames;
-#[expect(dead_code, reason = "the op that uses it follows")]
 mod integer_sums;
 mod packed;
+pub(crate) mod quantised;
 mod reduce;
 mod resize;
 mod shared;
@@ -25,6 +25,7 @@ pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use fourier::OptFourier;
 pub use packed::{Bias, OptGroupedDeconv};
+pub use quantised::{DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling};
 pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;
