@@ -274,9 +274,9 @@ impl Wiring<'_> {
     fn bias(&self, slot: usize, channels: usize) -> TractResult<Option<Arc<Tensor>>> {
         if let Some(bias) = self.dequantised_constant(slot)? {
             let is_i32 = bias.values.datum_type() == DatumType::I32;
-            let zero = bias.zero_points.as_ref().is_none_or(|zero| zero.is_zero().unwrap_or(false));
+            let zeros = bias.zero_points.as_ref().map_or(Ok(tvec!()), |zeros| integers(zeros))?;
             let fits = bias.values.shape() == [channels] && [1, channels].contains(&bias.scales.len());
-            if !is_i32 || !zero || !fits {
+            if !is_i32 || !fits || zeros.iter().any(|zero| *zero != 0) {
                 return Ok(None);
             }
             let scales = scales_of("bias", &bias.scales)?;

@@ -59,11 +59,6 @@ impl IntegerSums {
         &self.spec
     }
 
-    /// Returns the sums of the same filter for another spec, which must have the same filter.
-    pub fn with_spec(&self, spec: DeconvSpec) -> IntegerSums {
-        IntegerSums { spec, plans: PlanCache::default(), packed: FilterCache::default(), ..self.clone() }
-    }
-
     /// Returns the sums for `x`: `u8` or `i8`, in the spec's data format.
     ///
     /// `zero_point` is a value of `x`'s type. `requested` is the run-time output shape, if the spec
