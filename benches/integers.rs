@@ -53,7 +53,8 @@ type Run<'a> = Box<dyn Fn() -> TractResult<Tensor> + 'a>;
 
 fn main() -> TractResult<()> {
     let rounds: usize = std::env::args().find_map(|arg| arg.parse().ok()).unwrap_or(20);
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-') && a.parse::<usize>().is_err()).collect();
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|a| !a.starts_with('-') && a.parse::<usize>().is_err()).collect();
     for (name, direction, channels, geometry, size) in LAYERS {
         if !wanted.is_empty() && !wanted.iter().any(|part| name.contains(part)) {
             continue;
@@ -82,7 +83,10 @@ fn main() -> TractResult<()> {
         }
         let sums = IntegerSums::new(&ncx, &integers, &PlanOptions::default())?;
         let x = bytes(&shape, DatumType::U8)?;
-        eprintln!("integers: {}", sums.plan(&DatumType::U8.fact(&shape))?.unwrap_or_default().lines().next().unwrap_or(""));
+        eprintln!(
+            "integers: {}",
+            sums.plan(&DatumType::U8.fact(&shape))?.unwrap_or_default().lines().next().unwrap_or("")
+        );
         let (zero, x_zero) = (sums.clone(), x.clone());
         runs.push(("u8", Box::new(move || zero.run(&x_zero, 0, None))));
         runs.push(("u8-zp", Box::new(move || sums.run(&x, 113, None))));

@@ -3,6 +3,7 @@
 //! Safe loops over slices that the compiler vectorises, instantiated for each instruction set.
 
 use crate::compute::{Pair, Quad};
+use crate::kernel::extent::reach;
 use crate::simd::isa::Isa;
 
 /// The integers that elements are made of: those of 8 bits, as bytes.
@@ -21,6 +22,7 @@ pub(crate) struct GroupingKernels {
     quads: unsafe fn(rows: [&[u8]; 4], bytes: Bytes, to: &mut [Quad]),
     adjacent_pairs: unsafe fn(from: &[u8], bytes: Bytes, to: &mut [Pair]),
     adjacent_quads: unsafe fn(from: &[u8], bytes: Bytes, to: &mut [Quad]),
+    sliding_quads: unsafe fn(from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Quad]),
 }
 
 impl GroupingKernels {
@@ -49,6 +51,13 @@ pub(crate) trait Grouping: Sized {
     /// # Panics
     /// `from` is too short.
     fn group_adjacent(kernels: GroupingKernels, from: &[u8], bytes: Bytes, to: &mut [Self]);
+
+    /// `to[i] = [from[i], from[i + 1], …]`, or the same integers in the opposite order if `reversed`.
+    /// Returns whether there is a kernel for it.
+    ///
+    /// # Panics
+    /// `from` is too short.
+    fn group_sliding(kernels: GroupingKernels, from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Self]) -> bool;
 }
 
 impl Grouping for Pair {
@@ -62,6 +71,10 @@ impl Grouping for Pair {
         // SAFETY: as in `group`.
         unsafe { (kernels.adjacent_pairs)(from, bytes, to) }
     }
+
+    fn group_sliding(_: GroupingKernels, _from: &[u8], _reversed: bool, _bytes: Bytes, _to: &mut [Pair]) -> bool {
+        false
+    }
 }
 
 impl Grouping for Quad {
@@ -73,6 +86,14 @@ impl Grouping for Quad {
     fn group_adjacent(kernels: GroupingKernels, from: &[u8], bytes: Bytes, to: &mut [Quad]) {
         // SAFETY: as for pairs.
         unsafe { (kernels.adjacent_quads)(from, bytes, to) }
+    }
+
+    fn group_sliding(kernels: GroupingKernels, from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Quad]) -> bool {
+        assert!(to.is_empty() || reach([(to.len(), 1), (3, 1)]) <= from.len());
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is
+        // the rest of the contract.
+        unsafe { (kernels.sliding_quads)(from, reversed, bytes, to) };
+        true
     }
 }
 
@@ -114,9 +135,51 @@ fn adjacent_quads(from: &[u8], Bytes { flip, .. }: Bytes, to: &mut [Quad]) {
     }
 }
 
+#[inline(always)]
+fn sliding_quads(from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Quad]) {
+    if to.is_empty() {
+        return;
+    }
+    let [a, b, c, d] = [&from[..], &from[1..], &from[2..], &from[3..]];
+    quads(if reversed { [d, c, b, a] } else { [a, b, c, d] }, bytes, to)
+}
+
+/// Each vector of elements is made of 28 adjacent bytes.
+///
+/// # Safety
+/// The CPU has AVX-512 with BW. `from` has three more bytes than there are elements, if there are any.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+unsafe fn sliding_quads_512(from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Quad]) {
+    use std::arch::x86_64::*;
+    const LANES: usize = 16;
+    // The bytes that the last element of a vector needs, after those of the first, and those loaded.
+    const LOADED: usize = 32;
+    let mut at = 0;
+    // SAFETY: all loads are of `LOADED` bytes within `from`, and all stores of `LANES` elements within
+    // `to`. Neither needs alignment.
+    unsafe {
+        // The four elements of a quarter of a vector are made of two words of four bytes.
+        let words = _mm512_setr_epi32(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6);
+        let order = match reversed {
+            false => _mm_setr_epi8(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6),
+            true => _mm_setr_epi8(3, 2, 1, 0, 4, 3, 2, 1, 5, 4, 3, 2, 6, 5, 4, 3),
+        };
+        let order = _mm512_broadcast_i32x4(order);
+        let flip = _mm512_set1_epi8(bytes.flip as i8);
+        while at + LANES <= to.len() && at + LOADED <= from.len() {
+            let loaded = _mm512_castsi256_si512(_mm256_loadu_si256(from.as_ptr().add(at).cast()));
+            let elements = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, loaded), order);
+            _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), _mm512_xor_si512(elements, flip));
+            at += LANES;
+        }
+    }
+    sliding_quads(&from[at..], reversed, bytes, &mut to[at..]);
+}
+
 /// Defines the [`GroupingKernels`] of an instruction set.
 macro_rules! kernels {
-    ($name:ident, [$(#[$feature:meta])*]) => {
+    ($name:ident, [$(#[$feature:meta])*], $sliding:ident) => {
         mod $name {
             use super::*;
 
@@ -140,14 +203,20 @@ macro_rules! kernels {
                 super::adjacent_quads(from, bytes, to)
             }
 
+            #[allow(dead_code, reason = "some instruction sets have another one")]
+            $(#[$feature])*
+            unsafe fn sliding_quads(from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Quad]) {
+                super::sliding_quads(from, reversed, bytes, to)
+            }
+
             /// Only handed out if the CPU has the instruction set.
             pub(super) const KERNELS: GroupingKernels =
-                GroupingKernels { pairs, quads, adjacent_pairs, adjacent_quads };
+                GroupingKernels { pairs, quads, adjacent_pairs, adjacent_quads, sliding_quads: $sliding };
         }
     };
 }
-kernels!(portable, []);
+kernels!(portable, [], sliding_quads);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2, [#[target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(avx2, [#[target_feature(enable = "avx2,fma,f16c")]], sliding_quads);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512, [#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]]);
+kernels!(avx512, [#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]], sliding_quads_512);

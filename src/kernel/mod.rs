@@ -51,7 +51,7 @@ pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;
 pub(crate) use resample::TwoTaps;
-pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, rescale};
+pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
 pub(crate) use tile_transforms::TileKind;

@@ -11,10 +11,13 @@ use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{reserved, zero_tensor};
 use crate::parallel::{parallel, threads};
 use crate::ranges::unflatten;
-use crate::spec::{DeconvSpec, Direction, Padding, Problem};
+use crate::spec::{DeconvSpec, Direction, MAX_EXTENT, Padding, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
+
+/// Bytes before and after a row whose taps share elements.
+const SLACK: usize = 3;
 
 /// Tasks per thread.
 const TASKS: usize = 4;
@@ -42,6 +45,11 @@ impl Terms {
             _ => (1, 0),
         };
         Terms { grouped, taps, tap_step }
+    }
+
+    /// The same without taps: elements hold input channels only.
+    pub fn of_channels(grouped: Grouped) -> Terms {
+        Terms { grouped, taps: 1, tap_step: 0 }
     }
 
     /// Elements per position and group.
@@ -88,15 +96,9 @@ impl Terms {
         let mut tensor = zero_tensor::<i32>("filter", &of_elements.filter_shape())?;
         let mut view = tensor.try_as_plain_ram_mut()?;
         let elements = view.as_slice_mut::<i32>()?;
-        let taps: Vec<TVec<usize>> = of_elements
-            .kernel
-            .iter()
-            .map(|size| 0..*size)
-            .multi_cartesian_product()
-            .map(|tap| tap.into_iter().collect())
-            .collect();
+        let taps = of_elements.kernel.iter().map(|size| 0..*size).multi_cartesian_product();
         let mut integers = [0; 4];
-        for (tap, c) in taps.iter().cartesian_product(0..self.group_in(spec)) {
+        for (tap, c) in taps.cartesian_product(0..self.group_in(spec)) {
             let outer: usize = tap[..last].iter().zip(&from.kernel).map(|(k, stride)| k * stride).sum();
             let slots: SmallVec<[Option<usize>; 4]> = self
                 .slots(spec.group_in(), c)
@@ -126,9 +128,11 @@ impl Terms {
 /// A layer of elements, for one input shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupedLayer {
-    terms: Terms,
-    /// Its spec, with explicit padding.
+    pub terms: Terms,
+    /// Its spec.
     pub spec: DeconvSpec,
+    /// Whether its padding is explicit. Otherwise it is that of the spec of integers.
+    pub explicit: bool,
     /// The shape of its input.
     pub input: TVec<usize>,
     /// The positions added before each axis.
@@ -140,7 +144,16 @@ impl GroupedLayer {
     ///
     /// If `bordered`, its input has a border so large that no tap reads outside of it. Otherwise it
     /// has only the positions at which some tap of an element reads inside.
-    pub fn new(spec: &DeconvSpec, problem: &Problem, terms: Terms, bordered: bool) -> GroupedLayer {
+    ///
+    /// None if its sizes or its padding would be too large for a spec.
+    pub fn new(spec: &DeconvSpec, problem: &Problem, terms: Terms, bordered: bool) -> Option<GroupedLayer> {
+        if !bordered && terms.taps == 1 {
+            let of_elements = terms.spec(spec);
+            let sizes = problem.axes.iter().map(|axis| axis.input);
+            let input = spec.data_format.shape(problem.batch, of_elements.in_channels, sizes);
+            let before = tvec!(0; spec.rank());
+            return Some(GroupedLayer { terms, spec: of_elements, explicit: false, input, before });
+        }
         let mut of_elements = terms.spec(spec);
         let last = spec.rank() - 1;
         let (mut begin, mut end, mut before, mut sizes) = (tvec!(), tvec!(), tvec!(), tvec!());
@@ -169,6 +182,10 @@ impl GroupedLayer {
                 Direction::Forward => (output - 1) * stride + extent - size - pad,
                 Direction::Transposed => stride * (size - 1) + extent - output - pad,
             };
+            let most = MAX_EXTENT as i64;
+            if size > most || pad.abs() > most || after.abs() > most {
+                return None;
+            }
             begin.push(pad);
             end.push(after);
             before.push(less as usize);
@@ -177,7 +194,7 @@ impl GroupedLayer {
         of_elements.padding = Padding::Explicit { begin, end };
         of_elements.output_padding = tvec!(0; spec.rank());
         let input = spec.data_format.shape(problem.batch, of_elements.in_channels, sizes);
-        GroupedLayer { terms, spec: of_elements, input, before }
+        Some(GroupedLayer { terms, spec: of_elements, explicit: true, input, before })
     }
 
     /// Groups the bytes of an input into the elements of this layer's input. `outside` is the byte
@@ -206,8 +223,8 @@ impl GroupedLayer {
         let x_axis = spec.data_format.x_axis();
         let grouped_sizes = &self.input[x_axis..x_axis + spec.rank()];
         let channels = spec.in_channels;
-        // Without borders, all positions are a row.
-        let is_plain = self.terms.taps == 1 && grouped_sizes == &sizes[..];
+        // Without borders, all positions of a plane are a row.
+        let is_plain = self.terms.taps == 1 && grouped_sizes == &sizes[..] && spec.data_format == DataFormat::Ncx;
         let (inner, outer) = match is_plain {
             true => ((positions / problem.batch.max(1), positions / problem.batch.max(1), 0), vec![]),
             false => {
@@ -284,7 +301,9 @@ impl Rows {
         let Terms { taps, tap_step, .. } = self.terms;
         let shift = |tap: usize| tap as i64 * tap_step;
         let lowest = shift(taps - 1).min(0);
-        let span = row_size + shift(taps - 1).unsigned_abs() as usize;
+        // With room for elements that are made of more adjacent integers than there are taps.
+        let span = SLACK + row_size + shift(taps - 1).unsigned_abs() as usize + SLACK;
+        let slides = taps > 1 && self.group_in == 1 && tap_step.abs() == 1;
         // A row of each channel with what is before and after it.
         let count = if taps > 1 { self.group_in } else { self.terms.grouped.count() };
         let padded = !(taps == 1 && row_size == size);
@@ -293,7 +312,7 @@ impl Rows {
             copies = reserved("working memory", (count * span).max(row_size))?;
             copies.resize((count * span).max(row_size), self.outside);
         }
-        let offset = (before as i64 - lowest) as usize;
+        let offset = SLACK + (before as i64 - lowest) as usize;
         let outside = vec_of(self.outside, if self.outer.is_empty() { 0 } else { row_size })?;
         for (row, to) in to.chunks_mut(row_size.max(1)).enumerate() {
             let (plane, row) = ((first + row) / rows_of_elements, (first + row) % rows_of_elements);
@@ -313,6 +332,13 @@ impl Rows {
                     copies[at * span + offset..][..size].copy_from_slice(source(channel));
                 }
             }
+            if slides {
+                let reversed = tap_step < 0;
+                let from = if reversed { taps - 1 } else { SLACK };
+                if T::group_sliding(self.kernels, &copies[from..], reversed, self.bytes, to) {
+                    continue;
+                }
+            }
             let mut rows: [&[u8]; 4] = [&[]; 4];
             for (at, (to, slot)) in rows.iter_mut().zip(slots()).enumerate() {
                 // The weights of missing integers are zero.
@@ -326,7 +352,7 @@ impl Rows {
                         } else {
                             0
                         };
-                        &copies[copy * span + (shift(tap) - lowest) as usize..][..row_size]
+                        &copies[copy * span + SLACK + (shift(tap) - lowest) as usize..][..row_size]
                     }
                     false => source(channel),
                 };

@@ -36,7 +36,7 @@ pub struct IntegerSums {
     filter: Arc<Tensor>,
     /// Whether all weights fit `i8`.
     fits: bool,
-    /// `Σ w` per phase of a filter's taps and per output channel. None if there are many phases.
+    /// `Σ w` per phase of a filter's taps and per output channel. None if there are many phases for the taps.
     totals: Option<Arc<Vec<i32>>>,
     plans: PlanCache,
     packed: PackedFilters,
@@ -89,9 +89,9 @@ impl IntegerSums {
         Ok(IntegerSums {
             spec: spec.clone(),
             options: options.clone(),
-            filter: filter.clone().into_arc_tensor(),
+            filter: memory::mapped_tensor("filter", filter, |weight: i16| weight)?.into_arc_tensor(),
             fits: weights.iter().all(|weight| i8::try_from(*weight).is_ok()),
-            totals: totals(spec, weights).map(Arc::new),
+            totals: totals(spec, weights)?.map(Arc::new),
             plans: PlanCache::default(),
             packed: PackedFilters::default(),
         })
@@ -100,11 +100,6 @@ impl IntegerSums {
     /// Returns the spec of the convolution.
     pub fn spec(&self) -> &DeconvSpec {
         &self.spec
-    }
-
-    /// Returns the sums of the same filter for another spec, which must have the same filter.
-    pub fn with_spec(&self, spec: DeconvSpec) -> IntegerSums {
-        IntegerSums { spec, plans: PlanCache::default(), packed: PackedFilters::default(), ..self.clone() }
     }
 
     /// Decides how to compute the sums of an input.
@@ -136,21 +131,25 @@ impl IntegerSums {
             Some(forced) => forced == Grouped::Quads && Grouped::Quads.is_available(isa),
         };
         if quads && self.fits && (in_elements == 0 || self.totals.is_some()) {
-            let terms = Terms::new(&self.spec, Grouped::Quads);
-            let layer = GroupedLayer::new(&self.spec, problem, terms, in_elements != 0);
             let positions = |shape: &[usize]| {
                 let x = self.spec.data_format.x_axis();
                 shape[x..x + self.spec.rank()].iter().fold(1, |all: usize, size| all.saturating_mul(*size))
             };
             // A border that is much larger than the input takes more time than it saves.
             let most = positions(&problem.input_shape()).saturating_mul(4).saturating_add(64);
-            if in_elements == 0 || positions(&layer.input) <= most {
+            let layer = self.layer(problem, Grouped::Quads, in_elements != 0);
+            if let Some(layer) = layer.filter(|layer| in_elements == 0 || positions(&layer.input) <= most) {
                 return Ok(form(Grouped::Quads, layer, in_elements, 0));
             }
         }
-        let terms = Terms::new(&self.spec, Grouped::Pairs);
-        let layer = GroupedLayer::new(&self.spec, problem, terms, false);
+        let layer = self.layer(problem, Grouped::Pairs, false).context("input: its elements are too many")?;
         Ok(form(Grouped::Pairs, layer, 0, in_elements))
+    }
+
+    /// The layer of elements, in which taps share elements if possible.
+    fn layer(&self, problem: &Problem, grouped: Grouped, bordered: bool) -> Option<GroupedLayer> {
+        let terms = [Terms::new(&self.spec, grouped), Terms::of_channels(grouped)];
+        terms.into_iter().find_map(|terms| GroupedLayer::new(&self.spec, problem, terms, bordered))
     }
 
     /// Returns the sums for `x`: `u8` or `i8`, in the spec's data format.
@@ -168,18 +167,19 @@ impl IntegerSums {
         }
         let form = self.form(&problem, x.datum_type(), zero_point)?;
         let input = self.grouped(&problem, &form, x)?;
-        let layer = self.plans.get(&form.layer.spec, input.shape(), None, i32::datum_type(), &form.options)?;
+        let requested = requested.filter(|_| !form.layer.explicit);
+        let layer = self.plans.get(&form.layer.spec, input.shape(), requested, i32::datum_type(), &form.options)?;
         let layout = layer.plan().filter_layout();
         let filter = self.packed.get(form.grouped, &form.layer.spec, &layout, || {
-            let filter = self.filter_of(form.grouped)?.into_arc_tensor();
+            let filter = self.filter_of(form.grouped, form.layer.terms)?.into_arc_tensor();
             PackedFilter::pack_grouped(&form.layer.spec, &layout, &filter, Some(form.grouped))
         })?;
         let totals = self.totals.as_ref().filter(|_| form.zero_point != 0);
         let channels = self.spec.out_channels;
         let Some(totals) = totals else { return layer.run(&input, &filter, None) };
         if totals.len() == channels {
-            let bias: Vec<i32> = totals.iter().map(|total| -(form.zero_point * total)).collect();
-            return layer.run(&input, &filter, Some(&tensor1(&bias)));
+            let terms = totals.iter().map(|total| total.wrapping_mul(-form.zero_point));
+            return layer.run(&input, &filter, Some(&memory::tensor_of("bias", &[channels], terms)?));
         }
         let mut sums = layer.run(&input, &filter, None)?;
         drop(input);
@@ -188,10 +188,9 @@ impl IntegerSums {
     }
 
     /// The filter as elements.
-    fn filter_of(&self, grouped: Grouped) -> TractResult<Tensor> {
+    fn filter_of(&self, grouped: Grouped, terms: Terms) -> TractResult<Tensor> {
         let ram = self.filter.try_as_plain_ram()?;
         let weights = ram.as_slice::<i16>()?;
-        let terms = Terms::new(&self.spec, grouped);
         match grouped {
             Grouped::Pairs => terms.filter(&self.spec, weights, |w| Pair::of([w[0], w[1]]).bits()),
             Grouped::Quads => {
@@ -236,13 +235,13 @@ impl IntegerSums {
             totals[(outer_residue(row) * last.stride + residue(last, column)) * channels + channel]
                 .wrapping_mul(zero_point)
         };
-        let mut terms: Vec<i32> = vec![];
+        let period = last.stride.min(last.output);
+        let mut terms: Vec<i32> = memory::reserved("terms", period.saturating_mul(channels))?;
         match self.spec.data_format {
             DataFormat::Ncx => {
                 for (plane, sums) in sums.chunks_mut((rows * last.output).max(1)).enumerate() {
                     for (row, sums) in sums.chunks_mut(last.output.max(1)).enumerate() {
                         terms.clear();
-                        let period = last.stride.min(last.output);
                         terms.extend((0..period).map(|column| total(row, column, plane % channels)));
                         for sums in sums.chunks_mut(period) {
                             sums.iter_mut().zip(&terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
@@ -253,7 +252,6 @@ impl IntegerSums {
             DataFormat::Nxc => {
                 for (row, sums) in sums.chunks_mut((last.output * channels).max(1)).enumerate() {
                     terms.clear();
-                    let period = last.stride.min(last.output);
                     let columns = (0..period).cartesian_product(0..channels);
                     terms.extend(columns.map(|(column, channel)| total(row % rows.max(1), column, channel)));
                     for sums in sums.chunks_mut(terms.len().max(1)) {
@@ -277,17 +275,19 @@ impl IntegerSums {
 }
 
 /// `Σ w` per phase of a filter's taps, by residues, and per output channel.
-fn totals(spec: &DeconvSpec, weights: &[i16]) -> Option<Vec<i32>> {
+fn totals(spec: &DeconvSpec, weights: &[i16]) -> TractResult<Option<Vec<i32>>> {
     let residues = |ax: usize| match spec.direction {
         Direction::Forward => 1,
         Direction::Transposed => spec.strides[ax],
     };
     let phases = (0..spec.rank()).map(residues).fold(1, usize::saturating_mul);
-    if phases > MOST_PHASES {
-        return None;
+    let taps = spec.kernel.iter().fold(1, |taps: usize, size| taps.saturating_mul(*size));
+    if phases > MOST_PHASES.min(taps.saturating_mul(4)) {
+        return Ok(None);
     }
     let strides = spec.filter_strides();
-    let mut totals = vec![0i32; phases * spec.out_channels];
+    let mut totals = memory::reserved("sums of weights", phases.saturating_mul(spec.out_channels))?;
+    totals.resize(phases * spec.out_channels, 0i32);
     let taps = spec.kernel.iter().map(|size| 0..*size).multi_cartesian_product();
     for tap in taps {
         let (mut phase, mut at) = (0, 0);
@@ -302,5 +302,5 @@ fn totals(spec: &DeconvSpec, weights: &[i16]) -> Option<Vec<i32>> {
             *total = total.wrapping_add(weight.into());
         }
     }
-    Some(totals)
+    Ok(Some(totals))
 }

@@ -11,9 +11,9 @@ mod find_passes;
 mod fourier;
 mod fourier_basis;
 mod fourier_frames;
-#[allow(dead_code, reason = "the op that uses it follows")]
 mod integer_sums;
 mod packed;
+pub(crate) mod quantised;
 mod reduce;
 mod resize;
 mod shared;
@@ -27,6 +27,9 @@ pub use fourier::OptFourier;
 #[doc(hidden)]
 pub use integer_sums::{IntegerSums, with_elements_of};
 pub use packed::{Bias, OptGroupedDeconv};
+pub use quantised::{
+    DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling,
+};
 pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;
