@@ -26,6 +26,8 @@ pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use fourier::OptFourier;
 pub use packed::{Bias, OptGroupedDeconv};
 pub use quantised::{DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling};
+#[cfg(feature = "pulse")]
+pub use quantised::ScaledSums;
 pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;

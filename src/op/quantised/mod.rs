@@ -8,12 +8,16 @@ mod packed;
 mod quantise;
 mod rescale;
 mod run;
+#[cfg(feature = "pulse")]
+mod scaled_sums;
 
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
 pub use quantise::Quantise;
 pub use rescale::{Output, Quantisation, Scale, Scaling};
 pub use run::DataZeroPoint;
+#[cfg(feature = "pulse")]
+pub use scaled_sums::ScaledSums;
 
 use crate::fuse;
 use crate::memory;
