@@ -435,3 +435,142 @@ fn nnef_keeps_every_form() -> TractResult<()> {
     }
     Ok(())
 }
+
+/// Symbolic sizes, an empty batch, and shapes that do not fit.
+#[test]
+fn sizes_that_are_known_at_run_time() -> TractResult<()> {
+    for form in FORMS {
+        let case = drawn(form, |_| true);
+        let mut proto = case.proto();
+        let shape = case.x.values.shape();
+        let mut dims: Vec<common::proto::Dim> = vec!["N".into(), shape[1].into()];
+        dims.extend((2..shape.len()).map(|axis| common::proto::Dim::from(&*format!("X{axis}"))));
+        let graph = proto.graph.as_mut().unwrap();
+        graph.input = Model::opset(13).input("x", case.x.values.datum_type(), &dims).build().graph.unwrap().input;
+        for stage in Stage::ALL {
+            let model = stage.of(load(&proto)?)?;
+            assert!(is_quantised(&model), "{form:?}: {model}");
+            case.check(&run(model.clone(), &[case.x.values.clone()])?[0]).with_context(|| format!("{form:?}"))?;
+            let mut none: TVec<usize> = shape.into();
+            none[0] = 0;
+            let nothing = Tensor::zero_dt(case.x.values.datum_type(), &none)?;
+            assert_eq!(run(model.clone(), &[nothing])?[0].shape()[0], 0, "{form:?}");
+            if form != Form::Dynamic {
+                none[0] = 1;
+                none[1] += 1;
+                let wrong = Tensor::zero_dt(case.x.values.datum_type(), &none)?;
+                let words = ["channels", "Clashing resolution", "nconsistent", "unify"];
+                refused(guarded(|| run(model, &[wrong])), &words).unwrap_or_else(|e| panic!("{form:?}: {e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A forced strategy is that of layers of floats.
+#[test]
+fn a_forced_strategy_does_not_stop_quantised_layers() -> TractResult<()> {
+    for form in FORMS {
+        let case = drawn(form, |_| true);
+        let options = Options::default().with_strategy("winograd");
+        let onnx = tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&options)?;
+        let model = onnx.model_for_proto_model(&case.proto())?.into_typed()?.into_optimized()?;
+        assert!(is_quantised(&model), "{form:?}: {model}");
+        case.check(&run(model, &[case.x.values.clone()])?[0])?;
+    }
+    Ok(())
+}
+
+/// Zero points may be left out, and the bias of a QLinearConv too.
+#[test]
+fn absent_zero_points_are_zero() -> TractResult<()> {
+    for form in [Form::ConvInteger, Form::Dequantised] {
+        let zero = |case: &Case| case.x.values.datum_type() == DatumType::U8 && case.w.scales.len() == 1;
+        let mut case = drawn(form, |case| zero(case) && case.y.2 == DatumType::U8 && matches!(case.bias, Bias::None));
+        case.x.zeros = vec![0];
+        case.w.zeros = vec![0];
+        case.y.1 = 0;
+        let mut proto = case.proto();
+        for node in &mut proto.graph.as_mut().unwrap().node {
+            match &*node.op_type {
+                "DequantizeLinear" | "QuantizeLinear" | "ConvInteger" => node.input.truncate(2),
+                _ => {}
+            }
+        }
+        // Without a zero point, tract takes the type of weights from the tensor.
+        for stage in Stage::ALL {
+            let model = stage.of(load(&proto)?)?;
+            assert!(is_quantised(&model), "{form:?}: {model}");
+            case.check(&run(model, &[case.x.values.clone()])?[0]).with_context(|| format!("{form:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Quantised layers in a branch of If are optimised with the model.
+#[test]
+fn a_branch_of_a_condition() -> TractResult<()> {
+    let case = drawn(Form::QLinearConv, |_| true);
+    let mut branch = case.proto();
+    let graph = branch.graph.as_mut().unwrap();
+    graph.input.clear();
+    let of = |name: &str| {
+        let mut body = branch.clone();
+        let graph = body.graph.as_mut().unwrap();
+        graph.node.iter_mut().for_each(|node| node.output = vec![format!("{name}_y")]);
+        graph.output[0].name = format!("{name}_y");
+        let model = Model::default().output("none");
+        let mut proto = model.build();
+        proto.graph = body.graph;
+        proto
+    };
+    let (then, other) = (of("then"), of("else"));
+    let mut proto = Model::opset(13)
+        .input("x", case.x.values.datum_type(), &sizes(case.x.values.shape()))
+        .raw_input("c", tract_onnx::pb::tensor_proto::DataType::Bool, &[])
+        .node(Node::new("If").inputs(&["c"]).output("y"))
+        .output("y")
+        .build();
+    let attribute = |name: &str, body: ModelProto| tract_onnx::pb::AttributeProto {
+        name: name.into(),
+        r#type: tract_onnx::pb::attribute_proto::AttributeType::Graph as i32,
+        g: body.graph,
+        ..Default::default()
+    };
+    proto.graph.as_mut().unwrap().node[0].attribute = vec![attribute("then_branch", then), attribute("else_branch", other)];
+    let model = load(&proto)?.into_optimized()?;
+    let names: Vec<String> = explain(&model, &SymbolValues::default())?.into_iter().map(|layer| layer.name).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    let inputs = [case.x.values.clone(), tensor0(true)];
+    case.check(&run(model, &inputs)?[0])
+}
+
+/// Transposes around a layer cancel, as they do around layers of floats.
+#[test]
+fn axes_move_through_the_op() -> TractResult<()> {
+    let case = drawn(Form::QLinearConv, |case| case.spec.rank() == 2);
+    let mut proto = case.proto();
+    let graph = proto.graph.as_mut().unwrap();
+    let shape = case.x.values.shape();
+    let last = [shape[0], shape[2], shape[3], shape[1]];
+    graph.input = Model::opset(13).input("l", case.x.values.datum_type(), &sizes(&last)).build().graph.unwrap().input;
+    let around = Model::opset(13)
+        .node(Node::new("Transpose").named("before").ints("perm", &[0, 3, 1, 2]).inputs(&["l"]).output("x"))
+        .node(Node::new("Transpose").named("after").ints("perm", &[0, 2, 3, 1]).inputs(&["y"]).output("z"))
+        .output("z")
+        .build();
+    let around = around.graph.unwrap();
+    graph.node.insert(0, around.node[0].clone());
+    graph.node.push(around.node[1].clone());
+    graph.output = around.output;
+    let x = case.x.values.clone().permute_axes(&[0, 2, 3, 1])?;
+    for stage in Stage::ALL {
+        let model = stage.of(load(&proto)?)?;
+        if stage != Stage::Typed {
+            assert_eq!(count::<AxisOp>(&model), 0, "{model}");
+        }
+        let y = run(model, &[x.clone()])?.remove(0).into_tensor();
+        case.check(&y.permute_axes(&[0, 3, 1, 2])?)?;
+    }
+    Ok(())
+}
