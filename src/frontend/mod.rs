@@ -152,19 +152,22 @@ fn qlinear_conv(ctx: &ParsingContext, node: &NodeProto) -> Built {
 }
 
 fn dequantize_linear(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    if !matches!(&*node.domain, "" | "ai.onnx") {
+        return built_by_tract(ctx, node);
+    }
     let axis = node.get_attr_opt("axis")?.unwrap_or(1);
     quantised_node(ctx, node, Kind::DequantizeLinear { axis })
 }
 
 fn quantize_linear(ctx: &ParsingContext, node: &NodeProto) -> Built {
-    quantised_node(ctx, node, Kind::QuantizeLinear)
+    match &*node.domain {
+        "" | "ai.onnx" => quantised_node(ctx, node, Kind::QuantizeLinear),
+        _ => built_by_tract(ctx, node),
+    }
 }
 
 fn quantised_node(ctx: &ParsingContext, node: &NodeProto, kind: Kind) -> Built {
     let (of_tract, outer) = built_by_tract(ctx, node)?;
-    if !matches!(&*node.domain, "" | "ai.onnx") {
-        return Ok((of_tract, outer));
-    }
     Ok((Box::new(Quantised { of_tract, kind }), outer))
 }
 

@@ -27,6 +27,8 @@ pub use fourier::OptFourier;
 #[doc(hidden)]
 pub use integer_sums::{IntegerSums, with_elements_of};
 pub use packed::{Bias, OptGroupedDeconv};
+#[cfg(feature = "pulse")]
+pub use quantised::ScaledSums;
 pub use quantised::{
     DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling,
 };

@@ -8,12 +8,16 @@ mod packed;
 mod quantise;
 mod rescale;
 mod run;
+#[cfg(feature = "pulse")]
+mod scaled_sums;
 
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
 pub use quantise::Quantise;
 pub use rescale::{Output, Quantisation, Scale, Scaling};
 pub use run::DataZeroPoint;
+#[cfg(feature = "pulse")]
+pub use scaled_sums::ScaledSums;
 
 use crate::fuse;
 use crate::memory;
@@ -53,7 +57,7 @@ pub struct QuantisedDeconv {
     pub filter_zero_points: TVec<i32>,
     /// What the sums become.
     pub output: Output,
-    /// Choices forced on the planner.
+    /// Choices forced on the planner. The strategy is that of other layers.
     pub options: PlanOptions,
     /// Whether neighbouring nodes may be folded into the op.
     pub fusion: bool,
@@ -93,7 +97,7 @@ impl QuantisedDeconv {
         Slots::new(2, self.zero_point, &self.output)
     }
 
-    /// Returns the sums of a filter.
+    /// Returns the sums of a filter. A forced strategy does not hold for them.
     ///
     /// # Errors
     /// The filter does not fit the op, or a sum could leave 32 bits.
@@ -102,6 +106,9 @@ impl QuantisedDeconv {
         ensure!(*filter.shape() == *shape, "filter: shape={:?}, {shape:?} is needed", filter.shape());
         let ram = filter.try_as_plain_ram()?;
         let zero_points = &self.filter_zero_points;
+        for value in zero_points {
+            check_zero_point("filter zero point", *value, filter.datum_type())?;
+        }
         let mut weights = memory::zero_tensor::<i16>("filter", &shape)?;
         let mut view = weights.try_as_plain_ram_mut()?;
         let to = view.as_slice_mut::<i16>()?;
@@ -117,7 +124,8 @@ impl QuantisedDeconv {
             }
             other => bail!("filter: datum_type={other:?}, 8-bit integers are needed"),
         }
-        IntegerSums::new(&self.spec, &weights, options)
+        let options = PlanOptions { strategy: None, ..options.clone() };
+        IntegerSums::new(&self.spec, &weights, &options)
     }
 }
 

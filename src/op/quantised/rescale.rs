@@ -171,6 +171,20 @@ impl Scaling {
         Ok(Scaling { factor, ..Scaling::new(1.0) })
     }
 
+    /// Creates the scaling by a factor: f64, one value or one per output channel.
+    ///
+    /// # Errors
+    /// It is not a vector of f64.
+    #[cfg(feature = "nnef")]
+    pub(crate) fn of_factor(factor: Arc<Tensor>) -> TractResult<Scaling> {
+        let (dt, shape) = (factor.datum_type(), factor.shape());
+        ensure!(
+            dt == DatumType::F64 && shape.len() == 1,
+            "scale: datum_type={dt:?} and shape={shape:?}, a vector of F64 is needed"
+        );
+        Ok(Scaling { factor, ..Scaling::new(1.0) })
+    }
+
     /// Lets a tensor of the op multiply the factor.
     pub fn with_factor_input(self) -> Scaling {
         Scaling { has_factor_input: true, ..self }
