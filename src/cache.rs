@@ -151,7 +151,10 @@ impl FilterCache {
 /// It holds at most [`PackedFilters::CAPACITY`] and drops the least recently used one. Clones share
 /// them.
 #[derive(Clone, Default)]
-pub(crate) struct PackedFilters(Arc<Mutex<Vec<(Grouped, Arc<PackedFilter>)>>>);
+pub(crate) struct PackedFilters(Arc<Mutex<Vec<OfGrouped>>>);
+
+/// A packed filter, and how many integers its elements hold.
+type OfGrouped = (Grouped, Arc<PackedFilter>);
 
 impl PackedFilters {
     /// The maximum number of packed forms. A filter has one, unless sizes or zero points vary.

@@ -140,7 +140,7 @@ fn sliding_quads(from: &[u8], reversed: bool, bytes: Bytes, to: &mut [Quad]) {
     if to.is_empty() {
         return;
     }
-    let [a, b, c, d] = [&from[..], &from[1..], &from[2..], &from[3..]];
+    let [a, b, c, d] = [from, &from[1..], &from[2..], &from[3..]];
     quads(if reversed { [d, c, b, a] } else { [a, b, c, d] }, bytes, to)
 }
 
@@ -167,11 +167,16 @@ unsafe fn sliding_quads_512(from: &[u8], reversed: bool, bytes: Bytes, to: &mut 
         };
         let order = _mm512_broadcast_i32x4(order);
         let flip = _mm512_set1_epi8(bytes.flip as i8);
-        while at + LANES <= to.len() && at + LOADED <= from.len() {
-            let loaded = _mm512_castsi256_si512(_mm256_loadu_si256(from.as_ptr().add(at).cast()));
+        // The last vector ends where the elements do. It may overlap the one before.
+        while at < to.len() && to.len() >= LANES {
+            let first = at.min(to.len() - LANES);
+            if first + LOADED > from.len() {
+                break;
+            }
+            let loaded = _mm512_castsi256_si512(_mm256_loadu_si256(from.as_ptr().add(first).cast()));
             let elements = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, loaded), order);
-            _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), _mm512_xor_si512(elements, flip));
-            at += LANES;
+            _mm512_storeu_si512(to.as_mut_ptr().add(first).cast(), _mm512_xor_si512(elements, flip));
+            at = first + LANES;
         }
     }
     sliding_quads(&from[at..], reversed, bytes, &mut to[at..]);

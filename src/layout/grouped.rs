@@ -10,14 +10,17 @@ use crate::kernel::{Bytes, Grouping, GroupingKernels};
 use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{reserved, zero_tensor};
 use crate::parallel::{parallel, threads};
-use crate::ranges::unflatten;
 use crate::spec::{DeconvSpec, Direction, MAX_EXTENT, Padding, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Bytes before and after a row whose taps share elements.
-const SLACK: usize = 3;
+/// Bytes before a row whose taps share elements, for elements that are made of more adjacent integers
+/// than there are taps.
+const BEFORE: usize = 3;
+
+/// Bytes after such a row, for kernels that load whole vectors.
+const AFTER: usize = 16;
 
 /// Tasks per thread.
 const TASKS: usize = 4;
@@ -120,7 +123,6 @@ impl Terms {
                 elements[g * to.group + o * to.output + at] = element(&integers[..slots.len()]);
             }
         }
-        drop(view);
         Ok(tensor)
     }
 }
@@ -280,12 +282,13 @@ struct Rows {
 
 impl Rows {
     /// The index in the input of a row of elements: of one plane or one image. None if it is outside.
-    fn source(&self, row: usize) -> Option<usize> {
-        let at = unflatten(row, self.outer.iter().map(|(_, size, _)| *size));
-        self.outer.iter().zip(at).try_fold(0, |index, ((size, _, before), at)| {
-            let at = at.checked_sub(*before).filter(|at| at < size)?;
-            Some(index * size + at)
-        })
+    fn source(&self, mut row: usize) -> Option<usize> {
+        let (mut index, mut step) = (0, 1);
+        for (size, grouped, before) in self.outer.iter().rev() {
+            let at = (row % grouped).checked_sub(*before).filter(|at| at < size)?;
+            (index, step, row) = (index + at * step, step * size, row / grouped);
+        }
+        Some(index)
     }
 
     /// Rows of elements and of the input per plane.
@@ -301,8 +304,7 @@ impl Rows {
         let Terms { taps, tap_step, .. } = self.terms;
         let shift = |tap: usize| tap as i64 * tap_step;
         let lowest = shift(taps - 1).min(0);
-        // With room for elements that are made of more adjacent integers than there are taps.
-        let span = SLACK + row_size + shift(taps - 1).unsigned_abs() as usize + SLACK;
+        let span = BEFORE + row_size + shift(taps - 1).unsigned_abs() as usize + AFTER;
         let slides = taps > 1 && self.group_in == 1 && tap_step.abs() == 1;
         // A row of each channel with what is before and after it.
         let count = if taps > 1 { self.group_in } else { self.terms.grouped.count() };
@@ -312,16 +314,30 @@ impl Rows {
             copies = reserved("working memory", (count * span).max(row_size))?;
             copies.resize((count * span).max(row_size), self.outside);
         }
-        let offset = SLACK + (before as i64 - lowest) as usize;
+        let offset = BEFORE + (before as i64 - lowest) as usize;
         let outside = vec_of(self.outside, if self.outer.is_empty() { 0 } else { row_size })?;
-        for (row, to) in to.chunks_mut(row_size.max(1)).enumerate() {
-            let (plane, row) = ((first + row) / rows_of_elements, (first + row) % rows_of_elements);
+        let (mut plane, mut next) = (first / rows_of_elements, first % rows_of_elements);
+        for to in to.chunks_mut(row_size.max(1)) {
+            let row = next;
             let (image, channel) = (plane / self.channels, plane % self.channels);
-            let (g, element) = (channel / per_group, channel % per_group);
+            next += 1;
+            if next == rows_of_elements {
+                (plane, next) = (plane + 1, 0);
+            }
             let Some(row) = self.source(row) else {
                 T::group(self.kernels, &[&outside[..]; 4], self.bytes, to);
                 continue;
             };
+            if slides {
+                let from = &from[((image * self.group + channel) * rows_of_integers + row) * size..][..size];
+                copies[offset..][..size].copy_from_slice(from);
+                let reversed = tap_step < 0;
+                let start = if reversed { taps - 1 } else { BEFORE };
+                if T::group_sliding(self.kernels, &copies[start..], reversed, self.bytes, to) {
+                    continue;
+                }
+            }
+            let (g, element) = (channel / per_group, channel % per_group);
             let source = |channel: usize| {
                 let plane = (image * self.group + g) * self.group_in + channel;
                 &from[(plane * rows_of_integers + row) * size..][..size]
@@ -330,13 +346,6 @@ impl Rows {
             if padded {
                 for (at, (channel, _)) in slots().flatten().filter(|(_, tap)| *tap == 0).enumerate() {
                     copies[at * span + offset..][..size].copy_from_slice(source(channel));
-                }
-            }
-            if slides {
-                let reversed = tap_step < 0;
-                let from = if reversed { taps - 1 } else { SLACK };
-                if T::group_sliding(self.kernels, &copies[from..], reversed, self.bytes, to) {
-                    continue;
                 }
             }
             let mut rows: [&[u8]; 4] = [&[]; 4];
@@ -352,7 +361,7 @@ impl Rows {
                         } else {
                             0
                         };
-                        &copies[copy * span + SLACK + (shift(tap) - lowest) as usize..][..row_size]
+                        &copies[copy * span + BEFORE + (shift(tap) - lowest) as usize..][..row_size]
                     }
                     false => source(channel),
                 };

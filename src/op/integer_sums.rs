@@ -16,13 +16,17 @@ use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
 use crate::memory;
 use crate::plan::PlanOptions;
+use crate::ranges::unflatten;
 use crate::simd::isa::Isa;
-use crate::spec::{DataFormat, DeconvSpec, Direction, Problem};
+use crate::spec::{Axis, DataFormat, DeconvSpec, Direction, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// The largest difference of two 8-bit integers of one type.
 const MAX_DIFFERENCE: u64 = 255;
+
+/// Columns whose terms are subtracted together.
+const TERMS: usize = 64;
 
 /// The most phases whose sums of weights are kept.
 const MOST_PHASES: usize = 64;
@@ -215,7 +219,6 @@ impl IntegerSums {
             Grouped::Pairs => form.layer.group(problem, from, how, view.as_slice_mut::<Pair>()?)?,
             Grouped::Quads => form.layer.group(problem, from, how, view.as_slice_mut::<Quad>()?)?,
         }
-        drop(view);
         Ok(input)
     }
 
@@ -224,40 +227,55 @@ impl IntegerSums {
         let channels = self.spec.out_channels;
         let Some((last, outer)) = problem.axes.split_last() else { return Ok(()) };
         // The phase of an axis's output, as an index of the filter's phases.
-        let residue =
-            |axis: &crate::spec::Axis, at: usize| (at as i64 + axis.pad_begin).rem_euclid(axis.stride as i64) as usize;
+        let residue = |axis: &Axis, at: usize| (at as i64 + axis.pad_begin).rem_euclid(axis.stride as i64) as usize;
         let rows: usize = outer.iter().map(|axis| axis.output).product();
         let outer_residue = |row: usize| {
-            let at = crate::ranges::unflatten(row, outer.iter().map(|axis| axis.output));
+            let at = unflatten(row, outer.iter().map(|axis| axis.output));
             outer.iter().zip(at).fold(0, |index, (axis, at)| index * axis.stride + residue(axis, at))
         };
-        let total = |row: usize, column: usize, channel: usize| {
-            totals[(outer_residue(row) * last.stride + residue(last, column)) * channels + channel]
-                .wrapping_mul(zero_point)
+        let residues = memory::collected("terms", (0..rows).map(outer_residue))?;
+        let term = |outer: usize, column: usize, channel: usize| {
+            let phase = outer * last.stride + residue(last, column);
+            totals[phase * channels + channel].wrapping_mul(zero_point)
         };
-        let period = last.stride.min(last.output);
-        let mut terms: Vec<i32> = memory::reserved("terms", period.saturating_mul(channels))?;
+        let less = |sums: &mut [i32], terms: &[i32]| {
+            for sums in sums.chunks_mut(terms.len()) {
+                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
+            }
+        };
+        // The terms of as many columns as make whole vectors, for each phase of a row.
+        let columns = (TERMS.div_ceil(last.stride) * last.stride).min(last.output);
+        let (period, per_channel) = match self.spec.data_format {
+            DataFormat::Ncx => (columns, columns),
+            DataFormat::Nxc => (last.stride.min(last.output), 1),
+        };
+        let phases: usize = outer.iter().map(|axis| axis.stride).product();
+        let of_phase = channels * period;
+        let mut terms: Vec<i32> = memory::reserved("terms", phases.saturating_mul(of_phase))?;
+        for phase in 0..phases {
+            match self.spec.data_format {
+                DataFormat::Ncx => {
+                    let all = (0..channels).cartesian_product(0..period);
+                    terms.extend(all.map(|(channel, column)| term(phase, column, channel)))
+                }
+                DataFormat::Nxc => {
+                    let all = (0..period).cartesian_product(0..channels);
+                    terms.extend(all.map(|(column, channel)| term(phase, column, channel)))
+                }
+            }
+        }
         match self.spec.data_format {
             DataFormat::Ncx => {
-                for (plane, sums) in sums.chunks_mut((rows * last.output).max(1)).enumerate() {
-                    for (row, sums) in sums.chunks_mut(last.output.max(1)).enumerate() {
-                        terms.clear();
-                        terms.extend((0..period).map(|column| total(row, column, plane % channels)));
-                        for sums in sums.chunks_mut(period) {
-                            sums.iter_mut().zip(&terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
-                        }
+                for (plane, sums) in sums.chunks_mut(rows * last.output).enumerate() {
+                    for (sums, phase) in sums.chunks_mut(last.output).zip(&residues) {
+                        let first = phase * of_phase + plane % channels * per_channel;
+                        less(sums, &terms[first..first + per_channel]);
                     }
                 }
             }
             DataFormat::Nxc => {
-                for (row, sums) in sums.chunks_mut((last.output * channels).max(1)).enumerate() {
-                    terms.clear();
-                    let columns = (0..period).cartesian_product(0..channels);
-                    terms.extend(columns.map(|(column, channel)| total(row % rows.max(1), column, channel)));
-                    for sums in sums.chunks_mut(terms.len().max(1)) {
-                        sums.iter_mut().zip(&terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
-                    }
-                }
+                let rows = sums.chunks_mut(last.output * channels).zip(residues.iter().cycle());
+                rows.for_each(|(sums, phase)| less(sums, &terms[phase * of_phase..(phase + 1) * of_phase]));
             }
         }
         Ok(())

@@ -455,7 +455,6 @@ fn of_type<T: Datum + Copy + Default + Narrowed>(
             }
         }
     }
-    drop(view);
     Ok(output)
 }
 
