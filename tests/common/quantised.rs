@@ -244,7 +244,7 @@ impl Case {
                 if self.w.scales.len() == 1 {
                     shape[1] = 1;
                 }
-                let scales = self.w.scales.iter().copied().collect::<Vec<f32>>();
+                let scales = self.w.scales.to_vec();
                 model = model
                     .initializer("ws4", &Tensor::from_shape(&shape, &scales).expect("one per channel"))
                     .node(Node::new("DynamicQuantizeLinear").inputs(&["x"]).outputs(&["q", "s", "z"]))
