@@ -504,10 +504,7 @@ fn reaches_all_alike(spec: &DeconvSpec) -> bool {
 ///
 /// Channels are numbered over all groups. The order roughly follows memory. Each output channel
 /// gets its weights by ascending input channel.
-pub(crate) fn for_each_weight(
-    spec: &DeconvSpec,
-    mut each: impl FnMut(usize, usize, usize),
-) -> TractResult<()> {
+pub(crate) fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) -> TractResult<()> {
     let strides = spec.filter_strides();
     let mut taps: Vec<usize> = memory::reserved("taps", spec.kernel.iter().product())?;
     taps.push(0);

@@ -69,7 +69,9 @@ enum Layer<'a> {
 
 impl<'a> Layer<'a> {
     fn of(node: &'a TypedNode) -> Option<Layer<'a>> {
-        node.op_as::<GroupedDeconv>().map(Layer::Plain).or_else(|| node.op_as::<QuantisedDeconv>().map(Layer::Quantised))
+        node.op_as::<GroupedDeconv>()
+            .map(Layer::Plain)
+            .or_else(|| node.op_as::<QuantisedDeconv>().map(Layer::Quantised))
     }
 
     fn spec(self) -> &'a DeconvSpec {
@@ -190,12 +192,8 @@ fn pulsify(
         stream = fact.stream.clone().context("pulse: a delayed stream is a stream")?;
     }
     // Values before and after the stream are arbitrary, and the kernel would read them.
-    let mask = PulseMask {
-        axis: stream.axis,
-        begin: stream.delay,
-        end: stream.dim.clone() + stream.delay,
-        value: absent,
-    };
+    let mask =
+        PulseMask { axis: stream.axis, begin: stream.delay, end: stream.dim.clone() + stream.delay, value: absent };
     data = target.wire_node(format!("{}.mask", node.name), mask, &[data])?[0];
 
     let output = StreamInfo {

@@ -19,10 +19,10 @@
 //!
 //! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
+use crate::memory;
 use crate::op::bodies::{bodies_mut, condition, for_each_node};
 use crate::op::{DataZeroPoint, Dialect, GroupedDeconv, Output, Quantisation, QuantisedDeconv, Scale, Scaling};
 pub use crate::options::Options;
-use crate::memory;
 use crate::options::Settings;
 use crate::plan::PlanOptions;
 use crate::settings;
@@ -330,14 +330,7 @@ impl Quantised {
             }
         };
         let spec = forward_spec(conv)?;
-        let op = QuantisedDeconv::new(
-            spec,
-            Dialect::Tract,
-            zero_point,
-            filter_zero_points,
-            output,
-            options.clone(),
-        )?;
+        let op = QuantisedDeconv::new(spec, Dialect::Tract, zero_point, filter_zero_points, output, options.clone())?;
         op.sums(&filter, options)?;
         Ok(Quantised { op, filter: filter.into_arc_tensor() })
     }

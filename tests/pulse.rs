@@ -481,7 +481,10 @@ fn quantised_layers_stream() {
         for (pulse, quantised) in [(2, true), (4, true), (4, false)] {
             let shape = if operator == "Conv" { [3, 4, kernel] } else { [4, 3, kernel] };
             let dequantise = |name: &str, from: &str, to: &str| {
-                Node::new("DequantizeLinear").named(name).inputs(&[from, &format!("{name}s"), &format!("{name}z")]).output(to)
+                Node::new("DequantizeLinear")
+                    .named(name)
+                    .inputs(&[from, &format!("{name}s"), &format!("{name}z")])
+                    .output(to)
             };
             let mut model = Model::opset(13)
                 .input("x", DatumType::U8, &[1.into(), 4.into(), "S".into()])

@@ -164,9 +164,10 @@ fn name_in_bodies(registry: &mut Registry) {
 
 fn takes_registry(fragment: &FragmentDef) -> bool {
     let mut assignments = fragment.body.iter().flatten();
-    assignments
-        .any(|assignment| matches!(&assignment.right, RValue::Invocation(invocation)
-            if [PRIMITIVE, QUANTISED_PRIMITIVE].contains(&&*invocation.id.0)))
+    assignments.any(|assignment| {
+        matches!(&assignment.right, RValue::Invocation(invocation)
+            if [PRIMITIVE, QUANTISED_PRIMITIVE].contains(&&*invocation.id.0))
+    })
 }
 
 /// # Errors

@@ -140,7 +140,9 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractRes
         if let Some(limits) = constant(builder, "limits")? {
             let wide = limits.cast_to::<f32>()?;
             let ram = wide.try_as_plain_ram()?;
-            let [low, high] = *ram.as_slice::<f32>()? else { bail!("limits: shape={:?}, two are needed", limits.shape()) };
+            let [low, high] = *ram.as_slice::<f32>()? else {
+                bail!("limits: shape={:?}, two are needed", limits.shape())
+            };
             scaling = scaling.with_limits(low, high);
         }
         scaling.has_factor_input = present[1];

@@ -25,9 +25,11 @@ pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use fourier::OptFourier;
 pub use packed::{Bias, OptGroupedDeconv};
-pub use quantised::{DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling};
 #[cfg(feature = "pulse")]
 pub use quantised::ScaledSums;
+pub use quantised::{
+    DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling,
+};
 pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;

@@ -204,7 +204,8 @@ impl Case {
                 model = model.node(node);
             }
             Form::Dequantised | Form::Real => {
-                let dequantise = |names: &[&str], output: &str| Node::new("DequantizeLinear").inputs(names).output(output);
+                let dequantise =
+                    |names: &[&str], output: &str| Node::new("DequantizeLinear").inputs(names).output(output);
                 model = model
                     .node(dequantise(&["x", "xs", "xz"], "xf").named("dx"))
                     .node(dequantise(&["w", "ws", "wz"], "wf").named("dw").int("axis", axis));
@@ -243,9 +244,8 @@ impl Case {
                 if self.w.scales.len() == 1 {
                     shape[1] = 1;
                 }
-                let scales = self.w.scales.iter().map(|scale| *scale).collect::<Vec<f32>>();
                 model = model
-                    .initializer("ws4", &Tensor::from_shape(&shape, &scales).expect("one per channel"))
+                    .initializer("ws4", &Tensor::from_shape(&shape, &self.w.scales).expect("one per channel"))
                     .node(Node::new("DynamicQuantizeLinear").inputs(&["x"]).outputs(&["q", "s", "z"]))
                     .node(layer("ConvInteger", &["q", "w", "z", "wz"]).output("i"))
                     .node(Node::new("Cast").inputs(&["i"]).int("to", 1).output("f"))

@@ -148,10 +148,8 @@ impl EvalOp for QuantisedDeconv {
         let slots = self.slots();
         slots.check(inputs.len())?;
         let zero_point = zero_point_of(self.zero_point, &inputs[0], slots.zero_point.map(|slot| &*inputs[slot]))?;
-        let run_time = RunTime {
-            factor: slots.factor.map(|slot| &*inputs[slot]),
-            added: slots.added.map(|slot| &*inputs[slot]),
-        };
+        let run_time =
+            RunTime { factor: slots.factor.map(|slot| &*inputs[slot]), added: slots.added.map(|slot| &*inputs[slot]) };
         let sums = self.sums(&inputs[1], &self.options)?.run(&inputs[0], zero_point, None)?;
         Ok(tvec!(self.output.of_sums(&self.spec, sums, &run_time)?.into_tvalue()))
     }

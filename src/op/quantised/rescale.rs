@@ -176,7 +176,10 @@ impl Scaling {
     #[cfg(feature = "nnef")]
     pub(crate) fn of_factor(factor: Arc<Tensor>) -> TractResult<Scaling> {
         let (dt, shape) = (factor.datum_type(), factor.shape());
-        ensure!(dt == DatumType::F64 && shape.len() == 1, "scale: datum_type={dt:?} and shape={shape:?}, a vector of F64 is needed");
+        ensure!(
+            dt == DatumType::F64 && shape.len() == 1,
+            "scale: datum_type={dt:?} and shape={shape:?}, a vector of F64 is needed"
+        );
         Ok(Scaling { factor, ..Scaling::new(1.0) })
     }
 
@@ -233,7 +236,10 @@ impl Scaling {
         };
         let vector = |what: &str, tensor: &Tensor| -> TractResult<()> {
             let shape = tensor.shape();
-            ensure!(shape == [channels], "{what}: shape={shape:?}, one value per output channel, {channels} of them, is needed");
+            ensure!(
+                shape == [channels],
+                "{what}: shape={shape:?}, one value per output channel, {channels} of them, is needed"
+            );
             Ok(())
         };
         finite("scale", &self.factor)?;
