@@ -109,7 +109,8 @@ fn check(case: &Case) -> TractResult<()> {
             let floats = count::<GroupedDeconv>(&model) + count::<OptGroupedDeconv>(&model);
             ensure!(floats == 0 && count::<DequantizeLinearF32>(&model) == 0, "{names:?}");
         }
-        case.check(&run(model, &[case.x.values.clone()])?.remove(0)).with_context(|| format!("{stage:?}"))?;
+        case.check(&run(model, std::slice::from_ref(&case.x.values))?.remove(0))
+            .with_context(|| format!("{stage:?}"))?;
     }
     Ok(())
 }
@@ -276,7 +277,7 @@ fn dynamic_quantisation_is_two_ops() -> TractResult<()> {
     assert!(rest.is_empty(), "{model}");
     // Data that are all zero have the scale zero.
     let zeros = Tensor::zero::<f32>(case.x.values.shape())?;
-    let stock = run(load_stock(&case.proto())?.into_optimized()?, &[zeros.clone()])?.remove(0);
+    let stock = run(load_stock(&case.proto())?.into_optimized()?, std::slice::from_ref(&zeros))?.remove(0);
     stock.close_enough(&run(model.clone(), &[zeros])?[0], false)?;
     let mut wrong = case.x.values.clone();
     wrong.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?[0] = f32::INFINITY;
@@ -340,7 +341,7 @@ fn other_forms_stay_as_they_are() -> TractResult<()> {
     let node = proto.graph.as_mut().unwrap().node.iter_mut().find(|node| node.name == "dw").unwrap();
     node.attribute.iter_mut().for_each(|axis| axis.i = 1);
     assert!(!is_quantised(&load(&proto)?.into_decluttered()?));
-    close_to_stock(&proto, &[case.x.values.clone()], 1.0)?;
+    close_to_stock(&proto, std::slice::from_ref(&case.x.values), 1.0)?;
 
     // A filter that is known at run time only.
     let case = drawn(Form::ConvInteger, |_| true);
@@ -408,7 +409,7 @@ fn the_transform_takes_quantised_convolutions_of_tract_s() -> TractResult<()> {
                 tract_core::transform::get_transform("conv")?.unwrap().transform(&mut model)?;
                 assert!(is_quantised(&model), "{model}");
                 for stage in Stage::ALL {
-                    case.check(&run(stage.of(model.clone())?, &[case.x.values.clone()])?[0])?;
+                    case.check(&run(stage.of(model.clone())?, std::slice::from_ref(&case.x.values))?[0])?;
                 }
             }
         }
@@ -435,7 +436,7 @@ fn nnef_keeps_every_form() -> TractResult<()> {
             };
             ensure!(ops(&model) == ops(&again), "{:?}\n{:?}", ops(&model), ops(&again));
             for stage in Stage::ALL {
-                case.check(&run(stage.of(again.clone())?, &[case.x.values.clone()])?[0])?;
+                case.check(&run(stage.of(again.clone())?, std::slice::from_ref(&case.x.values))?[0])?;
             }
             Ok(())
         };
@@ -458,7 +459,8 @@ fn sizes_that_are_known_at_run_time() -> TractResult<()> {
         for stage in Stage::ALL {
             let model = stage.of(load(&proto)?)?;
             assert!(is_quantised(&model), "{form:?}: {model}");
-            case.check(&run(model.clone(), &[case.x.values.clone()])?[0]).with_context(|| format!("{form:?}"))?;
+            case.check(&run(model.clone(), std::slice::from_ref(&case.x.values))?[0])
+                .with_context(|| format!("{form:?}"))?;
             let mut none: TVec<usize> = shape.into();
             none[0] = 0;
             let nothing = Tensor::zero_dt(case.x.values.datum_type(), &none)?;
@@ -484,7 +486,7 @@ fn a_forced_strategy_does_not_stop_quantised_layers() -> TractResult<()> {
         let onnx = tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&options)?;
         let model = onnx.model_for_proto_model(&case.proto())?.into_typed()?.into_optimized()?;
         assert!(is_quantised(&model), "{form:?}: {model}");
-        case.check(&run(model, &[case.x.values.clone()])?[0])?;
+        case.check(&run(model, std::slice::from_ref(&case.x.values))?[0])?;
     }
     Ok(())
 }
@@ -509,7 +511,7 @@ fn absent_zero_points_are_zero() -> TractResult<()> {
         for stage in Stage::ALL {
             let model = stage.of(load(&proto)?)?;
             assert!(is_quantised(&model), "{form:?}: {model}");
-            case.check(&run(model, &[case.x.values.clone()])?[0]).with_context(|| format!("{form:?}"))?;
+            case.check(&run(model, std::slice::from_ref(&case.x.values))?[0]).with_context(|| format!("{form:?}"))?;
         }
     }
     Ok(())
@@ -578,7 +580,7 @@ fn axes_move_through_the_op() -> TractResult<()> {
         if stage != Stage::Typed {
             assert_eq!(count::<AxisOp>(&model), 0, "{model}");
         }
-        let y = run(model, &[x.clone()])?.remove(0).into_tensor();
+        let y = run(model, std::slice::from_ref(&x))?.remove(0).into_tensor();
         case.check(&y.permute_axes(&[0, 3, 1, 2])?)?;
     }
     Ok(())

@@ -238,32 +238,43 @@ impl Wiring<'_> {
         self.target.wire_node(name, op, &inputs).map(Some)
     }
 
+    /// Logs why a layer of dequantised operands is not a quantised one.
+    fn stays<T>(&self, reason: &str) -> TractResult<Option<T>> {
+        log::warn!("{} stays in f32: {reason}", self.node.name);
+        Ok(None)
+    }
+
     /// Wires a convolution whose operands are dequantised, if it is one.
     fn dequantised_layer(&mut self, layer: &Node) -> TractResult<Option<TVec<OutletId>>> {
         let Some((data, outlet)) = dequantised(self.target, self.inputs[0])? else { return Ok(None) };
-        let Some(filter) = self.dequantised_constant(1)?.filter(|filter| is_byte(&filter.values)) else {
-            return Ok(None);
-        };
+        let Some(filter) = self.dequantised_constant(1)? else { return Ok(None) };
+        if !is_byte(&filter.values) {
+            return self
+                .stays(&format!("filter: datum_type={:?}, 8-bit integers are needed", filter.values.datum_type()));
+        }
         if layer.inputs.output_shape.is_some() {
-            return Ok(None);
+            return self.stays("output_shape: it is known at run time only");
         }
         let spec = layer.spec(filter.values.shape(), None)?;
-        let format = spec.filter_format;
-        let (_, output_axis, _) = format.axes_of(filter.values.rank());
-        let Some(scales) = filter.per_channel(&spec, output_axis)? else { return Ok(None) };
-        let scaling = Scaling::of_scales(data.scale, &scales_of("filter", &scales.0)?)?;
+        let (_, output_axis, _) = spec.filter_format.axes_of(filter.values.rank());
+        let Some((scales, zero_points)) = filter.per_channel(&spec, output_axis)? else {
+            return self.stays("filter: scales and zero points are not those of output channels");
+        };
+        let scaling = Scaling::of_scales(data.scale, &scales_of("filter", &scales)?)?;
         let scaling = match layer.inputs.bias {
             None => scaling,
             Some(slot) => match self.bias(slot, spec.out_channels)? {
                 Some(bias) => scaling.with_bias(bias),
-                None => return Ok(None),
+                None => {
+                    return self.stays("bias: finite constants, or dequantised i32 with zero points of 0, are needed");
+                }
             },
         };
         let op = QuantisedDeconv::new(
             spec,
             layer.dialect,
             DataZeroPoint::Const(data.zero_point()),
-            scales.1,
+            zero_points,
             Output::Floats(scaling),
             settings::complete(&layer.settings.planning)?,
         )?;

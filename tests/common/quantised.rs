@@ -244,9 +244,8 @@ impl Case {
                 if self.w.scales.len() == 1 {
                     shape[1] = 1;
                 }
-                let scales = self.w.scales.to_vec();
                 model = model
-                    .initializer("ws4", &Tensor::from_shape(&shape, &scales).expect("one per channel"))
+                    .initializer("ws4", &Tensor::from_shape(&shape, &self.w.scales).expect("one per channel"))
                     .node(Node::new("DynamicQuantizeLinear").inputs(&["x"]).outputs(&["q", "s", "z"]))
                     .node(layer("ConvInteger", &["q", "w", "z", "wz"]).output("i"))
                     .node(Node::new("Cast").inputs(&["i"]).int("to", 1).output("f"))
