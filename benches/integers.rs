@@ -13,8 +13,10 @@ use tract_deconv::internals::IntegerSums;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{Layer, PackedFilter, Plan, PlanOptions, Strategy};
 
-/// Name, direction, channels in and out, groups, kernel, stride, padding, input size.
-const LAYERS: [(&str, Direction, [usize; 3], [usize; 3], usize); 9] = [
+/// Name, direction, channels in and out and groups, kernel and stride and padding, input size.
+type Row = (&'static str, Direction, [usize; 3], [usize; 3], usize);
+
+const LAYERS: [Row; 9] = [
     ("64>64 k3 @56", Direction::Forward, [64, 64, 1], [3, 1, 1], 56),
     ("128>128 k1 @28", Direction::Forward, [128, 128, 1], [1, 1, 0], 28),
     ("256>256 k3 @14", Direction::Forward, [256, 256, 1], [3, 1, 1], 14),
