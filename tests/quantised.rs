@@ -329,6 +329,39 @@ fn hostile_scales_are_refused() {
     }
 }
 
+/// A vector of a grouped transposed filter has the channels of one group.
+#[test]
+fn a_vector_of_another_length_is_refused() -> TractResult<()> {
+    let grouped = |case: &Case| {
+        case.spec.direction == tract_deconv::Direction::Transposed && case.spec.group > 1 && case.spec.group_out() > 1
+    };
+    let case = drawn(Form::Dequantised, |case| grouped(case) && case.w.scales.len() > 1);
+    check(&case)?;
+    let scales = tensor1(&vec![0.1f32; case.spec.out_channels]);
+    let proto = with_tensor(&case.proto(), "ws", &scales);
+    refused(guarded(|| load(&proto)), &[""]).map_err(|e| format_err!("{e}"))
+}
+
+#[test]
+fn every_opset_of_the_operators_loads() -> TractResult<()> {
+    for form in FORMS {
+        let case = drawn(form, |case| case.w.scales.len() == 1);
+        for version in [10, 11, 13, 19, 21, 22] {
+            let mut proto = case.proto();
+            let dynamic = form == Form::Dynamic && version < 11;
+            let clip = case.limits.is_some() && version < 11;
+            if dynamic || clip {
+                continue; // DynamicQuantizeLinear and bounds of Clip as inputs are of opset 11
+            }
+            proto.opset_import[0].version = version;
+            let model = load(&proto)?.into_optimized()?;
+            assert!(is_quantised(&model), "{form:?} {version}: {model}");
+            case.check(&run(model, std::slice::from_ref(&case.x.values))?[0])?;
+        }
+    }
+    Ok(())
+}
+
 /// What the op does not compute stays what it is without it.
 #[test]
 fn other_forms_stay_as_they_are() -> TractResult<()> {
