@@ -329,6 +329,39 @@ fn hostile_scales_are_refused() {
     }
 }
 
+/// A vector of a grouped transposed filter has the channels of one group.
+#[test]
+fn a_vector_of_another_length_is_refused() -> TractResult<()> {
+    let grouped = |case: &Case| {
+        case.spec.direction == tract_deconv::Direction::Transposed && case.spec.group > 1 && case.spec.group_out() > 1
+    };
+    let case = drawn(Form::Dequantised, |case| grouped(case) && case.w.scales.len() > 1);
+    check(&case)?;
+    let scales = tensor1(&vec![0.1f32; case.spec.out_channels]);
+    let proto = with_tensor(&case.proto(), "ws", &scales);
+    refused(guarded(|| load(&proto)), &[""]).map_err(|e| format_err!("{e}"))
+}
+
+#[test]
+fn every_opset_of_the_operators_loads() -> TractResult<()> {
+    for form in FORMS {
+        let case = drawn(form, |case| case.w.scales.len() == 1);
+        for version in [10, 11, 13, 19, 21, 22] {
+            let mut proto = case.proto();
+            let dynamic = form == Form::Dynamic && version < 11;
+            let clip = case.limits.is_some() && version < 11;
+            if dynamic || clip {
+                continue; // DynamicQuantizeLinear and bounds of Clip as inputs are of opset 11
+            }
+            proto.opset_import[0].version = version;
+            let model = load(&proto)?.into_optimized()?;
+            assert!(is_quantised(&model), "{form:?} {version}: {model}");
+            case.check(&run(model, std::slice::from_ref(&case.x.values))?[0])?;
+        }
+    }
+    Ok(())
+}
+
 /// What the op does not compute stays what it is without it.
 #[test]
 fn other_forms_stay_as_they_are() -> TractResult<()> {
@@ -584,4 +617,93 @@ fn axes_move_through_the_op() -> TractResult<()> {
         case.check(&y.permute_axes(&[0, 3, 1, 2])?)?;
     }
     Ok(())
+}
+
+/// Nodes with something wrong are computed or refused, but never panic.
+#[test]
+fn mutated_nodes_do_not_panic() {
+    let most = std::env::var("TRACT_DECONV_QUANTISED_CASES").map_or(60, |count| count.parse().expect("a number"));
+    for seed in 0..most {
+        let mut random = Random(70_000 + seed);
+        let case = Case::draw(&mut random);
+        let mut proto = case.proto();
+        let graph = proto.graph.as_mut().unwrap();
+        for _ in 0..1 + random.below(3) {
+            mutate(graph, &mut random);
+        }
+        let stock = guarded(|| load_stock(&proto)?.into_optimized());
+        for stage in Stage::ALL {
+            let result = guarded(|| run(stage.of(load(&proto)?)?, std::slice::from_ref(&case.x.values)));
+            // tract's own code panics on some of them.
+            if let (Err(common::run::Failure::Panic(message)), false) = (&result, is_panic(&stock)) {
+                let ours = message.contains(" src/") || message.contains("tract-deconv");
+                assert!(!ours, "seed {seed} {stage:?}: {message}\n{proto:?}");
+            }
+        }
+    }
+}
+
+fn is_panic<T>(result: &Result<T, common::run::Failure>) -> bool {
+    matches!(result, Err(common::run::Failure::Panic(_)))
+}
+
+fn mutate(graph: &mut tract_onnx::pb::GraphProto, random: &mut Random) {
+    use tract_onnx::pb::tensor_proto::DataType;
+    let pick = |random: &mut Random, count: usize| random.below(count.max(1));
+    let at = pick(random, graph.node.len());
+    match random.below(7) {
+        0 | 1 => {
+            let at = pick(random, graph.initializer.len());
+            let tensor = &mut graph.initializer[at];
+            let axis = pick(random, tensor.dims.len());
+            match (random.below(4), tensor.dims.get_mut(axis)) {
+                (0, Some(dim)) => *dim = random.below(4) as i64,
+                (1, _) => tensor.dims.push(1),
+                (2, Some(_)) => drop(tensor.dims.remove(axis)),
+                _ => tensor.dims.clear(),
+            }
+            let size = match DataType::try_from(tensor.data_type) {
+                Ok(DataType::Float | DataType::Int32) => 4,
+                _ => 1,
+            };
+            let len = tensor.dims.iter().product::<i64>() as usize * size;
+            tensor.raw_data = random.bytes(len);
+        }
+        2 => {
+            let at = pick(random, graph.initializer.len());
+            let tensor = &mut graph.initializer[at];
+            let types = [DataType::Uint8, DataType::Int8, DataType::Int32, DataType::Float];
+            let (dt, size) = [(types[0], 1), (types[1], 1), (types[2], 4), (types[3], 4)][random.below(4)];
+            tensor.data_type = dt as i32;
+            let len = tensor.dims.iter().product::<i64>() as usize * size;
+            tensor.raw_data = random.bytes(len);
+        }
+        3 | 4 => {
+            let node = &mut graph.node[at];
+            let attribute = pick(random, node.attribute.len());
+            let value = [0, -1, 1, 2, 7, i64::MAX, i64::MIN, 1 << 33][random.below(8)];
+            if let Some(attribute) = node.attribute.get_mut(attribute) {
+                let element = pick(random, attribute.ints.len());
+                match attribute.ints.get_mut(element) {
+                    Some(element) => *element = value,
+                    None => attribute.i = value,
+                }
+            }
+        }
+        5 => {
+            let node = &mut graph.node[at];
+            let input = pick(random, node.input.len());
+            match node.input.get_mut(input) {
+                Some(name) if random.below(2) == 0 => name.clear(),
+                _ => node.input.truncate(input),
+            }
+        }
+        _ => {
+            let node = &mut graph.node[at];
+            let (one, two) = (pick(random, node.input.len()), pick(random, node.input.len()));
+            if !node.input.is_empty() {
+                node.input.swap(one, two);
+            }
+        }
+    }
 }

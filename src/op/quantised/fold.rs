@@ -92,7 +92,8 @@ fn behind(op: &QuantisedDeconv, model: &TypedModel, before: &Folded) -> TractRes
         Fold::Step(Step::Activation(Activation::Max(bound))) => (scaling.at_least(bound), None),
         Fold::Step(Step::Activation(Activation::Min(bound))) => (scaling.at_most(bound), None),
         Fold::Add(other) => {
-            let Some((quantisation, input)) = dequantised(model, other)? else { return Ok(None) };
+            // An error is that of a scale which is no part of a layer.
+            let Some((quantisation, input)) = dequantised(model, other).ok().flatten() else { return Ok(None) };
             (scaling.then_added(quantisation), Some(input))
         }
         _ => (None, None),
