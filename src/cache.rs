@@ -1,5 +1,6 @@
 //! State that ops keep between runs: plans by shape, and the last packed filter.
 
+use crate::compute::Grouped;
 use crate::layer::Layer;
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::memory;
@@ -145,6 +146,45 @@ impl FilterCache {
     }
 }
 
+/// The packed forms of a constant filter, most recently used first.
+///
+/// It holds at most [`PackedFilters::CAPACITY`] and drops the least recently used one. Clones share
+/// them.
+#[derive(Clone, Default)]
+pub(crate) struct PackedFilters(Arc<Mutex<Vec<OfGrouped>>>);
+
+/// A packed filter, and how many integers its elements hold.
+type OfGrouped = (Grouped, Arc<PackedFilter>);
+
+impl PackedFilters {
+    /// The maximum number of packed forms. A filter has one, unless sizes or zero points vary.
+    pub const CAPACITY: usize = 4;
+
+    /// Returns the packed form for a spec and a layout. `pack` makes it if it is missing.
+    pub fn get(
+        &self,
+        grouped: Grouped,
+        spec: &DeconvSpec,
+        layout: &FilterLayout,
+        pack: impl FnOnce() -> TractResult<PackedFilter>,
+    ) -> TractResult<Arc<PackedFilter>> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut filters = lock();
+            let found = filters.iter().position(|(of, packed)| *of == grouped && packed.is_for(spec, layout));
+            if let Some(at) = found {
+                filters[..=at].rotate_right(1);
+                return Ok(Arc::clone(&filters[0].1));
+            }
+        }
+        let packed = Arc::new(pack()?);
+        let mut filters = lock();
+        filters.truncate(Self::CAPACITY - 1);
+        filters.insert(0, (grouped, Arc::clone(&packed)));
+        Ok(packed)
+    }
+}
+
 /// Implements the traits of ops for a cache.
 ///
 /// A cache does not affect the result, so ops are equal whatever their caches hold.
@@ -171,6 +211,7 @@ macro_rules! inert {
 }
 inert!(PlanCache);
 inert!(FilterCache);
+inert!(PackedFilters);
 
 #[cfg(test)]
 mod tests {

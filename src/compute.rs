@@ -2,6 +2,8 @@
 
 use crate::activation::{Activation, activate, exponentials};
 use realfft::num_complex::Complex;
+use std::fmt;
+use tract_core::internal::{Datum, DatumType};
 
 /// The byte with which floats are filled: all bytes `0xff` are NaN in any size.
 pub(crate) const NAN: u8 = 0xff;
@@ -44,10 +46,15 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The maximum of an empty window, as in onnxruntime's max pooling.
     const LEAST: Self;
 
+    /// Whether the order of a sum does not matter, as nothing is rounded.
+    const IS_EXACT: bool = false;
+
     /// One half. It does not exist for integers, so kernels that use it must not run on them.
     const HALF: Self;
 
     /// `self + a·b`. Integers wrap modulo their width.
+    ///
+    /// In a product of data and a weight, the data come first: the operands of [`Quad`] differ.
     fn mul_add(self, a: Self, b: Self) -> Self;
 
     /// `self + other`. Integers wrap modulo their width.
@@ -153,53 +160,176 @@ macro_rules! float_compute {
 }
 float_compute!(f32, f32::MIN; f64, f64::NEG_INFINITY);
 
-impl Compute for i64 {
-    const ZERO: Self = 0;
-    const LEAST: Self = i64::MIN;
-    const HALF: Self = 0;
+/// Implements [`Compute`] for integers, given how they are made and unmade, and their products.
+macro_rules! integer_compute {
+    ($t:ident of $whole:ty: $of:expr, $bits:expr, |$a:ident, $b:ident| $product:expr) => {
+        impl Compute for $t {
+            const ZERO: Self = $of(0);
+            const LEAST: Self = $of(<$whole>::MIN);
+            const HALF: Self = $of(0);
+            const IS_EXACT: bool = true;
 
-    #[inline(always)]
-    fn mul_add(self, a: Self, b: Self) -> Self {
-        self.wrapping_add(a.wrapping_mul(b))
-    }
+            #[inline(always)]
+            fn mul_add(self, a: Self, b: Self) -> Self {
+                let ($a, $b) = ($bits(a), $bits(b));
+                $of($bits(self).wrapping_add($product))
+            }
 
-    #[inline(always)]
-    fn plus(self, other: Self) -> Self {
-        self.wrapping_add(other)
-    }
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                $of($bits(self).wrapping_add($bits(other)))
+            }
 
-    #[inline(always)]
-    fn minus(self, other: Self) -> Self {
-        self.wrapping_sub(other)
-    }
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                $of($bits(self).wrapping_sub($bits(other)))
+            }
 
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        self.max(other)
-    }
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                $of($bits(self).max($bits(other)))
+            }
 
-    #[inline(always)]
-    fn activate<const FUSED: bool>(_activation: Activation, _run: &mut [Self]) {}
+            #[inline(always)]
+            fn activate<const FUSED: bool>(_activation: Activation, _run: &mut [Self]) {}
 
-    fn leak(self, _slope: Self) -> Self {
-        self
-    }
+            fn leak(self, _slope: Self) -> Self {
+                self
+            }
 
-    fn exponentials<const FUSED: bool>(_run: &mut [Self]) {}
+            fn exponentials<const FUSED: bool>(_run: &mut [Self]) {}
 
-    fn of_constant(_value: f64) -> Self {
-        0
-    }
+            fn of_constant(_value: f64) -> Self {
+                Self::ZERO
+            }
 
-    fn of_count(count: usize) -> Self {
-        count as i64
-    }
+            fn of_count(count: usize) -> Self {
+                $of(count as $whole)
+            }
 
-    fn logarithm(self) -> Self {
-        0
-    }
+            fn logarithm(self) -> Self {
+                Self::ZERO
+            }
 
-    fn reciprocal(self) -> Self {
-        0
+            fn reciprocal(self) -> Self {
+                Self::ZERO
+            }
+        }
+    };
+}
+integer_compute!(i64 of i64: std::convert::identity, std::convert::identity, |a, b| a.wrapping_mul(b));
+integer_compute!(Pair of i32: Pair, Pair::bits, |a, b| {
+    let low = |bits: i32| i32::from(bits as i16);
+    (low(a) * low(b)).wrapping_add((a >> 16) * (b >> 16))
+});
+integer_compute!(Quad of i32: Quad, Quad::bits, |a, b| {
+    let (data, weights) = (a.to_le_bytes(), b.to_le_bytes());
+    data.iter().zip(weights).map(|(x, w)| i32::from(*x) * i32::from(w as i8)).sum::<i32>()
+});
+
+/// How many integers of 8 bits, of adjacent input channels, one element of 32 bits holds.
+///
+/// A product of elements of data and filter is the sum of the products of their integers. It is
+/// added to a sum of 32 bits, which has the same type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Grouped {
+    /// Elements are [`Pair`]s.
+    Pairs,
+    /// Elements are [`Quad`]s.
+    Quads,
+}
+
+impl Grouped {
+    /// The number of integers per element.
+    pub fn count(self) -> usize {
+        match self {
+            Grouped::Pairs => 2,
+            Grouped::Quads => 4,
+        }
     }
 }
+
+/// Two `i16`, the first one in the lower half of the bits, or a sum of their products.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(transparent)]
+pub(crate) struct Pair(i32);
+
+/// Four bytes, the first one in the lowest bits, or a sum of their products.
+///
+/// Data are `u8`, weights `i8`. Data come first in [`Compute::mul_add`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(transparent)]
+pub(crate) struct Quad(i32);
+
+/// A type of elements of 32 bits that hold several integers.
+pub(crate) trait Group: Compute {
+    /// The bits, or the sum.
+    fn bits(self) -> i32;
+}
+
+impl Pair {
+    /// The element that holds two integers.
+    #[inline(always)]
+    pub const fn of([low, high]: [i16; 2]) -> Pair {
+        Pair((low as i32 & 0xffff) | (high as i32) << 16)
+    }
+}
+
+impl Quad {
+    /// The element that holds four bytes.
+    #[inline(always)]
+    pub const fn of(bytes: [u8; 4]) -> Quad {
+        Quad(i32::from_le_bytes(bytes))
+    }
+
+    /// Flips bits of each byte.
+    #[inline(always)]
+    pub const fn flipped(self, bits: [u8; 4]) -> Quad {
+        Quad(self.0 ^ i32::from_le_bytes(bits))
+    }
+}
+
+macro_rules! groups {
+    ($($t:ident $what:literal),*) => {$(
+        impl $t {
+            /// The bits, or the sum.
+            #[inline(always)]
+            pub const fn bits(self) -> i32 {
+                self.0
+            }
+        }
+
+        impl Group for $t {
+            #[inline(always)]
+            fn bits(self) -> i32 {
+                self.0
+            }
+        }
+
+        impl Working for $t {
+            const POISON: $t = $t(i32::from_ne_bytes([NOISE; 4]));
+        }
+
+        impl fmt::Display for $t {
+            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        /// Tensors of such elements have the type `i32`, which has the same size and alignment.
+        impl Datum for $t {
+            fn name() -> &'static str {
+                $what
+            }
+
+            fn datum_type() -> DatumType {
+                DatumType::I32
+            }
+
+            fn is<D: Datum>() -> bool {
+                D::datum_type() == DatumType::I32
+            }
+        }
+    )*};
+}
+groups!(Pair "pair of i16", Quad "four of u8 or i8");

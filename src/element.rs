@@ -1,5 +1,6 @@
 //! The element types of tensors, and the type that each is computed in.
 
+use crate::compute::{Grouped, Pair, Quad};
 use crate::kernel::Dispatch;
 use tract_core::internal::*;
 
@@ -73,7 +74,7 @@ macro_rules! same_element {
         }
     )*};
 }
-same_element!(f32, f64, i64);
+same_element!(f32, f64, i64, Pair, Quad);
 
 impl Element for f16 {
     type Compute = f32;
@@ -98,8 +99,8 @@ impl Element for f16 {
 }
 
 /// The size of an element of the compute type, in bytes.
-pub(crate) fn compute_bytes(datum_type: DatumType) -> usize {
-    if matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
+pub(crate) fn compute_bytes(datum_type: DatumType, grouped: Option<Grouped>) -> usize {
+    if grouped.is_some() || matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
 }
 
 /// The element types that a deconvolution can run on.
@@ -146,3 +147,22 @@ macro_rules! dispatch_element {
     }};
 }
 pub(crate) use dispatch_element;
+
+/// As [`dispatch_element`], or with the type of elements of several integers.
+macro_rules! dispatch_grouped {
+    ($grouped:expr, $dt:expr, $E:ident => $body:expr) => {{
+        use crate::compute::{Grouped, Pair, Quad};
+        match $grouped {
+            Some(Grouped::Pairs) => {
+                type $E = Pair;
+                $body
+            }
+            Some(Grouped::Quads) => {
+                type $E = Quad;
+                $body
+            }
+            None => dispatch_element!($dt, $E => $body),
+        }
+    }};
+}
+pub(crate) use dispatch_grouped;

@@ -1,7 +1,10 @@
 //! Explains how each convolution of a model will be computed, and why.
 
 use crate::op::bodies::for_each_node;
-use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, OptFourier, OptGroupedDeconv};
+use crate::op::{
+    Dialect, DynamicFilterDeconv, GroupedDeconv, OptFourier, OptGroupedDeconv, OptQuantisedDeconv, Output,
+    QuantisedDeconv,
+};
 use crate::output::epilogue::Step;
 use crate::plan::{Plan, PlanOptions};
 use crate::settings;
@@ -33,9 +36,21 @@ pub struct Explanation {
     /// why it does not run as one. None for a layer that can't be one by its sizes, and in a model
     /// that is not optimised.
     pub fourier: Option<Result<usize, String>>,
+    /// What is made of the integer sums, for a quantised convolution.
+    pub quantised: Option<Quantised>,
     /// The plan and the sizes, if all symbols in the shapes of input and filter are known and the
-    /// input is not empty.
+    /// input is not empty. None for a quantised convolution.
     pub concrete: Option<Concrete>,
+}
+
+/// What a quantised convolution makes of its sums, and how it computes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quantised {
+    /// What the sums become.
+    pub output: Output,
+    /// The plan of the sums, if all symbols in the input's shape are known, the input is not empty and
+    /// the filter is constant.
+    pub plan: Option<String>,
 }
 
 /// The plan and the sizes that follow from a concrete shape.
@@ -79,6 +94,21 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
             // It has no plan.
             let (plain, spec) = (explained(op.dialect(), None, op.options())?, Some(op.spec().clone()));
             explanations.push(Explanation { spec, fourier: Some(Ok(op.points())), ..plain });
+        } else if let Some(op) = node.op_as::<QuantisedDeconv>() {
+            let data = evaluated(model.outlet_fact(node.inputs[0])?, symbols);
+            let filter = &model.outlet_fact(node.inputs[1])?.konst;
+            let options = settings::complete(&op.options)?;
+            let sums = filter.as_ref().map(|filter| op.sums(filter, &options)).transpose()?;
+            let plan = sums.map_or(Ok(None), |sums| sums.plan(&data)).with_context(|| name.to_string())?;
+            let quantised = Some(Quantised { output: op.output.clone(), plan });
+            let (plain, spec) = (explained(op.dialect, None, &op.options)?, Some(op.spec.clone()));
+            explanations.push(Explanation { spec, quantised, ..plain });
+        } else if let Some(op) = node.op_as::<OptQuantisedDeconv>() {
+            let data = evaluated(model.outlet_fact(node.inputs[0])?, symbols);
+            let plan = op.plan(&data).with_context(|| name.to_string())?;
+            let quantised = Some(Quantised { output: op.output.clone(), plan });
+            let (plain, spec) = (explained(op.dialect, None, &PlanOptions::default())?, Some(op.spec().clone()));
+            explanations.push(Explanation { spec, quantised, ..plain });
         } else if let Some(op) = node.op_as::<DynamicFilterDeconv>() {
             let filter = &model.outlet_fact(node.inputs[1])?.shape;
             let sizes = filter.iter().map(|dim| dim.eval(symbols).to_usize().ok()).collect::<Option<TVec<usize>>>();
@@ -90,6 +120,11 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
     Ok(explanations)
 }
 
+/// Returns a fact with the values of symbols in its shape.
+fn evaluated(fact: &TypedFact, symbols: &SymbolValues) -> TypedFact {
+    fact.datum_type.fact(fact.shape.iter().map(|dim| dim.eval(symbols)).collect::<TVec<TDim>>())
+}
+
 fn explain_node(
     name: &str,
     node: &TypedNode,
@@ -99,8 +134,8 @@ fn explain_node(
     spec: Option<&DeconvSpec>,
     options: &PlanOptions,
 ) -> TractResult<Explanation> {
-    let evaluated = |fact: &TypedFact| fact.shape.iter().map(|dim| dim.eval(symbols)).collect::<TVec<TDim>>();
-    let (input, output) = (evaluated(data), evaluated(&node.outputs[0].fact));
+    let shape = |fact: &TypedFact| evaluated(fact, symbols).shape.to_tvec();
+    let (input, output) = (shape(data), shape(&node.outputs[0].fact));
     let requested = match spec.map(|spec| &spec.padding) {
         Some(Padding::OutputShape { shape: OutputShape::Dims(dims) | OutputShape::Input(dims), .. }) => {
             Some(dims.iter().map(|dim| dim.eval(symbols).as_i64()).collect::<Option<TVec<i64>>>())
@@ -133,6 +168,7 @@ fn explain_node(
         output,
         epilogue: vec![],
         fourier: None,
+        quantised: None,
         concrete,
     })
 }
@@ -153,6 +189,12 @@ impl fmt::Display for Explanation {
             Some(Ok(points)) => return write!(f, "  runs as a Fourier transform of {points} points"),
             Some(Err(reason)) => writeln!(f, "  not a Fourier transform: {reason}")?,
             None => {}
+        }
+        if let Some(quantised) = &self.quantised {
+            writeln!(f, "  quantised, to {}", quantised.output)?;
+            if let Some(plan) = &quantised.plan {
+                return write!(f, "  runs {plan}");
+            }
         }
         let Some(concrete) = &self.concrete else {
             return f.write_str(match &self.spec {

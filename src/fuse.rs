@@ -32,6 +32,16 @@ impl Affine {
         self
     }
 
+    /// Returns the factor of each channel.
+    pub(crate) fn factors(&self) -> &[f64] {
+        &self.factor
+    }
+
+    /// Returns the term of each channel.
+    pub(crate) fn terms(&self) -> &[f64] {
+        &self.term
+    }
+
     fn has_term(&self) -> bool {
         self.term.iter().any(|term| *term != 0.0)
     }
@@ -50,7 +60,7 @@ impl Affine {
 /// Any sequence of scalar additions, multiplications, minima and maxima of `x` with constants has
 /// this form.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Clamp {
+pub(crate) struct Clamp {
     scale: f64,
     shift: f64,
     low: f64,
@@ -97,7 +107,7 @@ pub(crate) struct Following {
 }
 
 /// One node, or group of nodes, that can be folded.
-enum Fold {
+pub(crate) enum Fold {
     Step(Step),
     Affine(Affine),
     Gate(Clamp),
@@ -182,7 +192,11 @@ fn widened(what: &str, tensor: &Tensor, len: usize) -> TractResult<Vec<f64>> {
 /// Returns what the readers of an outlet fold to, and the outlet after them.
 ///
 /// Returns none if the value itself is needed. `channels` is the channel axis and its size.
-fn behind(model: &TypedModel, from: OutletId, channels: (usize, usize)) -> TractResult<Option<(Fold, OutletId)>> {
+pub(crate) fn behind(
+    model: &TypedModel,
+    from: OutletId,
+    channels: (usize, usize),
+) -> TractResult<Option<(Fold, OutletId)>> {
     if model.outputs.contains(&from) {
         return Ok(None);
     }
@@ -490,7 +504,7 @@ fn reaches_all_alike(spec: &DeconvSpec) -> bool {
 ///
 /// Channels are numbered over all groups. The order roughly follows memory. Each output channel
 /// gets its weights by ascending input channel.
-fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) -> TractResult<()> {
+pub(crate) fn for_each_weight(spec: &DeconvSpec, mut each: impl FnMut(usize, usize, usize)) -> TractResult<()> {
     let strides = spec.filter_strides();
     let mut taps: Vec<usize> = memory::reserved("taps", spec.kernel.iter().product())?;
     taps.push(0);

@@ -8,6 +8,7 @@
 //! costs a copy of each, of up to eight times its bytes, which counts as the plan's working memory.
 //! In return, no strategy is instantiated for the other integer types.
 
+use crate::compute::Grouped;
 use crate::element::ELEMENT_TYPES;
 use crate::memory::mapped_output;
 use std::borrow::Cow;
@@ -21,6 +22,11 @@ pub(crate) fn computed_as(datum_type: DatumType) -> DatumType {
         true => DatumType::I64,
         false => datum_type,
     }
+}
+
+/// As [`computed_as`]. Tensors of elements of several integers stay what they are.
+pub(crate) fn computed_as_grouped(datum_type: DatumType, grouped: Option<Grouped>) -> DatumType {
+    if grouped.is_some() { DatumType::I32 } else { computed_as(datum_type) }
 }
 
 /// Converts a tensor from a type of integers to 64-bit integers, or the reverse. `what` begins the

@@ -1,7 +1,7 @@
 //! Layers: a plan, and the tables that its runs read.
 
 use crate::algorithm::{Operands, Tables};
-use crate::element::{Element, dispatch_element};
+use crate::element::{Element, dispatch_element, dispatch_grouped};
 use crate::integers;
 use crate::kernel::{Dispatch, KernelSizes};
 use crate::layout::filter::PackedFilter;
@@ -36,7 +36,7 @@ impl Layer {
         }
         let plan = &self.plan;
         let problem = if plan.decision().folds() { plan.folded() } else { plan.problem() };
-        let lanes = KernelSizes::new(integers::computed_as(plan.datum_type()), plan.isa()).lanes;
+        let lanes = KernelSizes::new(plan.computed_as(), plan.grouped(), plan.isa()).lanes;
         let tables = plan.decision().tables(problem, lanes)?;
         Ok(self.tables.get_or_init(|| tables))
     }
@@ -66,7 +66,7 @@ impl Layer {
         if let Some(bias) = bias {
             plan.spec().check_bias(bias)?;
         }
-        filter.check(plan.spec(), &plan.filter_layout(), dt)
+        filter.check(plan.spec(), &plan.filter_layout(), dt, plan.grouped())
     }
 
     /// As [`Layer::run`], with an epilogue whose steps are applied to each result in order.
@@ -106,16 +106,21 @@ impl Layer {
         let plan = &self.plan;
         ensure!(plan.isa().is_available(), "plan: isa={}, this cpu does not have it", plan.isa());
         ensure!(
+            plan.grouped().is_none_or(|grouped| grouped.is_available(plan.isa())),
+            "plan: isa={}, this cpu does not have its products of integers",
+            plan.isa()
+        );
+        ensure!(
             epilogue.is_empty() || plan.datum_type().is_float(),
             "activation: datum_type={:?}, only floats take one",
             plan.datum_type()
         );
         self.check_operands(inputs, filter, bias)?;
-        let computed_as = integers::computed_as(plan.datum_type());
+        let computed_as = plan.computed_as();
         let inputs: TVec<_> =
             inputs.iter().map(|input| integers::converted("input", input, computed_as)).collect::<TractResult<_>>()?;
         let bias = bias.map(|bias| integers::converted("bias", bias, computed_as)).transpose()?;
-        let output: Tensor = dispatch_element!(computed_as, E => {
+        let output: Tensor = dispatch_grouped!(plan.grouped(), computed_as, E => {
             let shape = plan.problem().output_shape();
             let steps = epilogue::bind::<E>(epilogue, residuals, plan.problem().group * plan.problem().group_out, &shape)?;
             #[expect(unsafe_code, reason = "an output is written once, by a strategy, not cleared before")]

@@ -31,6 +31,8 @@
 //! |---|---|---|
 //! | ONNX ConvTranspose (opsets 1, 11, 22) | ONNX's | f16, f32, f64; bf16 through [`load`](load()) |
 //! | ONNX Conv (opsets 1, 11, 22), with [`WithConv`] only | ONNX's | the same |
+//! | ONNX ConvInteger and QLinearConv (opset 10), with [`WithConv`] only | ONNX's | u8 and i8 |
+//! | Conv and ConvTranspose of tensors behind DequantizeLinear (opsets 10 to 22) | ONNX's | u8 and i8 |
 //! | OpenVINO GroupConvolutionBackpropData-1 | OpenVINO's | f16, f32, f64, integers of 8 to 64 bits |
 //! | OpenVINO ConvolutionBackpropData-1 | OpenVINO's | the same |
 //! | OpenVINO GroupConvolution-1, Convolution-1 (forward) | OpenVINO's | the same |
@@ -67,6 +69,10 @@
 //! no plan. Otherwise a [`Plan`] is made for each concrete shape. It says which [`Strategy`] runs
 //! on which instruction set, and why the other strategies declined; [`explain`](explain()) prints
 //! it. An op keeps the plans of the 16 most recent shapes.
+//!
+//! A convolution of quantised tensors becomes a [`QuantisedDeconv`], which takes in the bias, Relu,
+//! Clip, the sum with a dequantised tensor, and the QuantizeLinear behind it. Layers of a chain then
+//! pass bytes to each other. Optimising the model makes an [`OptQuantisedDeconv`] of it.
 //!
 //! NCX and NXC data are both read in place. tract can move the channel axis through the op, so that
 //! transposes around it cancel.
@@ -126,6 +132,11 @@
 //! error of a result is by the size of its frame, before the window of an inverse. A frame with a
 //! number that is not finite gives NaN. With `fusion` off, or with a strategy or an instruction set
 //! that is forced, the layer is a convolution.
+//!
+//! **Quantised layers.** Sums of products of 8-bit integers are exact. The real numbers that they stand
+//! for are computed in f64 and rounded once, half to even, and saturate. A layer between
+//! DequantizeLinear and QuantizeLinear gives what these operators and a convolution of real numbers
+//! give.
 //!
 //! **Subnormal constants.** Constant weights and biases in f32 that are subnormal, below `2^-126`,
 //! count as zero.
@@ -202,7 +213,7 @@
 //! | tract's own builders, for nodes of other domains | the first such node; for good | frontend/mod.rs `REGISTER` |
 //! | entries in tract's lists of transforms, knobs, pulsifiers | linking, loading; for good | pulse.rs `DONE` |
 //! | blocks of freed outputs, bounded | the first output; the last plan | memory/pool.rs `POOL`, `OF_KNOB` |
-//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64`, `SPECTRA` |
+//! | working memory | the first run; the last plan | memory/scratch.rs `F32`, `F64`, `I64`, `PAIR`, `QUAD`, `SPECTRA` |
 //! | per thread: which working memory it had last | the first run; the thread | memory/scratch.rs `LAST` |
 //! | spinning threads of an executor | a shared layer; its spin time | parallel/workers.rs `SPINNING`, `ALL` |
 //! | per thread: its executor's list | a shared layer; the thread | parallel/workers.rs `LAST` |
@@ -317,6 +328,7 @@ pub mod internals {
     pub use crate::estimate::machine::Rates;
     pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill::fill_new_memory;
+    pub use crate::op::{IntegerSums, with_elements_of};
     pub use crate::parallel::threads;
 }
 
@@ -330,8 +342,8 @@ pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
-    BetweenLayers, Dialect, GroupedDeconv, If, OptFourier, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax,
-    OptTranspose, Pass,
+    BetweenLayers, Dialect, GroupedDeconv, If, OptFourier, OptGroupedDeconv, OptIf, OptQuantisedDeconv, OptReduce,
+    OptResize, OptSoftmax, OptTranspose, Pass, QuantisedDeconv,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

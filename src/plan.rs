@@ -6,6 +6,7 @@
 //! reason.
 
 use crate::algorithm::{Decision, Query, Restrictions, Strategy};
+use crate::compute::Grouped;
 use crate::element::{ELEMENT_TYPES, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::integers;
@@ -65,6 +66,9 @@ pub struct PlanOptions {
     /// Some strategies read each tensor. For others the tensors are joined first, which counts as
     /// working memory.
     pub in_parts: bool,
+    /// How many integers of 8 bits an element of input and filter holds, if several. Tensors are then
+    /// `i32`.
+    pub(crate) grouped: Option<Grouped>,
     /// The way to choose the strategy if none is forced. By estimates if not set.
     pub tuning: Option<Tuning>,
     /// The file that measured choices are read from and written to. Without a file they last as
@@ -117,6 +121,11 @@ impl PlanOptions {
     /// Returns the same options for an input in several tensors, or in one.
     pub fn with_in_parts(self, in_parts: bool) -> PlanOptions {
         PlanOptions { in_parts, ..self }
+    }
+
+    /// Returns the same options for elements that hold several integers.
+    pub(crate) fn with_grouped(self, grouped: impl Into<Option<Grouped>>) -> PlanOptions {
+        PlanOptions { grouped: grouped.into(), ..self }
     }
 
     /// Returns the same options with a way to choose strategies, or with estimates.
@@ -210,8 +219,8 @@ impl MemoryLimit {
 
 /// Returns the bytes of the converted operands and output of a problem. Zero if they are computed
 /// in their own type.
-pub(crate) fn converted_bytes(problem: &Problem, datum_type: DatumType) -> usize {
-    let computed_as = integers::computed_as(datum_type);
+pub(crate) fn converted_bytes(problem: &Problem, datum_type: DatumType, grouped: Option<Grouped>) -> usize {
+    let computed_as = integers::computed_as_grouped(datum_type, grouped);
     if computed_as == datum_type {
         return 0;
     }
@@ -267,6 +276,7 @@ pub struct Plan {
     /// The problem that all strategies except the reference compute: see [`Problem::folded`].
     folded: Problem,
     datum_type: DatumType,
+    grouped: Option<Grouped>,
     decision: Decision,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
@@ -324,10 +334,15 @@ impl Plan {
         );
         let limit = options.limit();
         limit.check_output(&problem.output_shape(), datum_type)?;
-        let converted = converted_bytes(&problem, datum_type);
+        let grouped = options.grouped;
+        ensure!(
+            grouped.is_none() || datum_type == DatumType::I32,
+            "input: datum_type={datum_type:?}, elements of several integers are I32"
+        );
+        let converted = converted_bytes(&problem, datum_type, grouped);
         // The smallest working memory among the strategies that only the limit rules out.
         let mut least: Option<(usize, Strategy)> = None;
-        let computed_as = integers::computed_as(datum_type);
+        let computed_as = integers::computed_as_grouped(datum_type, grouped);
         let (isa, machine) = match options.machine {
             None => {
                 let isa = Isa::of_plan(options.isa)?;
@@ -349,6 +364,7 @@ impl Plan {
             left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
             in_parts: options.in_parts,
+            grouped,
         };
         let query = Query::new(&folded, computed_as, isa, &machine, restrictions);
         let joint = |decision: &Decision| joint_bytes(&problem, computed_as, options.in_parts, decision);
@@ -412,6 +428,7 @@ impl Plan {
                 problem,
                 folded,
                 datum_type,
+                grouped,
                 decision,
                 isa,
                 declined,
@@ -463,9 +480,19 @@ impl Plan {
         Some(self.decision.cost()?.saturating_add(joining_cost(self.joint_bytes())))
     }
 
+    /// Returns the type that operands are converted to.
+    pub(crate) fn computed_as(&self) -> DatumType {
+        integers::computed_as_grouped(self.datum_type, self.grouped)
+    }
+
+    /// Returns how many integers an element holds, if several.
+    pub(crate) fn grouped(&self) -> Option<Grouped> {
+        self.grouped
+    }
+
     /// Returns the bytes of the joint tensor, if the tensors of the input are joined first.
     fn joint_bytes(&self) -> usize {
-        joint_bytes(&self.problem, integers::computed_as(self.datum_type), self.in_parts, &self.decision)
+        joint_bytes(&self.problem, self.computed_as(), self.in_parts, &self.decision)
     }
 
     /// Returns whether the layer reads each tensor of an input in several tensors.
@@ -517,10 +544,9 @@ impl Plan {
     /// If integers are converted, the converted operands and output count. If the tensors of the
     /// input are joined first, the joint one counts.
     pub fn working_bytes(&self) -> usize {
-        let computed_as = integers::computed_as(self.datum_type);
-        let converted = converted_bytes(&self.problem, self.datum_type);
+        let converted = converted_bytes(&self.problem, self.datum_type, self.grouped);
         self.decision
-            .working_bytes(&self.folded, compute_bytes(computed_as))
+            .working_bytes(&self.folded, compute_bytes(self.computed_as(), self.grouped))
             .saturating_add(converted)
             .saturating_add(self.joint_bytes())
     }
@@ -634,7 +660,13 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} on {} {:?}, {}", self.strategy(), self.isa, self.datum_type, self.decision.explain())?;
+        let elements = match self.grouped {
+            None => "",
+            Some(Grouped::Pairs) => " of two i16",
+            Some(Grouped::Quads) => " of four u8",
+        };
+        let (strategy, isa) = (self.strategy(), self.isa);
+        write!(f, "{strategy} on {isa} {:?}{elements}, {}", self.datum_type, self.decision.explain())?;
         match (self.in_parts, self.decision.reads_parts()) {
             (false, _) => {}
             (true, true) => f.write_str(", channels read from each tensor of the input")?,

@@ -1,4 +1,4 @@
-//! Streaming: [`GroupedDeconv`] in tract's pulsification (feature `pulse`).
+//! Streaming: [`GroupedDeconv`] and [`QuantisedDeconv`] in tract's pulsification (feature `pulse`).
 //!
 //! A model loaded through [`with_deconv`](crate::WithDeconv) or [`with_conv`](crate::WithConv), or
 //! rewritten by the transforms `deconv` and `conv`, becomes a streaming model in the usual way: by
@@ -15,6 +15,9 @@
 //! bias is added afterwards, once per position. The output has `P·stride` positions per pulse. It
 //! is `delay·stride + pad_begin` positions late, where `delay` is the input's own delay.
 //!
+//! Where the pulses of a [`QuantisedDeconv`] overlap, it computes integer sums, and [`ScaledSums`] makes
+//! results of them once they are complete.
+//!
 //! # Forward convolutions
 //!
 //! tract's `Delay` keeps the last `extent - stride` positions of the input for the next pulse.
@@ -29,7 +32,7 @@
 //! zeros there. The delay is needed if the padding crops more positions at the end than two pulses
 //! share.
 
-use crate::op::GroupedDeconv;
+use crate::op::{DataZeroPoint, GroupedDeconv, Output, QuantisedDeconv, ScaledSums};
 use crate::spec::{DeconvSpec, Direction, Padding};
 use std::sync::OnceLock;
 use tract_core::internal::*;
@@ -40,7 +43,7 @@ use tract_pulse::model::PulsedModel;
 use tract_pulse::ops::OpPulsifier;
 use tract_pulse_opl::ops::{DeconvDelay, Delay, PulseMask, PulsePad};
 
-/// Registers [`GroupedDeconv`] with tract's pulsification, for the whole process.
+/// Registers [`GroupedDeconv`] and [`QuantisedDeconv`] with tract's pulsification, for the whole process.
 ///
 /// [`WithDeconv`](crate::WithDeconv) and the transform `deconv` call it. Only models that are built
 /// by hand need a call. Further calls do nothing.
@@ -51,9 +54,85 @@ pub fn register() -> TractResult<()> {
     static DONE: OnceLock<()> = OnceLock::new();
     if DONE.get().is_none() {
         OpPulsifier::register::<GroupedDeconv>(pulsify)?;
+        OpPulsifier::register::<QuantisedDeconv>(pulsify)?;
         DONE.get_or_init(|| ());
     }
     Ok(())
+}
+
+/// A convolution that streams.
+#[derive(Clone, Copy)]
+enum Layer<'a> {
+    Plain(&'a GroupedDeconv),
+    Quantised(&'a QuantisedDeconv),
+}
+
+impl<'a> Layer<'a> {
+    fn of(node: &'a TypedNode) -> Option<Layer<'a>> {
+        node.op_as::<GroupedDeconv>()
+            .map(Layer::Plain)
+            .or_else(|| node.op_as::<QuantisedDeconv>().map(Layer::Quantised))
+    }
+
+    fn spec(self) -> &'a DeconvSpec {
+        match self {
+            Layer::Plain(op) => &op.spec,
+            Layer::Quantised(op) => &op.spec,
+        }
+    }
+
+    /// Returns the value of the data that contributes nothing.
+    fn absent(self, datum_type: DatumType) -> TractResult<Tensor> {
+        match self {
+            Layer::Plain(_) => Tensor::zero_scalar_dt(datum_type),
+            Layer::Quantised(op) => match op.zero_point {
+                DataZeroPoint::Const(value) => Ok(tensor0(value).cast_to_dt(datum_type)?.into_owned()),
+                DataZeroPoint::Input => bail!("pulse: a zero point that is known at run time only can't stream"),
+            },
+        }
+    }
+
+    /// Returns the number of inputs that a pulse has too.
+    fn inputs(self) -> usize {
+        match self {
+            Layer::Plain(op) => 2 + op.has_bias as usize,
+            Layer::Quantised(_) => 2,
+        }
+    }
+
+    /// Returns the layer of one pulse.
+    fn of_pulse(self, spec: DeconvSpec) -> TractResult<Box<dyn TypedOp>> {
+        Ok(match self {
+            Layer::Plain(op) => {
+                let mut pulsed = GroupedDeconv::new(spec, op.dialect, op.has_bias, op.options.clone())?;
+                pulsed.fusion = op.fusion;
+                Box::new(pulsed)
+            }
+            Layer::Quantised(op) => Box::new(QuantisedDeconv { spec, ..op.clone() }),
+        })
+    }
+
+    /// Returns the sums of one pulse, to which those of the next may be added.
+    fn sums_of_pulse(self, spec: DeconvSpec) -> TractResult<Box<dyn TypedOp>> {
+        Ok(match self {
+            Layer::Plain(op) => {
+                let mut pulsed = GroupedDeconv::new(spec, op.dialect, false, op.options.clone())?;
+                pulsed.fusion = op.fusion;
+                Box::new(pulsed)
+            }
+            Layer::Quantised(op) => {
+                Box::new(QuantisedDeconv { spec, output: Output::Sums, fusion: false, ..op.clone() })
+            }
+        })
+    }
+
+    /// Returns whether the sums are the results.
+    fn is_sums(self) -> bool {
+        match self {
+            Layer::Plain(op) => !op.has_bias,
+            Layer::Quantised(op) => op.output == Output::Sums,
+        }
+    }
 }
 
 fn pulsify(
@@ -64,26 +143,30 @@ fn pulsify(
     symbol: &Symbol,
     source_pulse: &TDim,
 ) -> TractResult<Option<TVec<OutletId>>> {
-    let Some(op) = node.op_as::<GroupedDeconv>() else { return Ok(None) };
+    let Some(layer) = Layer::of(node) else { return Ok(None) };
     let mut data = mapping[&node.inputs[0]];
     let mut fact = target.outlet_fact(data)?.clone();
     let Some(mut stream) = fact.stream.clone() else { return Ok(None) };
     let (inputs, outputs) = model.node_facts(node.id)?;
-    let axis = op.axes_mapping(&inputs, &outputs)?.axis((InOut::In(0), stream.axis))?.clone();
+    let axis = node.op.axes_mapping(&inputs, &outputs)?.axis((InOut::In(0), stream.axis))?.clone();
     if axis.outputs[0].len() == 1 {
         return Ok(None);
     }
     let source = Source { symbol, pulse: source_pulse };
     let pulse = fact.pulse().context("pulse: a stream has pulses")?.clone();
-    let spec = &op.spec;
+    let spec = layer.spec();
     let c_axis = spec.data_format.c_axis(fact.shape.rank());
     ensure!(stream.axis != c_axis, "pulse: axis={c_axis}, the channels can't stream");
     for input in &node.inputs[1..] {
         let streams = target.outlet_fact(mapping[input])?.stream.is_some();
         ensure!(!streams, "pulse: only the data can stream, not the filter, the bias or the output shape");
     }
+    if let Layer::Quantised(op) = layer {
+        ensure!(node.inputs.len() == 2, "pulse: {}, results of several tensors can't stream", op.output);
+    }
+    let absent = layer.absent(fact.datum_type)?;
     if spec.direction == Direction::Forward {
-        return forward(op, node, target, mapping, data, fact, stream, &source).map(Some);
+        return forward(layer, node, target, mapping, data, fact, stream, &source).map(Some);
     }
     let pulse_spec = PulseSpec::new(spec, stream.axis - spec.data_format.x_axis(), &fact.streaming_shape())?;
 
@@ -109,12 +192,8 @@ fn pulsify(
         stream = fact.stream.clone().context("pulse: a delayed stream is a stream")?;
     }
     // Values before and after the stream are arbitrary, and the kernel would read them.
-    let mask = PulseMask {
-        axis: stream.axis,
-        begin: stream.delay,
-        end: stream.dim.clone() + stream.delay,
-        value: Tensor::zero_scalar_dt(fact.datum_type)?,
-    };
+    let mask =
+        PulseMask { axis: stream.axis, begin: stream.delay, end: stream.dim.clone() + stream.delay, value: absent };
     data = target.wire_node(format!("{}.mask", node.name), mask, &[data])?[0];
 
     let output = StreamInfo {
@@ -122,22 +201,19 @@ fn pulsify(
         ..output
     };
     let overlaps = pulse_spec.overlap > 0;
-    let mut pulsed =
-        GroupedDeconv::new(pulse_spec.spec.clone(), op.dialect, op.has_bias && !overlaps, op.options.clone())?;
-    pulsed.fusion = op.fusion;
-    let mut wires = tvec!(data, mapping[&node.inputs[1]]);
-    if pulsed.has_bias {
-        wires.push(mapping[&node.inputs[2]]);
-    }
     if !overlaps {
-        return target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires).map(Some);
+        let mut wires: TVec<OutletId> = node.inputs[..layer.inputs()].iter().map(|input| mapping[input]).collect();
+        wires[0] = data;
+        let pulsed = Pulsed::new(layer.of_pulse(pulse_spec.spec.clone())?, Some(output));
+        return target.wire_node(&node.name, pulsed, &wires).map(Some);
     }
     let whole = StreamInfo {
         axis: stream.axis,
         dim: pulse_spec.whole_dim(&stream.dim),
         delay: stream.delay * pulse_spec.stride,
     };
-    let wire = target.wire_node(format!("{}.deconv", node.name), Pulsed::new(pulsed, Some(whole)), &wires)?;
+    let pulsed = Pulsed::new(layer.sums_of_pulse(pulse_spec.spec.clone())?, Some(whole));
+    let wire = target.wire_node(format!("{}.deconv", node.name), pulsed, &[data, mapping[&node.inputs[1]]])?;
     let sum = DeconvDelay {
         axis: stream.axis,
         overlap: pulse_spec.overlap,
@@ -148,10 +224,14 @@ fn pulsify(
         deconv_input_dim: pulse_spec.whole_dim(&stream.dim) - pulse_spec.overlap - pulse_spec.pad_begin,
         deconv_output_dim: pulse_spec.output_dim.clone(),
     };
-    if !op.has_bias {
+    if layer.is_sums() {
         return target.wire_node(&node.name, sum, &wire).map(Some);
     }
     let wire = target.wire_node(format!("{}.sum", node.name), sum, &wire)?;
+    if let Layer::Quantised(op) = layer {
+        let scaled = Pulsed::new(ScaledSums::new(spec.clone(), op.output.clone())?, Some(output));
+        return target.wire_node(&node.name, scaled, &wire).map(Some);
+    }
     let mut bias = mapping[&node.inputs[2]];
     for ax in (0..fact.shape.rank()).filter(|ax| *ax != c_axis) {
         let name = format!("{}.bias.{ax}", node.name);
@@ -194,7 +274,7 @@ impl Source<'_> {
 /// Wires a forward convolution that streams on one of its spatial axes.
 #[expect(clippy::too_many_arguments)]
 fn forward(
-    op: &GroupedDeconv,
+    layer: Layer,
     node: &TypedNode,
     target: &mut PulsedModel,
     mapping: &HashMap<OutletId, OutletId>,
@@ -203,7 +283,7 @@ fn forward(
     mut stream: StreamInfo,
     source: &Source,
 ) -> TractResult<TVec<OutletId>> {
-    let spec = &op.spec;
+    let spec = layer.spec();
     let (axis, x0) = (stream.axis, spec.data_format.x_axis());
     let ax = axis - x0;
     let whole = fact.streaming_shape();
@@ -248,14 +328,13 @@ fn forward(
             after: after.to_dim(),
             begin_input,
             end_input: stream.dim.clone() + begin_input,
-            mode: PadMode::Constant(Tensor::zero_scalar_dt(fact.datum_type)?.into_arc_tensor()),
+            mode: PadMode::Constant(layer.absent(fact.datum_type)?.into_arc_tensor()),
             overlap,
         };
         data = target.wire_node(format!("{}.pad", node.name), pad, &[data])?[0];
     }
     let pulse_spec = DeconvSpec { padding: Padding::Explicit { begin, end }, ..spec.clone() };
-    let mut pulsed = GroupedDeconv::new(pulse_spec, op.dialect, op.has_bias, op.options.clone())?;
-    pulsed.fusion = op.fusion;
+    let pulsed = layer.of_pulse(pulse_spec)?;
     let mut wires: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
     wires[0] = data;
     target.wire_node(&node.name, Pulsed::new(pulsed, Some(output)), &wires)

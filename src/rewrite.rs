@@ -19,13 +19,16 @@
 //!
 //! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
+use crate::memory;
 use crate::op::bodies::{bodies_mut, condition, for_each_node};
-use crate::op::{Dialect, GroupedDeconv};
+use crate::op::{DataZeroPoint, Dialect, GroupedDeconv, Output, Quantisation, QuantisedDeconv, Scale, Scaling};
 pub use crate::options::Options;
 use crate::options::Settings;
+use crate::plan::PlanOptions;
 use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
+use tract_core::ops::cast::Cast;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec, wire_reshape_bias_as_vector};
 use tract_core::ops::logic::IfThenElse;
 use tract_core::transform::ModelTransform;
@@ -34,8 +37,9 @@ use tract_core::transform::ModelTransform;
 /// conditions.
 ///
 /// It must run before the model is optimised, as optimising breaks both operators down. The results
-/// stay tract's own, including its choices of padding sides and output sizes. The operators that
-/// [`left_to_tract`] lists are not replaced.
+/// stay tract's own, including its choices of padding sides and output sizes. Where tract rescales
+/// integer sums in f32, this crate does so in f64, and results may differ by one in rare ties. The
+/// operators that [`left_to_tract`] lists are not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replace {
     direction: Direction,
@@ -117,7 +121,11 @@ pub fn left_to_tract(model: &TypedModel) -> TractResult<Vec<LeftToTract>> {
     let mut left = vec![];
     for_each_node("", model, &mut |name, model, node| {
         if let Some(op) = TractOp::of(node) {
-            let reason = op.spec(&model.node_input_facts(node.id)?).err().map(|reason| format!("{reason:#}"));
+            let reason = match op.quantised() {
+                Some(conv) => Quantised::of(conv, model, node, &PlanOptions::default()).err(),
+                None => op.spec(&model.node_input_facts(node.id)?).err(),
+            };
+            let reason = reason.map(|reason| format!("{reason:#}"));
             left.push(LeftToTract { name: name.to_string(), operator: node.op.name().to_string(), reason });
         }
         Ok(())
@@ -135,6 +143,14 @@ enum TractOp<'a> {
 impl<'a> TractOp<'a> {
     fn of(node: &'a TypedNode) -> Option<TractOp<'a>> {
         node.op_as::<Deconv>().map(TractOp::Deconv).or_else(|| node.op_as::<Conv>().map(TractOp::Conv))
+    }
+
+    /// Returns the operator if it is quantised.
+    fn quantised(&self) -> Option<&'a Conv> {
+        match self {
+            TractOp::Conv(op) => op.q_params.is_some().then_some(*op),
+            TractOp::Deconv(_) => None,
+        }
     }
 
     fn pool(&self) -> &'a PoolSpec {
@@ -161,7 +177,7 @@ impl<'a> TractOp<'a> {
     /// Returns the spec of the same arithmetic as tract's op, or the reason why there is none.
     fn spec(&self, inputs: &[&TypedFact]) -> TractResult<DeconvSpec> {
         let [data, filter, bias] = *inputs else {
-            bail!("inputs: count={}, data, filter and bias are replaced, quantised operators have more", inputs.len())
+            bail!("inputs: count={}, data, filter and bias are replaced", inputs.len())
         };
         let dt = data.datum_type;
         ensure!(dt.is_number() && !dt.is_quantized(), "input: datum_type={dt:?}, plain numbers are replaced");
@@ -190,14 +206,21 @@ fn replace(
 ) -> TractResult<Option<TypedModelPatch>> {
     let Some(op) = TractOp::of(node) else { return Ok(None) };
     let facts = model.node_input_facts(node.id)?;
+    let options = settings::complete_for(&transform.settings.planning, &transform.settings.exact_nodes, name)?;
+    let stays = |reason: TractError| {
+        log::warn!("{name} stays as it is: {reason:#}");
+        Ok(None)
+    };
+    if let Some(conv) = op.quantised() {
+        return match Quantised::of(conv, model, node, &options) {
+            Ok(quantised) => quantised.replace(conv, transform, model, node, name).map(Some),
+            Err(reason) => stays(reason),
+        };
+    }
     let spec = match op.spec(&facts) {
         Ok(spec) => spec,
-        Err(reason) => {
-            log::warn!("{name} stays as it is: {reason:#}");
-            return Ok(None);
-        }
+        Err(reason) => return stays(reason),
     };
-    let options = settings::complete_for(&transform.settings.planning, &transform.settings.exact_nodes, name)?;
     let zero_bias = facts[2].uniform.as_ref().is_some_and(|value| value.is_zero().unwrap_or(false));
     let mut replacement = GroupedDeconv::new(spec, Dialect::Tract, !zero_bias, options)?;
     replacement.fusion = transform.settings.fusion;
@@ -210,11 +233,7 @@ fn replace(
     }
     if op.kernel_format() != KernelFormat::OIHW {
         let mut axes = op.kernel_format().kernel_as_group_o_i_h_w_ops(&facts[1].shape, op.group());
-        axes.push(AxisOp::Reshape(
-            0,
-            tvec!(op.group().to_dim(), (pool.output_channels / op.group()).to_dim()),
-            tvec!(pool.output_channels.to_dim()),
-        ));
+        axes.push(merged_groups(op.group(), pool.output_channels));
         for (ix, change) in axes.into_iter().enumerate() {
             wires[1] = patch.wire_node(format!("{name}.filter.{ix}"), change, &[wires[1]])?[0];
         }
@@ -232,13 +251,156 @@ fn replace(
     Ok(Some(patch))
 }
 
+/// A quantised convolution of tract's, as this crate's op.
+struct Quantised {
+    op: QuantisedDeconv,
+    /// In the spec's filter format.
+    filter: Arc<Tensor>,
+}
+
+impl Quantised {
+    /// Returns this crate's op, or the reason why there is none.
+    fn of(conv: &Conv, model: &TypedModel, node: &TypedNode, options: &PlanOptions) -> TractResult<Quantised> {
+        let constant = |slot: usize, what: &str| -> TractResult<Arc<Tensor>> {
+            let outlet = node.inputs.get(slot).with_context(|| format!("inputs: count={}", node.inputs.len()))?;
+            constant_of(model, *outlet)?.with_context(|| format!("{what}: it is known at run time only"))
+        };
+        let one_scale = |slot: usize, what: &str| -> TractResult<Scale> {
+            let scales = scales(what, &*constant(slot, what)?)?;
+            ensure!(scales.len() == 1, "{what}: count={}, one scale is replaced", scales.len());
+            Ok(scales[0])
+        };
+        ensure!(node.inputs.len() == 9, "inputs: count={}, 9 are needed", node.inputs.len());
+        let data = model.outlet_fact(node.inputs[0])?.datum_type;
+        ensure!(
+            matches!(data, DatumType::U8 | DatumType::I8),
+            "input: datum_type={data:?}, plain 8-bit integers are replaced"
+        );
+        let mut filter = constant(1, "filter")?.as_ref().clone();
+        let mut axes = match conv.kernel_fmt {
+            KernelFormat::OIHW => tvec!(),
+            format => {
+                let shape: TVec<TDim> = filter.shape().iter().map(|dim| dim.to_dim()).collect();
+                format.kernel_as_group_o_i_h_w_ops(&shape, conv.group)
+            }
+        };
+        if !axes.is_empty() {
+            axes.push(merged_groups(conv.group, conv.pool_spec.output_channels));
+        }
+        for change in axes {
+            change.change_tensor(&mut filter, false)?;
+        }
+        let channels = conv.pool_spec.output_channels;
+        let filter_zero_points = integers(&*constant(5, "filter zero point")?)?;
+        let x_scale = one_scale(4, "input scale")?;
+        let filter_scales = scales("filter scale", &*constant(6, "filter scale")?)?;
+        let y_zero_point = integers(&*constant(7, "output zero point")?)?;
+        let y_scale = one_scale(8, "output scale")?;
+        let [y_zero_point] = y_zero_point[..] else {
+            bail!("output zero point: count={}, one is replaced", y_zero_point.len())
+        };
+        let bias = integers(&*constant(2, "bias")?)?;
+        let has_bias = bias.iter().any(|bias| *bias != 0);
+        let output = match conv.q_params.context("quantisation: it is missing")? {
+            DatumType::I32 => {
+                let scaled = filter_scales.iter().chain([&x_scale, &y_scale]).any(|scale| *scale != Scale::ONE);
+                ensure!(!scaled && y_zero_point == 0 && !has_bias, "output: scaled 32-bit results are not replaced");
+                Output::Sums
+            }
+            dt => {
+                let mut scaling = Scaling::of_scales(x_scale, &filter_scales)?;
+                if has_bias {
+                    let value = |c: usize| bias[if bias.len() == 1 { 0 } else { c }];
+                    ensure!(bias.len() == 1 || bias.len() == channels, "bias: count={}", bias.len());
+                    let bias = memory::tensor_of("bias", &[channels], (0..channels).map(value))?;
+                    scaling = scaling.with_integer_bias(bias.into_arc_tensor());
+                }
+                Output::Quantised(scaling, Quantisation::new("output", y_scale, y_zero_point, dt)?)
+            }
+        };
+        let zero_point = match constant_of(model, node.inputs[3])? {
+            Some(tensor) => match integers(&tensor)?[..] {
+                [value] => DataZeroPoint::Const(value),
+                ref more => bail!("input zero point: count={}, one is replaced", more.len()),
+            },
+            None => {
+                let fact = model.outlet_fact(node.inputs[3])?;
+                ensure!(fact.shape.volume().is_one(), "input zero point: shape={:?}, one is replaced", fact.shape);
+                DataZeroPoint::Input
+            }
+        };
+        let spec = forward_spec(conv)?;
+        let op = QuantisedDeconv::new(spec, Dialect::Tract, zero_point, filter_zero_points, output, options.clone())?;
+        op.sums(&filter, options)?;
+        Ok(Quantised { op, filter: filter.into_arc_tensor() })
+    }
+
+    fn replace(
+        mut self,
+        conv: &Conv,
+        transform: &Replace,
+        model: &TypedModel,
+        node: &TypedNode,
+        name: &str,
+    ) -> TractResult<TypedModelPatch> {
+        self.op.fusion = transform.settings.fusion;
+        let mut patch = TypedModelPatch::default();
+        let taps = patch.taps(model, &node.inputs)?;
+        let filter = patch.add_const(format!("{name}.filter"), self.filter)?;
+        let mut wires = tvec!(taps[0], filter);
+        if self.op.zero_point == DataZeroPoint::Input {
+            wires.push(taps[3]);
+        }
+        let has_n = conv.pool_spec.data_format.has_n();
+        if !has_n {
+            wires[0] = patch.wire_node(format!("{name}.add_n"), AxisOp::Add(0), &wires[..1])?[0];
+        }
+        let mut output = patch.wire_node(name, self.op, &wires)?;
+        if !has_n {
+            output = patch.wire_node(format!("{name}.rm_n"), AxisOp::Rm(0), &output)?;
+        }
+        patch.shunt_outside(model, node.id.into(), output[0])?;
+        Ok(patch)
+    }
+}
+
+/// Returns a value that is constant, perhaps behind casts and moves of axes that nothing has
+/// computed yet.
+fn constant_of(model: &TypedModel, outlet: OutletId) -> TractResult<Option<Arc<Tensor>>> {
+    if let Some(constant) = &model.outlet_fact(outlet)?.konst {
+        return Ok(Some(Arc::clone(constant)));
+    }
+    let node = model.node(outlet.node);
+    let [input] = *node.inputs else { return Ok(None) };
+    if !node.op_is::<Cast>() && !node.op_is::<AxisOp>() {
+        return Ok(None);
+    }
+    let Some(constant) = &model.outlet_fact(input)?.konst else { return Ok(None) };
+    let computed = node.op.eval_out_of_plan(tvec!(Arc::clone(constant).into_tvalue()))?;
+    Ok(computed.and_then(|values| values.into_iter().next()).map(TValue::into_arc_tensor))
+}
+
+fn integers(tensor: &Tensor) -> TractResult<TVec<i32>> {
+    let wide = tensor.cast_to::<i32>()?;
+    Ok(wide.try_as_plain_ram()?.as_slice::<i32>()?.into())
+}
+
+fn scales(what: &str, tensor: &Tensor) -> TractResult<Vec<Scale>> {
+    let wide = tensor.cast_to::<f32>()?;
+    wide.try_as_plain_ram()?.as_slice::<f32>()?.iter().map(|value| Scale::new(what, *value)).collect()
+}
+
+/// Returns the change that joins groups and output channels of a filter.
+fn merged_groups(group: usize, channels: usize) -> AxisOp {
+    AxisOp::Reshape(0, tvec!(group.to_dim(), (channels / group).to_dim()), tvec!(channels.to_dim()))
+}
+
 fn signed(pads: &[usize]) -> TVec<i64> {
     pads.iter().map(|pad| i64::try_from(*pad).unwrap_or(i64::MAX)).collect()
 }
 
 fn forward_spec(op: &Conv) -> TractResult<DeconvSpec> {
     let pool = &op.pool_spec;
-    ensure!(op.q_params.is_none(), "quantisation: plain numbers are replaced");
     let padding = match &pool.padding {
         PaddingSpec::Valid => Padding::zero(pool.rank()),
         PaddingSpec::Explicit(begin, end) | PaddingSpec::ExplicitOnnxPool(begin, end, false) => {

@@ -19,7 +19,10 @@
 //! reason.
 
 use crate::op::bodies::{bodies_mut, for_each_node, holds_layers};
-use crate::op::{BetweenLayers, DynamicFilterDeconv, GroupedDeconv, If, OptFourier, OptGroupedDeconv, OptIf};
+use crate::op::{
+    BetweenLayers, DynamicFilterDeconv, GroupedDeconv, If, OptFourier, OptGroupedDeconv, OptIf, OptQuantisedDeconv,
+    QuantisedDeconv,
+};
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding, Side};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv, KernelFormat, PaddingSpec, PoolSpec};
@@ -84,10 +87,13 @@ pub fn kept_from_tract(model: &TypedModel) -> TractResult<Vec<KeptFromTract>> {
             Converted::of(&op.spec, model.node_input_facts(node.id)?[0]).err().map(|reason| format!("{reason:#}"))
         } else if node.op_is::<OptGroupedDeconv>()
             || node.op_is::<OptFourier>()
+            || node.op_is::<OptQuantisedDeconv>()
             || node.op_is::<BetweenLayers>()
             || node.op_is::<OptIf>()
         {
             Some("the model is optimised already".to_string())
+        } else if node.op_is::<QuantisedDeconv>() {
+            Some("quantisation: tract's operators round in f32".to_string())
         } else if node.op_is::<DynamicFilterDeconv>() {
             Some("filter: its sizes are known at run time only".to_string())
         } else {

@@ -6,6 +6,7 @@
 //! for several machines, instruction sets and numbers of threads.
 
 use crate::algorithm::Strategy;
+use crate::compute::Grouped;
 use crate::estimate::machine::Machine;
 use crate::layer::Layer;
 use crate::layout::filter::PackedFilter;
@@ -107,11 +108,12 @@ fn key(plan: &Plan, options: &PlanOptions) -> String {
     let machine = options.machine.unwrap_or_else(|| Machine::with_isa(plan.isa()));
     let dims = |dims: &[usize]| list(dims, "x");
     format!(
-        "{} {:?} {} of {:?} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads{}{}",
+        "{} {:?} {} of {:?}{} {:?}, {} to {}, kernel {}, strides {}, dilations {}, {} groups, filter {:?}, {} threads{}{}",
         machine.name(),
         plan.isa(),
         if spec.direction == Direction::Forward { "conv" } else { "deconv" },
         plan.datum_type(),
+        plan.grouped().map_or("", |grouped| if grouped == Grouped::Pairs { " pairs" } else { " quads" }),
         spec.data_format,
         dims(&problem.input_shape()),
         dims(&problem.output_shape()),
@@ -135,7 +137,8 @@ fn measure(candidates: &[Plan]) -> Option<Measured> {
     let operands = operands(first).map_err(|error| log::warn!("tuning: {error:#}")).ok()?;
     let mut running = vec![];
     for plan in candidates {
-        let ready = PackedFilter::pack(plan.spec(), &plan.filter_layout(), &operands.1).and_then(|filter| {
+        let (layout, grouped) = (plan.filter_layout(), plan.grouped());
+        let ready = PackedFilter::pack_grouped(plan.spec(), &layout, &operands.1, grouped).and_then(|filter| {
             let layer = Layer::new(plan.clone());
             // This run builds the tables and warms the caches.
             layer.run(&operands.0, &filter, None)?;
@@ -247,6 +250,7 @@ fn remember(key: String, measured: &Measured, file: Option<&Path>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::isa::Isa;
     use crate::testing::{assert_documented, spec_2d};
 
     #[cfg(not(target_family = "wasm"))]
@@ -267,6 +271,21 @@ mod tests {
         // The second plan uses the same times and does not measure again.
         let again = super::plan(&spec, &shape, None, f32::datum_type(), &tuned)?;
         assert_eq!(again, plan);
+        Ok(())
+    }
+
+    #[test]
+    fn elements_of_several_integers_are_measured_by_themselves() -> TractResult<()> {
+        let (spec, shape) = spec_2d(41, 32, 3);
+        let mut keys = vec![];
+        for grouped in [None, Some(Grouped::Pairs)] {
+            let isa = Isa::Portable;
+            let tuned = PlanOptions::default().with_tuning(Tuning::Measured).with_grouped(grouped).with_isa(isa);
+            let plan = plan(&spec, &shape, None, i32::datum_type(), &tuned)?;
+            assert!(plan.measured().is_some_and(|measured| measured.times.len() > 1), "{plan}");
+            keys.push(key(&plan, &tuned));
+        }
+        assert_ne!(keys[0], keys[1]);
         Ok(())
     }
 

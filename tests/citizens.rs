@@ -251,7 +251,7 @@ fn behind_casts() -> TractResult<()> {
     gives("casts", &proto, &[bytes], &probe)
 }
 
-/// Dequantised data, and a filter of bytes with one scale or with one per output channel.
+/// A filter of bytes with one scale or with one per output channel. The data are floats.
 #[test]
 fn behind_quantisation() -> TractResult<()> {
     let bytes = Random(9).small_integers(DatumType::I8, &[4, 3, 3, 2]);
@@ -270,14 +270,10 @@ fn behind_quantisation() -> TractResult<()> {
         let filter: Tensor = wide.mapv(|v| v as f32).into();
         let probe = Probe { x: data.clone(), w: filter, ..probe() };
         let proto = Model::opset(13)
-            .input("data", DatumType::F32, &sizes(&DATA))
+            .input("x", DatumType::F32, &sizes(&DATA))
             .initializer("bytes", &bytes)
             .initializer("scale", &scales)
             .initializer("zero", &zero_points)
-            .initializer("one", &tensor0(1f32))
-            .initializer("none", &tensor0(0i8))
-            .node(Node::new("QuantizeLinear").inputs(&["data", "one", "none"]).output("quantised"))
-            .node(Node::new("DequantizeLinear").named("x").inputs(&["quantised", "one", "none"]).output("x"))
             .node(Node::new("DequantizeLinear").named("w").inputs(&["bytes", "scale", "zero"]).output("w"))
             .node(probe.node.clone())
             .output("y")

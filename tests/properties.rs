@@ -19,6 +19,7 @@ use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::Precision;
+use tract_deconv::internals::{IntegerSums, with_elements_of};
 use tract_deconv::knobs::TRACT_DECONV_SHARE_FROM;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{Activation, Step};
@@ -449,6 +450,67 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Checks the integer sums of 8-bit data, with and without a zero point, and of weights that fit 8
+/// bits or not, in elements of two and of four integers.
+fn check_sums(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
+    tract_deconv::internals::fill_new_memory(true);
+    let Case { spec, input, requested, dt, .. } = case;
+    let requested = requested.as_deref();
+    let mut random = Random(case.seed);
+    let x = random.tensor(*dt, input);
+    let fits = random.below(3) > 0;
+    let w = match fits {
+        true => random.tensor(DatumType::I8, &spec.filter_shape()).cast_to::<i16>().map(|w| w.into_owned()),
+        false => wide_weights(&mut random, &spec.filter_shape()),
+    };
+    let w = w.map_err(|e| fail("weights", e))?;
+    let zero_point = match (random.below(3), dt.is_signed()) {
+        (0, false) => 0,
+        (0, true) => -128,
+        (_, false) => random.below(256) as i32,
+        (_, true) => random.below(256) as i32 - 128,
+    };
+    let less = |tensor: &Tensor, less: i32| -> TractResult<Tensor> {
+        let mut wide = tensor.cast_to::<i32>()?.into_owned();
+        wide.try_as_plain_ram_mut()?.as_slice_mut::<i32>()?.iter_mut().for_each(|value| *value -= less);
+        Ok(wide)
+    };
+    let (x_less, w_wide) =
+        (less(&x, zero_point).map_err(|e| fail("data", e))?, less(&w, 0).map_err(|e| fail("weights", e))?);
+    let expected = Expected::new(spec, &x_less, &w_wide, None, requested);
+    let run = |what: &str, options: &PlanOptions| -> Result<bool, TestCaseError> {
+        let sums = IntegerSums::new(spec, &w, options).map_err(|e| fail(what, e))?;
+        for (threads, executor) in executors() {
+            let y = match multithread_tract_scope(executor, || sums.run(&x, zero_point, requested)) {
+                Err(error) if error.to_string().starts_with("strategy: none is left") => return Ok(false),
+                y => y.map_err(|e| fail(what, e))?,
+            };
+            expected.check(&y).map_err(|e| fail(format!("{what}, zero point {zero_point}, {threads} threads"), e))?;
+        }
+        Ok(true)
+    };
+    for (isa, integers) in Isa::ALL.iter().copied().filter(|isa| isa.is_available()).cartesian_product([2, 4]) {
+        let skipped = |strategy| isa == Isa::Amx || (strategy == Algorithm::Reference && isa != Isa::Portable);
+        for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
+            let options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
+            let Some(options) = with_elements_of(integers, options) else { continue };
+            let ran = run(&format!("{strategy} on {isa} of {integers}"), &options)?;
+            let mut counts = counts.lock().expect("no other thread panicked");
+            let (all, declined) = counts.entry((format!("{strategy} of {integers}"), isa)).or_default();
+            *(if ran { all } else { declined }) += 1;
+        }
+    }
+    prop_assert!(run("planner's choice", &PlanOptions::default())?, "a plan exists for every problem");
+    Ok(())
+}
+
+/// Returns weights within −255..=255, which need not fit 8 bits.
+fn wide_weights(random: &mut Random, shape: &[usize]) -> TractResult<Tensor> {
+    let mut w = random.tensor(DatumType::I16, shape);
+    w.try_as_plain_ram_mut()?.as_slice_mut::<i16>()?.iter_mut().for_each(|weight| *weight %= 256);
+    Ok(w)
+}
+
 /// How many times the specs are drawn again, at most, while a strategy has not run.
 const MORE_DRAWS: usize = 100;
 
@@ -460,6 +522,18 @@ fn has_run(counts: &Counts, strategy: Algorithm) -> bool {
 
 /// Runs a property and prints the counts. Each strategy of `needed` must have run.
 fn property(name: &str, direction: Direction, types: &'static [DatumType], scale: Scale, needed: &[Algorithm]) {
+    property_of(name, direction, types, scale, needed, check)
+}
+
+/// As [`property`], with another check of a spec.
+fn property_of(
+    name: &str,
+    direction: Direction,
+    types: &'static [DatumType],
+    scale: Scale,
+    needed: &[Algorithm],
+    check: fn(&Case, &Counts) -> Result<(), TestCaseError>,
+) {
     // Partition small problems for threads, too.
     TRACT_DECONV_SHARE_FROM.set(Some(0));
     let counts = Counts::default();
@@ -536,6 +610,25 @@ fn forward_f16_f64() {
 #[test]
 fn forward_integers() {
     property("forward_integers", Direction::Forward, &INTEGERS, SMALL, &[]);
+}
+
+#[test]
+fn transposed_integer_sums() {
+    let types = &[DatumType::I8, DatumType::U8];
+    property_of("transposed_integer_sums", Direction::Transposed, types, SMALL, &[], check_sums);
+}
+
+#[test]
+fn forward_integer_sums() {
+    let types = &[DatumType::I8, DatumType::U8];
+    property_of("forward_integer_sums", Direction::Forward, types, SMALL, &[], check_sums);
+}
+
+#[test]
+fn large_integer_sums() {
+    let types = &[DatumType::I8, DatumType::U8];
+    property_of("large_integer_sums", Direction::Transposed, types, LARGE, &[], check_sums);
+    property_of("large_forward_integer_sums", Direction::Forward, types, LARGE, &[], check_sums);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_deconv::{
     DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OptGroupedDeconv, OutputShape, Padding,
-    PlanOptions, Side, WithDeconv,
+    PlanOptions, QuantisedDeconv, Side, WithDeconv,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -462,4 +462,57 @@ fn channels_do_not_stream() -> TractResult<()> {
     let error = format!("{:#}", pulsed(model, 1).expect_err("the filter has four channels"));
     assert!(error.contains("pulse: axis=1, the channels can't stream"), "{error}");
     Ok(())
+}
+
+/// Quantised layers on a stream of bytes. Where pulses overlap, sums are rescaled once complete.
+#[test]
+fn quantised_layers_stream() {
+    use common::quantised::integers;
+    let mut random = Random(3);
+    let cases: Vec<(&str, usize, Node)> = vec![
+        ("Conv", 3, Node::new("Conv").ints("pads", &[1, 2])),
+        ("Conv", 4, Node::new("Conv").ints("pads", &[2, 1]).ints("strides", &[2])),
+        ("Conv", 2, Node::new("Conv").ints("dilations", &[3])),
+        ("ConvTranspose", 2, Node::new("ConvTranspose").ints("strides", &[2])),
+        ("ConvTranspose", 4, Node::new("ConvTranspose").ints("strides", &[2]).ints("pads", &[1, 1])),
+        ("ConvTranspose", 3, Node::new("ConvTranspose").ints("dilations", &[2]).ints("pads", &[0, 2])),
+    ];
+    for (operator, kernel, node) in cases {
+        for (pulse, quantised) in [(2, true), (4, true), (4, false)] {
+            let shape = if operator == "Conv" { [3, 4, kernel] } else { [4, 3, kernel] };
+            let dequantise = |name: &str, from: &str, to: &str| {
+                Node::new("DequantizeLinear")
+                    .named(name)
+                    .inputs(&[from, &format!("{name}s"), &format!("{name}z")])
+                    .output(to)
+            };
+            let mut model = Model::opset(13)
+                .input("x", DatumType::U8, &[1.into(), 4.into(), "S".into()])
+                .initializer("w", &random.tensor(DatumType::I8, &shape))
+                .initializer("b", &random.tensor(DatumType::F32, &[3]))
+                .initializer("dxs", &tensor0(0.02f32))
+                .initializer("dxz", &integers(DatumType::U8, &[], &[131]))
+                .initializer("dws", &tensor0(0.01f32))
+                .initializer("dwz", &integers(DatumType::I8, &[], &[5]))
+                .initializer("ys", &tensor0(0.1f32))
+                .initializer("yz", &integers(DatumType::U8, &[], &[77]))
+                .node(dequantise("dx", "x", "xf"))
+                .node(dequantise("dw", "w", "wf"))
+                .node(node.clone().named("layer").inputs(&["xf", "wf", "b"]).output("c"));
+            let mut output = "c";
+            if quantised {
+                model = model.node(Node::new("QuantizeLinear").inputs(&["c", "ys", "yz"]).output("y"));
+                output = "y";
+            }
+            let proto = model.output(output).build();
+            let result = (|| {
+                let model = load(&proto)?;
+                let inputs = [random.tensor(DatumType::U8, &[1, 4, 24])];
+                let streaming = check(&model, &inputs, 2, pulse, &Stage::ALL)?;
+                ensure!(count::<QuantisedDeconv>(&streaming) == 1, "{streaming}");
+                Ok(())
+            })();
+            result.unwrap_or_else(|e: TractError| panic!("{operator} of {kernel} taps, pulse {pulse}: {e:#}"));
+        }
+    }
 }

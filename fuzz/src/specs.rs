@@ -9,6 +9,7 @@ use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::Precision;
+use tract_deconv::internals::{IntegerSums, with_elements_of};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Problem, Side};
 use tract_deconv::{Plan, PlanOptions, Strategy};
 
@@ -276,7 +277,50 @@ fn agree(case: &Case, problem: &Problem, options: &PlanOptions) -> Vec<Strategy>
         ensure!(!ran.is_empty(), "not even the reference takes it");
         Ok(ran)
     };
-    run().unwrap_or_else(|error| panic!("{error:#}: {}", show()))
+    let sums = || agree_on_sums(case, problem, options, &x, &w);
+    run().and_then(|ran| sums().map(|()| ran)).unwrap_or_else(|error| panic!("{error:#}: {}", show()))
+}
+
+/// Sums 8-bit integers with a zero point by each strategy that takes elements of two or four integers.
+fn agree_on_sums(case: &Case, problem: &Problem, options: &PlanOptions, x: &[i64], w: &[i64]) -> TractResult<()> {
+    if !matches!(case.element, DatumType::I8 | DatumType::U8) {
+        return Ok(());
+    }
+    let spec = &case.spec;
+    let mut random = super::Random(case.values ^ 1);
+    // Weights of 9 bits need pairs.
+    let wide = random.below(4) == 0;
+    let w: Vec<i64> = w.iter().map(|w| if wide { w * 50 } else { w * 9 }).collect();
+    let zero_point = match (case.element, random.below(2)) {
+        (DatumType::U8, 0) => 0,
+        (DatumType::U8, _) => random.below(256) as i32,
+        (_, 0) => -128,
+        _ => random.below(256) as i32 - 128,
+    };
+    let less: Vec<i64> = x.iter().map(|x| x - i64::from(zero_point)).collect();
+    let Some((shape, expected)) = definition::output(spec, problem, &less, &w, None) else {
+        bail!("accepted against the rules");
+    };
+    let (x, expected) = (tensor(case.element, &case.input, x)?, tensor(DatumType::I32, &shape, &expected)?);
+    let weights: Vec<i16> = w.iter().map(|w| *w as i16).collect();
+    let w = Tensor::from_shape_align(&spec.filter_shape(), &weights, size_of::<i16>())?;
+    for (integers, strategy) in [2, 4].into_iter().flat_map(|of| Strategy::ALL.iter().map(move |s| (of, *s))) {
+        let options = options.clone().with_strategy(strategy).with_isa(case.isa);
+        let Some(options) = with_elements_of(integers, options) else { continue };
+        let y = match IntegerSums::new(spec, &w, &options)?.run(&x, zero_point, None) {
+            Err(error) if error.to_string().starts_with("strategy: none is left") => continue,
+            Err(error) if options.memory_limit.is_some() && error.to_string().starts_with("working memory") => continue,
+            y => y?,
+        };
+        if y != expected {
+            bail!(
+                "{strategy} on {integers} integers less {zero_point} gives {:?}, not {:?}",
+                y.dump(true),
+                expected.dump(true)
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Compares results of tiles whose factors are rounded with exact ones.

@@ -80,7 +80,7 @@ impl Algorithm for Col2im {
         let element = query.element;
         let row_bytes = x.input.saturating_mul(problem.group_in).saturating_mul(element);
         let far = y.input.saturating_mul(row_bytes) > machine.l2;
-        let same_element = matches!(query.datum_type, DatumType::F32 | DatumType::F64);
+        let same_element = query.has_same_element();
         let copied = far || !same_element || problem.data_format == DataFormat::Nxc;
         let mut best: Option<Col2im> = None;
         for &(mr, nv) in tiles {
@@ -417,7 +417,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
-        let longest = longest_chain(channels, 1);
+        let longest = longest_chain(channels, 1, E::Compute::IS_EXACT);
         let taps: usize = self.problem.axes.iter().map(|axis| axis.kernel).product();
         let products = outputs.start * taps..outputs.end * taps;
         let is_needed = |panel: &&Panel<E::Compute>| {

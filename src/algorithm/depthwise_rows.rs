@@ -116,6 +116,13 @@ impl Algorithm for DepthwiseRows {
         if problem.group_in != 1 {
             return Err(format!("{} input channels per group, not one", problem.group_in));
         }
+        if query.grouped.is_some() && problem.group_out >= query.sizes.lanes {
+            // Its elements hold several channels, or few taps are left.
+            return Err(format!(
+                "{} output channels of elements of several integers, a dense layer",
+                problem.group_out
+            ));
+        }
         if problem.data_format != DataFormat::Ncx {
             return Err("the rows of a channel are not contiguous in channels-last data".to_string());
         }

@@ -84,7 +84,7 @@ impl Algorithm for DirectChannels {
         let phases = axes.phases();
         let depth = problem.group_in * taps;
         let element = query.element;
-        let in_place = matches!(datum_type, DatumType::F32 | DatumType::F64) && axes.are_unshifted() && !query.in_parts;
+        let in_place = query.has_same_element() && axes.are_unshifted() && !query.in_parts;
         let fewest = if in_place { FEWEST_TO_TRANSPOSE_IN_PLACE } else { lanes };
         let transposed = problem.data_format == DataFormat::Ncx
             && problem.group_in >= fewest
@@ -101,7 +101,7 @@ impl Algorithm for DirectChannels {
         };
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
-        let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
+        let part = longest_chain(problem.group_in.saturating_mul(widest), widest, query.grouped.is_some());
         // All taps of some channels. If the channels of a position are adjacent, as many channels
         // as possible instead, so that tiles read longer runs.
         let chunk = match forced {

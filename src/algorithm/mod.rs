@@ -15,6 +15,7 @@ pub(crate) mod pointwise;
 pub mod reference;
 pub mod winograd;
 
+use crate::compute::Grouped;
 use crate::element::{Element, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
@@ -47,6 +48,8 @@ pub(crate) struct Query<'a> {
     pub in_parts: bool,
     /// The precision of algorithms that have kernels for it. Others compute exactly.
     pub precision: Precision,
+    /// How many integers an element holds, if several.
+    pub grouped: Option<Grouped>,
     /// The sizes of the kernels of `isa` for `datum_type`.
     pub sizes: KernelSizes,
     /// Bytes per element of the accumulation type.
@@ -61,6 +64,7 @@ pub(crate) struct Restrictions<'a> {
     pub local_accuracy: bool,
     pub in_parts: bool,
     pub precision: Precision,
+    pub grouped: Option<Grouped>,
 }
 
 impl<'a> Query<'a> {
@@ -69,10 +73,9 @@ impl<'a> Query<'a> {
         datum_type: DatumType,
         isa: Isa,
         machine: &'a Machine,
-        Restrictions { layout, left_out, local_accuracy, in_parts, precision }: Restrictions<'a>,
+        Restrictions { layout, left_out, local_accuracy, in_parts, precision, grouped }: Restrictions<'a>,
     ) -> Query<'a> {
-        let (sizes, element) = (KernelSizes::new(datum_type, isa), compute_bytes(datum_type));
-        let axes = OnceCell::new();
+        let (sizes, element) = (KernelSizes::new(datum_type, grouped, isa), compute_bytes(datum_type, grouped));
         Query {
             problem,
             datum_type,
@@ -83,10 +86,16 @@ impl<'a> Query<'a> {
             local_accuracy,
             in_parts,
             precision,
+            grouped,
             sizes,
             element,
-            axes,
+            axes: OnceCell::new(),
         }
+    }
+
+    /// Whether vectors hold elements of the tensors as they are.
+    pub fn has_same_element(&self) -> bool {
+        self.grouped.is_some() || matches!(self.datum_type, DatumType::F32 | DatumType::F64)
     }
 
     /// Whether a variant of an algorithm must not be proposed.

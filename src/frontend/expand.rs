@@ -122,7 +122,7 @@ impl Node {
 
     /// Returns the canonical spec for a filter shape. `output_shape` is the value of the input, if
     /// there is one.
-    fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec> {
+    pub fn spec(&self, filter: &[usize], output_shape: Option<OutputShape>) -> TractResult<DeconvSpec> {
         let (format, group, filter) = match self.filter_axes {
             FilterAxes::Plain(format) => (format, self.group, TVec::from(filter)),
             FilterAxes::GroupLed(format) => {

@@ -8,12 +8,14 @@ mod fuzz;
 mod onednn;
 mod onnx;
 mod openvino;
+mod quantised;
 #[cfg(test)]
 mod readme;
 #[cfg(test)]
 mod tests;
 
 use crate::options;
+use quantised::{Kind, Quantised};
 use std::sync::OnceLock;
 use tract_hir::internal::*;
 use tract_onnx::model::{Onnx, OnnxOpRegister, ParsingContext, optional_inputs};
@@ -49,6 +51,7 @@ impl WithDeconv for Onnx {
         register.insert("GroupConvolution", |ctx, node| of_openvino(Operator::GroupConvolution, ctx, node));
         register.insert("Convolution", |ctx, node| of_openvino(Operator::Convolution, ctx, node));
         register.insert("If", condition);
+        enable_quantised(register);
         enable_pulse();
     }
 
@@ -90,7 +93,10 @@ pub trait WithConv {
 impl WithConv for Onnx {
     fn enable_conv(&mut self) {
         self.op_register.insert("Conv", conv);
+        self.op_register.insert("ConvInteger", conv_integer);
+        self.op_register.insert("QLinearConv", qlinear_conv);
         self.op_register.insert("If", condition);
+        enable_quantised(&mut self.op_register);
         enable_pulse();
     }
 
@@ -98,6 +104,12 @@ impl WithConv for Onnx {
         self.enable_conv();
         self
     }
+}
+
+/// Lets convolutions find out whether they are between these.
+fn enable_quantised(register: &mut OnnxOpRegister) {
+    register.insert("DequantizeLinear", dequantize_linear);
+    register.insert("QuantizeLinear", quantize_linear);
 }
 
 fn enable_pulse() {
@@ -109,17 +121,54 @@ fn enable_pulse() {
 
 fn conv(ctx: &ParsingContext, node: &NodeProto) -> Built {
     match &*node.domain {
-        "" | "ai.onnx" => built(ctx, onnx::conv(node)?),
+        "" | "ai.onnx" => built_between(ctx, onnx::conv(node)?),
         _ => built_by_tract(ctx, node),
     }
 }
 
 fn conv_transpose(ctx: &ParsingContext, node: &NodeProto) -> Built {
     match &*node.domain {
-        "" | "ai.onnx" => built(ctx, onnx::conv_transpose(node)?),
+        "" | "ai.onnx" => built_between(ctx, onnx::conv_transpose(node)?),
         _ if onednn::is_ours(node) => built(ctx, onednn::conv_transpose(node)?),
         _ => built_by_tract(ctx, node),
     }
+}
+
+fn conv_integer(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    if !matches!(&*node.domain, "" | "ai.onnx") {
+        return built_by_tract(ctx, node);
+    }
+    let conv = Box::new(with_settings(ctx, onnx::quantised_conv(node, "ConvInteger", [2, 4])?)?);
+    let zero_points = [2, 3].map(|slot| optional_input(node, slot));
+    quantised_node(ctx, node, Kind::ConvInteger { node: conv, zero_points })
+}
+
+fn qlinear_conv(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    if !matches!(&*node.domain, "" | "ai.onnx") {
+        return built_by_tract(ctx, node);
+    }
+    let conv = Box::new(with_settings(ctx, onnx::quantised_conv(node, "QLinearConv", [8, 9])?)?);
+    quantised_node(ctx, node, Kind::QLinearConv { node: conv, bias: optional_input(node, 8) })
+}
+
+fn dequantize_linear(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    if !matches!(&*node.domain, "" | "ai.onnx") {
+        return built_by_tract(ctx, node);
+    }
+    let axis = node.get_attr_opt("axis")?.unwrap_or(1);
+    quantised_node(ctx, node, Kind::DequantizeLinear { axis })
+}
+
+fn quantize_linear(ctx: &ParsingContext, node: &NodeProto) -> Built {
+    match &*node.domain {
+        "" | "ai.onnx" => quantised_node(ctx, node, Kind::QuantizeLinear),
+        _ => built_by_tract(ctx, node),
+    }
+}
+
+fn quantised_node(ctx: &ParsingContext, node: &NodeProto, kind: Kind) -> Built {
+    let (of_tract, outer) = built_by_tract(ctx, node)?;
+    Ok((Box::new(Quantised { of_tract, kind }), outer))
 }
 
 fn condition(ctx: &ParsingContext, node: &NodeProto) -> Built {
@@ -137,8 +186,17 @@ fn of_openvino(operator: openvino::Operator, ctx: &ParsingContext, node: &NodePr
 }
 
 fn built(ctx: &ParsingContext, node: expand::Node) -> Built {
+    Ok((expand(with_settings(ctx, node)?), vec![]))
+}
+
+/// Builds a convolution that may be between DequantizeLinear and QuantizeLinear.
+fn built_between(ctx: &ParsingContext, node: expand::Node) -> Built {
+    Ok((expand(quantised::Layer(with_settings(ctx, node)?)), vec![]))
+}
+
+fn with_settings(ctx: &ParsingContext, node: expand::Node) -> TractResult<expand::Node> {
     let settings = options::carried(ctx.framework)?;
-    Ok((expand(expand::Node { settings, ..node }), vec![]))
+    Ok(expand::Node { settings, ..node })
 }
 
 /// Builds a node of a foreign domain as tract would, because tract looks builders up by operator

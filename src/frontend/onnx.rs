@@ -48,6 +48,17 @@ pub(super) fn conv_transpose(node: &NodeProto) -> TractResult<Node> {
 /// Reads a Conv.
 pub(super) fn conv(node: &NodeProto) -> TractResult<Node> {
     check_arity(node, 2, 3)?;
+    forward(node)
+}
+
+/// Reads the attributes of a ConvInteger or QLinearConv, which are those of Conv. `arity` are the
+/// least and the largest number of inputs.
+pub(super) fn quantised_conv(node: &NodeProto, operator: &'static str, arity: [usize; 2]) -> TractResult<Node> {
+    check_arity(node, arity[0], arity[1])?;
+    Ok(Node { operator, inputs: OptionalInputs::default(), ..forward(node)? })
+}
+
+fn forward(node: &NodeProto) -> TractResult<Node> {
     let attributes = Attributes::new(node, Lists::Ints, &ATTRIBUTES_OF_CONV)?;
     let padding = match same_of(&attributes)? {
         Some(extra) => PaddingRule::SameForward { extra },

@@ -289,7 +289,7 @@ unsafe fn add<V: Vector, const P: usize, const K: usize, const GATHERED: bool>(
                 };
                 for (k, weight) in weights.iter().enumerate() {
                     if (k..k + P).contains(&q) {
-                        acc[q - k] = acc[q - k].mul_add(*weight, pixel);
+                        acc[q - k] = acc[q - k].mul_add(pixel, *weight);
                     }
                 }
             }

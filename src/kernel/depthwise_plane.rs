@@ -125,7 +125,7 @@ unsafe fn sums<V: Vector, const U: usize>(
             let from = source.as_ptr().wrapping_offset(*taps.offsets.get_unchecked(t)).wrapping_add(at * V::LANES);
             for (u, sums) in sums.iter_mut().enumerate() {
                 let x = V::load_some(from.wrapping_add(u * V::LANES), *masks.add(u * count + t));
-                *sums = sums.mul_add(weight, x);
+                *sums = sums.mul_add(x, weight);
             }
         }
         for (u, sums) in sums.into_iter().enumerate() {

@@ -86,7 +86,7 @@ unsafe fn sums<V: Vector, const S: usize, const U: usize>(
                 let weight = V::splat(tap.weight);
                 for (u, acc) in acc.iter_mut().enumerate() {
                     let x = V::load(source.as_ptr().add(at + tap.offset + u * V::LANES));
-                    acc[j] = acc[j].mul_add(weight, x);
+                    acc[j] = acc[j].mul_add(x, weight);
                 }
             }
         }

@@ -302,12 +302,12 @@ unsafe fn rolling_rows<
                         let weights = window.weights.as_ptr().add(k * window.columns.len() + c);
                         let weight = V::splat(*weights);
                         for u in 0..U {
-                            sums[j][u] = sums[j][u].mul_add(weight, x[u][0]);
+                            sums[j][u] = sums[j][u].mul_add(x[u][0], weight);
                         }
                         if between.is_some() {
                             let weight = V::splat(*weights.add(1));
                             for u in 0..U {
-                                sums[j][u] = sums[j][u].mul_add(weight, x[u][1]);
+                                sums[j][u] = sums[j][u].mul_add(x[u][1], weight);
                             }
                         }
                     }
@@ -360,13 +360,13 @@ unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: u
                     let from = source.wrapping_add(r * window.pitch + column + EVERY * block.at::<V>(u));
                     let x = V::load(from);
                     if EVERY == 1 {
-                        sums[r][u] = sums[r][u].mul_add(weight, x);
+                        sums[r][u] = sums[r][u].mul_add(x, weight);
                         continue;
                     }
                     let [even, odd] = x.unzip(V::load(from.wrapping_add(V::LANES)));
-                    sums[r][u] = sums[r][u].mul_add(weight, even);
+                    sums[r][u] = sums[r][u].mul_add(even, weight);
                     if let Some((_, weight)) = between {
-                        sums[r][u] = sums[r][u].mul_add(V::splat(*weight), odd);
+                        sums[r][u] = sums[r][u].mul_add(odd, V::splat(*weight));
                     }
                 }
             }

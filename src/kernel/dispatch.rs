@@ -1,6 +1,6 @@
 //! The choice of the kernels of an instruction set and compute type.
 
-use crate::compute::Compute;
+use crate::compute::{Compute, Grouped, Pair, Quad};
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
 use crate::kernel::instances::*;
@@ -111,13 +111,97 @@ impl Dispatch for i64 {
     }
 }
 
+impl Dispatch for Pair {
+    scratch_of_type!(Pair, PAIR);
+
+    fn kernels(isa: Isa) -> &'static Kernels<Pair> {
+        if Grouped::Pairs.is_available(isa) { compiled_pair(isa) } else { &portable_pair::KERNELS }
+    }
+
+    fn sizes(isa: Isa) -> KernelSizes {
+        KernelSizes::of(compiled_pair(isa))
+    }
+}
+
+impl Dispatch for Quad {
+    scratch_of_type!(Quad, QUAD);
+
+    fn kernels(isa: Isa) -> &'static Kernels<Quad> {
+        if Grouped::Quads.is_available(isa) { compiled_quad(isa) } else { &portable_quad::KERNELS }
+    }
+
+    fn sizes(isa: Isa) -> KernelSizes {
+        KernelSizes::of(compiled_quad(isa))
+    }
+}
+
+/// See [`compiled_f32`].
+fn compiled_pair(isa: Isa) -> &'static Kernels<Pair> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => &avx512_vnni_pair::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_pair::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_pair::KERNELS,
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Isa::Simd128 => &simd128_pair::KERNELS,
+        _ => &portable_pair::KERNELS,
+    }
+}
+
+/// See [`compiled_f32`].
+fn compiled_quad(isa: Isa) -> &'static Kernels<Quad> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => &avx512_vnni_quad::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx_vnni_quad::KERNELS,
+        _ => &portable_quad::KERNELS,
+    }
+}
+
+/// Whether the CPU has instructions that multiply four bytes by four bytes and add the products, for
+/// the vectors of an instruction set.
+fn has_vnni(isa: Isa) -> bool {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni"),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => is_x86_feature_detected!("avxvnni"),
+        _ => false,
+    }
+}
+
+impl Grouped {
+    /// Whether this CPU has the kernels for such elements that plans for an instruction set use.
+    ///
+    /// CPUs that have AVX-512 without VNNI use pairs of AVX2.
+    pub fn is_available(self, isa: Isa) -> bool {
+        isa.is_available()
+            && match (self, isa) {
+                (Grouped::Pairs, Isa::Avx512 | Isa::Amx) => has_vnni(isa),
+                (Grouped::Pairs, _) => true,
+                (Grouped::Quads, Isa::Portable) => true,
+                (Grouped::Quads, _) => has_vnni(isa),
+            }
+    }
+
+    /// Whether such elements are faster than smaller ones, if the kernels for them are available.
+    pub fn pays(self, isa: Isa) -> bool {
+        self == Grouped::Pairs || has_vnni(isa)
+    }
+}
+
 impl KernelSizes {
-    /// The kernel sizes for the compute type of `datum_type`.
-    pub fn new(datum_type: DatumType, isa: Isa) -> KernelSizes {
-        match datum_type {
-            DatumType::F32 | DatumType::F16 => f32::sizes(isa),
-            DatumType::F64 => f64::sizes(isa),
-            _ => i64::sizes(isa),
+    /// The kernel sizes for the compute type of `datum_type`, or for elements of several integers.
+    pub fn new(datum_type: DatumType, grouped: Option<Grouped>, isa: Isa) -> KernelSizes {
+        match (grouped, datum_type) {
+            (Some(Grouped::Pairs), _) => Pair::sizes(isa),
+            (Some(Grouped::Quads), _) => Quad::sizes(isa),
+            (None, DatumType::F32 | DatumType::F16) => f32::sizes(isa),
+            (None, DatumType::F64) => f64::sizes(isa),
+            (None, _) => i64::sizes(isa),
         }
     }
 

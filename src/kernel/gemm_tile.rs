@@ -262,7 +262,7 @@ unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
         for m in 0..MR {
             let w = V::splat(*a.add(m));
             for v in 0..NV {
-                acc[m][v] = acc[m][v].mul_add(w, b[v]);
+                acc[m][v] = acc[m][v].mul_add(b[v], w);
             }
         }
     }

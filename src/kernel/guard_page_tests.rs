@@ -3,6 +3,7 @@
 //! A read or write past the end faults. Operands hold exactly what the kernel's contract requires.
 //! Results are compared with plain loops.
 
+use crate::compute::{Grouped, Pair, Quad};
 use crate::kernel::col2im_row::Col2imRun;
 use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
@@ -113,6 +114,33 @@ macro_rules! numbers {
 }
 numbers!(f32, f64, i64);
 
+impl Number for Pair {
+    const NAME: &'static str = "pairs";
+
+    /// Two integers that differ.
+    fn of(value: i64) -> Pair {
+        Pair::of([value as i16, 3 - 40 * value as i16])
+    }
+
+    fn is_near(self, other: Pair) -> bool {
+        self == other
+    }
+}
+
+/// Data and weights differ in their sign, so these tests also hold that data come first in products.
+impl Number for Quad {
+    const NAME: &'static str = "quads";
+
+    /// Four bytes that differ, of both signs.
+    fn of(value: i64) -> Quad {
+        Quad::of([value, 2 - value, 17 * value, -30 * value].map(|byte| byte as u8))
+    }
+
+    fn is_near(self, other: Quad) -> bool {
+        self == other
+    }
+}
+
 /// Returns small integers, so that sums are exact in any order.
 fn values<T: Number>(len: usize, seed: i64) -> Vec<T> {
     (0..len as i64).map(|i| T::of((i * 7 + seed * 3) % 11 - 5)).collect()
@@ -135,9 +163,17 @@ macro_rules! for_each_kernel_set {
                 // Integers have no other kernels.
                 calls.push((i64::NAME, both(i64::kernels(isa), $test)));
             }
+            if Grouped::Pairs.is_available(isa) {
+                calls.push((Pair::NAME, both(Pair::kernels(isa), $test)));
+            }
+            if Grouped::Quads.is_available(isa) {
+                calls.push((Quad::NAME, both(Quad::kernels(isa), $test)));
+            }
             for (of, calls) in calls {
-                // f64 and i64 have no row tiles on the portable set
-                let has_none = stringify!($test) == "row_tiles" && isa == Isa::Portable && of != f32::NAME;
+                // f64, i64 and quads have no row tiles on the portable set
+                let rows = stringify!($test) == "row_tiles" && isa == Isa::Portable;
+                let has_none = (rows && of != f32::NAME && of != Pair::NAME)
+                    || (stringify!($test) == "tile_transforms" && (of == Pair::NAME || of == Quad::NAME));
                 assert_eq!(calls > 0, !has_none, "{} on {isa} {of}: {calls} calls", stringify!($test));
                 let line = format!("guard pages: {} on {isa} {of}: {calls} calls\n", stringify!($test));
                 let _ = std::io::stderr().write_all(line.as_bytes());
@@ -182,7 +218,7 @@ impl<T: Number> Shape<T> {
         let mut sum = T::ZERO;
         for c in 0..self.channels {
             for (t, tap) in taps.iter().enumerate() {
-                sum = sum.mul_add(weight(c, t), self.data[c * self.channel_stride + tap + at]);
+                sum = sum.mul_add(self.data[c * self.channel_stride + tap + at], weight(c, t));
             }
         }
         sum
@@ -276,7 +312,7 @@ fn listed_channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let mut sum = T::ZERO;
                     for (tap, c) in taps.iter().cartesian_product(0..channels) {
                         let weight = panel[(*tap as usize * channels + c) * tile.channels() + j];
-                        sum = sum.mul_add(weight, data[2 + offset(*tap, p) as usize + c]);
+                        sum = sum.mul_add(data[2 + offset(*tap, p) as usize + c], weight);
                     }
                     *to = if add { *to } else { bias[j] }.plus(sum);
                 }
@@ -364,7 +400,7 @@ fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 kernels.sum_of_taps(&source, &taps, T::of(5), &mut to);
                 for (at, got) in to.iter().enumerate() {
                     let (j, i) = (at % phases, at / phases);
-                    let sum = taps[j].iter().fold(T::of(5), |sum, tap| sum.mul_add(tap.weight, source[i + tap.offset]));
+                    let sum = taps[j].iter().fold(T::of(5), |sum, tap| sum.mul_add(source[i + tap.offset], tap.weight));
                     assert_eq!(*got, sum, "{phases} phases of {count}");
                 }
                 calls += 1;
@@ -421,7 +457,7 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let products = list.iter().flat_map(|tap| (0..inputs).map(move |input| (tap, input)));
                     let want = products.fold(bias[c], |sum, (tap, input)| {
                         let weight = weights[c / lanes * lanes * each + tap.weights + input * lanes + c % lanes];
-                        sum.mul_add(weight, source[p * step + tap.offset + c / outputs * inputs + input])
+                        sum.mul_add(source[p * step + tap.offset + c / outputs * inputs + input], weight)
                     });
                     assert_eq!(*got, want, "{groups} groups of {inputs} to {outputs}, {count} positions");
                 }
@@ -566,7 +602,7 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                         T::of(5),
                         |sum, (k, c)| {
                             let read = || source[(r * down + k) * pitch + columns[c] + i * every];
-                            if i < width { sum.mul_add(weights[k * columns.len() + c], read()) } else { sum }
+                            if i < width { sum.mul_add(read(), weights[k * columns.len() + c]) } else { sum }
                         },
                     );
                     let want = if i < width { sum } else { T::of(99) };
@@ -596,7 +632,7 @@ fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let want = taps.iter().zip(&*weights).fold(T::of(5), |sum, ((down, along), weight)| {
                     let (row, column) = ((at / width) as i64 + down, (at % width) as i64 + along);
                     let inside = (0..rows as i64).contains(&row) && (0..width as i64).contains(&column);
-                    if inside { sum.mul_add(*weight, source[row as usize * width + column as usize]) } else { sum }
+                    if inside { sum.mul_add(source[row as usize * width + column as usize], *weight) } else { sum }
                 });
                 assert_eq!(*got, want, "{results} rows of {rows} of {width}, result {at}");
             }
@@ -645,7 +681,7 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                         let column = (i * every + columns[c]).checked_sub(before).filter(|column| *column < width);
                         match row.zip(column) {
                             Some((row, column)) => {
-                                sum.mul_add(weights[k * columns.len() + c], source[row * width + column])
+                                sum.mul_add(source[row * width + column], weights[k * columns.len() + c])
                             }
                             None => sum,
                         }
@@ -700,6 +736,9 @@ fn copies<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 /// Tests the transforms of data, weights and products, which together compute the tiles'
 /// convolution.
 fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    if kernels.transforms.is_none() {
+        return 0;
+    }
     let mut calls = 0;
     let lanes = kernels.lanes;
     // Integers can't be halved.

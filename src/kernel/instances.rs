@@ -1,7 +1,7 @@
 //! The kernels compiled for each instruction set and compute type, and the tile sizes of each.
 
 use crate::activation::Activation;
-use crate::compute::Compute;
+use crate::compute::{Compute, Pair, Quad};
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
 use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
@@ -14,7 +14,7 @@ use crate::kernel::gemm_tile::{
     ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile, RowTile, StridedRuns,
     channel_tile, listed_channel_tile, position_tile, room_for_two_chains, row_tile,
 };
-use crate::kernel::kernels::Kernels;
+use crate::kernel::kernels::{Kernels, Transforms};
 use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
 use crate::kernel::pool::{PoolAxis, pool};
 use crate::kernel::resample::{self, TwoTaps};
@@ -28,7 +28,7 @@ use crate::simd::vector::*;
 /// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
 /// functions are compiled with.
 macro_rules! kernels {
-    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident, windows $windows:tt) => {
+    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident, windows $windows:tt, transforms $transforms:ident) => {
         pub(super) mod $name {
             use super::*;
 
@@ -82,6 +82,7 @@ macro_rules! kernels {
                 unsafe { listed_channel_tile::<$vector, P, NV>(panel, pixels, start, out, out_stride) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn data<const RY: usize, const RX: usize>(
                 data: &TileData<$lane>,
@@ -92,12 +93,14 @@ macro_rules! kernels {
                 unsafe { transform_data::<$vector, RY, RX>(data, to, strides) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn filter<const RY: usize, const RX: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
                 // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
                 unsafe { transform_filter::<$vector, RY, RX>(taps, to, point) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn products<const RY: usize, const RX: usize>(
                 products: &[$lane],
@@ -111,18 +114,21 @@ macro_rules! kernels {
                 unsafe { transform_products::<$vector, RY, RX>(products, strides, start, channels, offsets, to) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn cyclic_data(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides) {
                 // SAFETY: only called by `TileTransforms::data`, which checks the contract.
                 unsafe { transform_cyclic_data::<$vector>(data, to, strides) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn cyclic_filter(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
                 // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
                 unsafe { transform_cyclic_filter::<$vector>(taps, to, point) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn cyclic_products(
                 products: &[$lane],
@@ -136,6 +142,7 @@ macro_rules! kernels {
                 unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, offsets, to) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn fourier_data<const VALUES: usize, const BINS: usize>(
                 data: &TileData<$lane>,
@@ -148,6 +155,7 @@ macro_rules! kernels {
                 unsafe { transform_fourier_data::<$vector, VALUES, BINS>(data, to, strides) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn fourier_filter<const VALUES: usize, const BINS: usize>(
                 taps: &[&[$lane]],
@@ -160,6 +168,7 @@ macro_rules! kernels {
                 unsafe { transform_fourier_filter::<$vector, VALUES, BINS>(taps, to, point) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
             unsafe fn fourier_products<const VALUES: usize, const BINS: usize>(
                 products: &[$lane],
@@ -357,6 +366,7 @@ macro_rules! kernels {
                 unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>, listed_of::<P, NV>()) }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             /// `RY` and `RX` are the axes of a tile. Axes of as many points have the same data.
             const fn winograd_of<const RY: usize, const RX: usize>(
                 data: TransformData<$lane>,
@@ -374,6 +384,7 @@ macro_rules! kernels {
                 }
             }
 
+            #[allow(dead_code, reason = "some types have no transforms")]
             const fn fourier_of<const VALUES: usize, const BINS: usize>() -> TileTransforms<$lane>
             where
                 [$vector; VALUES]: Fourier<$vector, BINS>,
@@ -394,24 +405,26 @@ macro_rules! kernels {
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
                 channel_tiles: $channel_tiles!(channel_of),
-                two_results: [
-                    [winograd_of::<0, 0>(data::<0, 0>), winograd_of::<0, 1>(data::<0, 1>), winograd_of::<0, 2>(data::<0, 2>)],
-                    [winograd_of::<1, 0>(data::<1, 0>), winograd_of::<1, 1>(data::<1, 1>), winograd_of::<1, 2>(data::<1, 2>)],
-                    [winograd_of::<2, 0>(data::<2, 0>), winograd_of::<2, 1>(data::<2, 1>), winograd_of::<2, 2>(data::<2, 2>)],
-                ],
-                three_results: [
-                    winograd_of::<0, 3>(data::<0, 2>),
-                    winograd_of::<3, 0>(data::<2, 0>),
-                    winograd_of::<3, 3>(data::<2, 2>),
-                ],
-                cyclic_transforms: TileTransforms {
-                    kind: TileKind::Cyclic,
-                    lanes: LANES,
-                    data: cyclic_data,
-                    filter: cyclic_filter,
-                    products: cyclic_products,
-                },
-                fourier_transforms: [fourier_of::<16, 9>(), fourier_of::<32, 17>()],
+                transforms: transforms_if!($transforms, Transforms {
+                    two_results: [
+                        [winograd_of::<0, 0>(data::<0, 0>), winograd_of::<0, 1>(data::<0, 1>), winograd_of::<0, 2>(data::<0, 2>)],
+                        [winograd_of::<1, 0>(data::<1, 0>), winograd_of::<1, 1>(data::<1, 1>), winograd_of::<1, 2>(data::<1, 2>)],
+                        [winograd_of::<2, 0>(data::<2, 0>), winograd_of::<2, 1>(data::<2, 1>), winograd_of::<2, 2>(data::<2, 2>)],
+                    ],
+                    three_results: [
+                        winograd_of::<0, 3>(data::<0, 2>),
+                        winograd_of::<3, 0>(data::<2, 0>),
+                        winograd_of::<3, 3>(data::<2, 2>),
+                    ],
+                    cyclic: TileTransforms {
+                        kind: TileKind::Cyclic,
+                        lanes: LANES,
+                        data: cyclic_data,
+                        filter: cyclic_filter,
+                        products: cyclic_products,
+                    },
+                    fourier: [fourier_of::<16, 9>(), fourier_of::<32, 17>()],
+                }),
                 pixels_to_rows,
                 rows_to_pixels,
                 copy_pixels,
@@ -553,6 +566,16 @@ macro_rules! few_row_tiles {
     };
 }
 
+/// The transforms of a type that has them, or none.
+macro_rules! transforms_if {
+    (with, $transforms:expr) => {
+        Some($transforms)
+    };
+    (without, $transforms:expr) => {
+        None
+    };
+}
+
 /// Of the types and instruction sets of which the speed hardly matters.
 macro_rules! no_row_tiles {
     ($of:ident, $phases:literal) => {
@@ -589,25 +612,43 @@ macro_rules! channel_tiles_of_15_registers {
     };
 }
 
-kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
-kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
-kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1]);
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
+kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms with);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms with);
 
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3]);
+kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
 
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1]);
+kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
+
+kernels!(portable_pair, Lanes<Pair, 4>, Pair, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+kernels!(portable_quad, Lanes<Quad, 4>, Quad, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
+
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_pair, Pair8, Pair, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx_vnni_quad, Quad8, Quad, [#[target_feature(enable = "avxvnni,avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_vnni_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_vnni_quad, Quad16, Quad, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_pair, Pair4, Pair, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_pair, Pair4, Pair, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);

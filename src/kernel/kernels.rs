@@ -32,6 +32,17 @@ type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias
 /// The numbers of tap rows with a window kernel, which reads each row of the source once.
 pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
 
+/// The transforms of tiles that take fewer products than sums tap by tap.
+pub(super) struct Transforms<T: 'static> {
+    /// By taps along rows, then along columns.
+    pub two_results: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
+    /// Of two taps along columns, along rows, and along both.
+    pub three_results: [TileTransforms<T>; 3],
+    pub cyclic: TileTransforms<T>,
+    /// For the numbers of values in [`FOURIER_VALUES`].
+    pub fourier: [TileTransforms<T>; FOURIER_VALUES.len()],
+}
+
 /// All kernels of one instruction set for one compute type.
 ///
 /// A reference to one is proof that the CPU has the instruction set.
@@ -49,13 +60,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub row_tiles: [&'static [RowTile<T>]; 3],
     /// By ascending number of positions, then `nv`.
     pub channel_tiles: &'static [ChannelTile<T>],
-    /// By taps along rows, then along columns.
-    pub(super) two_results: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
-    /// Of two taps along columns, along rows, and along both.
-    pub(super) three_results: [TileTransforms<T>; 3],
-    pub(super) cyclic_transforms: TileTransforms<T>,
-    /// For the numbers of values in [`FOURIER_VALUES`].
-    pub(super) fourier_transforms: [TileTransforms<T>; FOURIER_VALUES.len()],
+    /// None for types whose sums are no operands of products.
+    pub(super) transforms: Option<Transforms<T>>,
     pub(super) pixels_to_rows: PixelsToRows<T>,
     pub(super) rows_to_pixels: RowsToPixels<T>,
     pub(super) copy_pixels: CopyPixels<T>,
@@ -100,22 +106,23 @@ impl<T: Compute> Kernels<T> {
     /// The transforms of a kind of tiles.
     ///
     /// # Panics
-    /// There are no such tiles. Two results are of one to three taps along each axis, and three of
+    /// The type has no transforms, or there are no such tiles. Two results are of one to three taps along each axis, and three of
     /// two along one axis or both. A Fourier tile has 16 or 32 values and at most as many taps.
     pub fn tile_transforms(&self, kind: TileKind) -> TileTransforms<T> {
+        let Some(transforms) = &self.transforms else { panic!("tiles of elements of several integers") };
         match kind {
-            TileKind::Winograd { results: 2, rows, columns } => self.two_results[rows - 1][columns - 1],
+            TileKind::Winograd { results: 2, rows, columns } => transforms.two_results[rows - 1][columns - 1],
             TileKind::Winograd { rows, columns, .. } => match (rows, columns) {
-                (1, 2) => self.three_results[0],
-                (2, 1) => self.three_results[1],
-                (2, 2) => self.three_results[2],
+                (1, 2) => transforms.three_results[0],
+                (2, 1) => transforms.three_results[1],
+                (2, 2) => transforms.three_results[2],
                 _ => panic!("three results of {rows}x{columns} taps"),
             },
-            TileKind::Cyclic => self.cyclic_transforms,
+            TileKind::Cyclic => transforms.cyclic,
             TileKind::Fourier { values, taps } => {
                 assert!((1..=values).contains(&taps));
                 let at = FOURIER_VALUES.iter().position(|of| *of == values).expect("one of the numbers of values");
-                TileTransforms { kind, ..self.fourier_transforms[at] }
+                TileTransforms { kind, ..transforms.fourier[at] }
             }
         }
     }

@@ -13,6 +13,7 @@ mod extent;
 mod f16_convert;
 mod fourier;
 mod gemm_tile;
+mod grouping;
 #[cfg(all(test, target_os = "linux"))]
 mod guard_page_tests;
 mod instances;
@@ -21,6 +22,7 @@ mod pad_copy;
 mod pixel_lists;
 mod pool;
 mod resample;
+mod rescale;
 mod sizes;
 mod softmax;
 mod tile_data;
@@ -44,11 +46,13 @@ pub(crate) use fourier::FOURIER_VALUES;
 pub(crate) use gemm_tile::{
     ChannelTile, LISTED_POSITIONS, ListedPixels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns,
 };
+pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;
 pub(crate) use resample::TwoTaps;
+pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
 pub(crate) use tile_transforms::TileKind;

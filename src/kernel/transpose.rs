@@ -2,6 +2,7 @@
 //!
 //! A register transpose transposes as many vectors as a vector has lanes.
 
+use crate::compute::Compute;
 use crate::simd::vector::{MOST_LANES, Vector, covering, interleave};
 
 /// `to[j][first + i] = from[starts[i] + j]`: a run of pixels of `LANES` elements each becomes rows.
@@ -267,10 +268,12 @@ pub(crate) unsafe fn indexed_rows_to_pixels<V: Vector, const LANES: usize>(
         // SAFETY: whole vectors may be read by this function's contract. Per pixel, as many
         // elements are written as there are starts.
         unsafe {
-            let pixels: [V; LANES] = interleave(std::array::from_fn(|j| {
-                V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p))
-            }));
-            for (i, pixel) in pixels.into_iter().enumerate().take(count - p) {
+            // A loop, as above.
+            let mut rows = [V::splat(V::Lane::ZERO); LANES];
+            for (j, row) in rows.iter_mut().enumerate() {
+                *row = V::load(from.as_ptr().add(*starts.get_unchecked(j.min(starts.len() - 1)) + p));
+            }
+            for (i, pixel) in interleave(rows).into_iter().enumerate().take(count - p) {
                 let to = to.as_mut_ptr().add((p + i) * step);
                 if starts.len() == LANES { pixel.store(to) } else { pixel.store_first(starts.len(), to) }
             }

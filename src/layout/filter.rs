@@ -1,6 +1,7 @@
 //! Filter layouts: the order in which each strategy reads a filter's elements.
 
-use crate::element::{Element, dispatch_element};
+use crate::compute::Grouped;
+use crate::element::{Element, dispatch_element, dispatch_grouped};
 use crate::integers;
 use crate::kernel::{DEPTH, Dispatch, SIDE, WEIGHTS_OF_SIDE, limbs_needed};
 use crate::memory;
@@ -128,6 +129,8 @@ pub struct PackedFilter {
     spec: DeconvSpec,
     /// The filter's type before packing.
     datum_type: DatumType,
+    /// How many integers an element holds, if several.
+    grouped: Option<Grouped>,
     data: Arc<Tensor>,
     /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
     /// examined for the layouts that tile registers read, on CPUs that have them.
@@ -140,6 +143,16 @@ impl PackedFilter {
     /// # Errors
     /// An invalid spec, a filter of another shape, or a layout that no strategy uses.
     pub fn pack(spec: &DeconvSpec, layout: &FilterLayout, filter: &Arc<Tensor>) -> TractResult<PackedFilter> {
+        PackedFilter::pack_grouped(spec, layout, filter, None)
+    }
+
+    /// As [`PackedFilter::pack`], of elements that may hold several integers. These are `i32`.
+    pub(crate) fn pack_grouped(
+        spec: &DeconvSpec,
+        layout: &FilterLayout,
+        filter: &Arc<Tensor>,
+        grouped: Option<Grouped>,
+    ) -> TractResult<PackedFilter> {
         spec.validate()?;
         layout.check(spec)?;
         ensure!(
@@ -149,7 +162,7 @@ impl PackedFilter {
             spec.filter_shape()
         );
         let datum_type = filter.datum_type();
-        let computed_as = integers::computed_as(datum_type);
+        let computed_as = integers::computed_as_grouped(datum_type, grouped);
         let filter = match integers::converted("filter", filter, computed_as)? {
             Cow::Borrowed(_) => Cow::Borrowed(filter),
             Cow::Owned(converted) => Cow::Owned(Arc::new(converted)),
@@ -158,8 +171,8 @@ impl PackedFilter {
             FilterLayout::Plain => filter,
             _ => Cow::Owned(without_subnormals(&filter)?),
         };
-        let (data, limbs) = dispatch_element!(computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
-        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, data, limbs })
+        let (data, limbs) = dispatch_grouped!(grouped, computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
+        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, grouped, data, limbs })
     }
 
     /// The filter's data in the layout, and the limbs that its values need in tile registers.
@@ -201,9 +214,16 @@ impl PackedFilter {
     ///
     /// # Errors
     /// One of them differs.
-    pub(crate) fn check(&self, spec: &DeconvSpec, layout: &FilterLayout, datum_type: DatumType) -> TractResult<()> {
+    pub(crate) fn check(
+        &self,
+        spec: &DeconvSpec,
+        layout: &FilterLayout,
+        datum_type: DatumType,
+        grouped: Option<Grouped>,
+    ) -> TractResult<()> {
         let found = self.datum_type;
         ensure!(found == datum_type, "filter: datum_type={found:?}, the plan is for {datum_type:?}");
+        ensure!(self.grouped == grouped, "filter: elements of {:?}, the plan is for {grouped:?}", self.grouped);
         if self.is_for(spec, layout) {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! The memory layouts that kernels read: packed filters, input tiles, tap tables.
 
 pub mod filter;
+pub(crate) mod grouped;
 pub(crate) mod input;
 pub(crate) mod input_tile;
 pub(crate) mod panels;

@@ -2,7 +2,7 @@
 
 use super::fill;
 use super::reserved;
-use crate::compute::Working;
+use crate::compute::{Pair, Quad, Working};
 use realfft::num_complex::Complex;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,10 @@ pub(crate) static F64: ScratchPool<f64> = ScratchPool::new();
 pub(crate) static SPECTRA: ScratchPool<Complex<f32>> = ScratchPool::new();
 /// The scratch memory of tasks that compute in `i64`.
 pub(crate) static I64: ScratchPool<i64> = ScratchPool::new();
+/// The scratch memory of tasks that compute in pairs of integers.
+pub(crate) static PAIR: ScratchPool<Pair> = ScratchPool::new();
+/// The scratch memory of tasks that compute in quads of integers.
+pub(crate) static QUAD: ScratchPool<Quad> = ScratchPool::new();
 
 /// Frees the scratch memory that no task uses.
 pub(super) fn release() {
@@ -43,6 +47,8 @@ pub(super) fn release() {
     F64.release();
     SPECTRA.release();
     I64.release();
+    PAIR.release();
+    QUAD.release();
 }
 
 /// A pool of scratch memory. An entry is empty while a task uses its memory.

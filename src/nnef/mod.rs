@@ -27,17 +27,18 @@
 //! [`with_conv`](crate::WithConv) does so for `conv`. The dialect, which is only a label, is then
 //! NNEF.
 //!
-//! All other convolutions need the registry `tract_deconv` to load. Its one primitive is
-//! [`PRIMITIVE`], and [`registry`] documents the parameters. Models must be dumped before they are
+//! All other convolutions need the registry `tract_deconv` to load. Its primitives are [`PRIMITIVE`] and,
+//! for quantised convolutions, [`QUANTISED_PRIMITIVE`]. [`registry`] documents the parameters. Models must be dumped before they are
 //! optimised. The planner's options are not written, because a file outlives the machine that it
 //! was made on. [`with_deconv_options`](crate::WithDeconvOptions) gives them where a file is loaded.
 
+mod quantised;
 mod standard;
 
 use crate::dimension;
 use crate::op::{Dialect, GroupedDeconv};
 use crate::options;
-use crate::options::{Options, WithDeconvOptions};
+use crate::options::{Options, Settings, WithDeconvOptions};
 use crate::settings;
 use crate::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side, as_size};
 use crate::{WithConv, WithDeconv};
@@ -49,6 +50,9 @@ use tract_nnef::ser::{array, ints};
 
 /// The name of the primitive.
 pub const PRIMITIVE: &str = "tract_deconv_grouped_deconv";
+
+/// The name of the primitive of quantised convolutions.
+pub const QUANTISED_PRIMITIVE: &str = "tract_deconv_quantised_deconv";
 
 /// The name of the registry.
 const REGISTRY: &str = "tract_deconv";
@@ -115,9 +119,14 @@ impl WithDeconvOptions for Nnef {
     }
 }
 
+/// Returns the settings that the framework carries.
+fn carried(builder: &ModelBuilder) -> TractResult<Settings> {
+    options::read(builder.framework.registries.iter().map(|registry| &registry.id.0))
+}
+
 /// Creates the op of a node that is loaded, with the options of the framework.
 fn op(builder: &ModelBuilder, spec: DeconvSpec, dialect: Dialect, has_bias: bool) -> TractResult<GroupedDeconv> {
-    let carried = options::read(builder.framework.registries.iter().map(|registry| &registry.id.0))?;
+    let carried = carried(builder)?;
     let options = settings::complete_for(&carried.planning, &carried.exact_nodes, &builder.generate_node_name())?;
     let mut op = GroupedDeconv::new(spec, dialect, has_bias, options)?;
     op.fusion = carried.fusion;
@@ -156,8 +165,10 @@ fn name_in_bodies(registry: &mut Registry) {
 
 fn takes_registry(fragment: &FragmentDef) -> bool {
     let mut assignments = fragment.body.iter().flatten();
-    assignments
-        .any(|assignment| matches!(&assignment.right, RValue::Invocation(invocation) if invocation.id.0 == PRIMITIVE))
+    assignments.any(|assignment| {
+        matches!(&assignment.right, RValue::Invocation(invocation)
+            if [PRIMITIVE, QUANTISED_PRIMITIVE].contains(&&*invocation.id.0))
+    })
 }
 
 /// # Errors
@@ -177,12 +188,12 @@ pub fn registry() -> Registry {
         .register_primitive(PRIMITIVE, &parameters(), &[("output", TypeName::Scalar.tensor())], load)
         .with_doc("One convolution, transposed or forward. Lists have one value per spatial axis.");
     registry.register_dumper(dump);
+    quantised::register(&mut registry);
     registry
 }
 
 fn parameters() -> Vec<Parameter> {
-    let none = || Literal::Array(vec![]);
-    vec![
+    let inputs = vec![
         TypeName::Scalar.tensor().named("input").doc("in the data format"),
         TypeName::Scalar.tensor().named("filter").doc("in the filter format"),
         TypeName::Scalar.tensor().named("bias").default(false).doc("one value per output channel, or false"),
@@ -191,6 +202,14 @@ fn parameters() -> Vec<Parameter> {
             .named("output_size")
             .default(false)
             .doc("the output's spatial size where it is computed at run time, or false"),
+    ];
+    inputs.into_iter().chain(parameters_of_spec()).chain(labels()).collect()
+}
+
+/// Returns the parameters of a spec.
+fn parameters_of_spec() -> Vec<Parameter> {
+    let none = || Literal::Array(vec![]);
+    vec![
         TypeName::String.named("direction").doc("transposed or forward"),
         TypeName::String.named("data_format").doc("ncx or nxc"),
         TypeName::String.named("filter_format").doc("iox, oix, xio, xoi, or grouped_oix"),
@@ -213,6 +232,12 @@ fn parameters() -> Vec<Parameter> {
             .named("output_shape")
             .default(none())
             .doc("dimensions, over symbols too; beside output_size they are what facts show"),
+    ]
+}
+
+/// Returns the parameters that do not change results.
+fn labels() -> Vec<Parameter> {
+    vec![
         TypeName::String.named("dialect").default("tract").doc("onnx, openvino, onednn, tract or nnef; only a label"),
         TypeName::Logical.named("fusion").default(true).doc("whether neighbouring operators may be folded in"),
     ]
@@ -223,12 +248,42 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
         GroupedDeconv::new(op.spec.clone(), op.dialect, op.has_bias, op.options.clone()).context("dumping")?;
     written.fusion = op.fusion;
     ensure!(written == *op, "{}: the op holds more than {PRIMITIVE} can say", node.name);
+    let optional = [("bias", op.has_bias), ("output_size", op.spec.has_output_shape_input())];
+    let (data_and_filter, mut named) = inputs_of(ast, node, &optional)?;
+    named.extend(arguments_of_spec(&op.spec)?);
+    named.extend([("dialect", word(&DIALECTS, &op.dialect)?), ("fusion", logical(op.fusion))]);
+    Ok(Some(invocation(PRIMITIVE, &data_and_filter, &named)))
+}
+
+/// Positional values of an invocation, and named ones.
+type InputValues = (Vec<Arc<RValue>>, Vec<(&'static str, RValue)>);
+
+/// Returns data and filter of a node, and the optional inputs that it has.
+///
+/// # Errors
+/// The node is in a body that can't be written.
+fn inputs_of(ast: &IntoAst, node: &TypedNode, optional: &[(&'static str, bool)]) -> TractResult<InputValues> {
     check_nesting(ast, node)?;
     if let Some(parent) = ast.parent {
         let named = parent.registries.iter().any(|registry| registry.0 == REGISTRY);
         ensure!(named, "{}: it is in the body of a loop, which only with_deconv or with_conv can write", node.name);
     }
+    let inputs = node
+        .inputs
+        .iter()
+        .map(|input| ast.mapping.get(input).cloned().with_context(|| format!("{}: an input is not dumped", node.name)))
+        .collect::<TractResult<Vec<_>>>()?;
+    let mut inputs = inputs.into_iter();
+    let data_and_filter: Vec<_> = inputs.by_ref().take(2).collect();
+    let mut named = vec![];
+    for (name, _) in optional.iter().filter(|(_, present)| *present) {
+        let value = inputs.next().with_context(|| format!("{}: the input {name} is missing", node.name))?;
+        named.push((*name, value.as_ref().clone()));
+    }
+    Ok((data_and_filter, named))
+}
 
+fn arguments_of_spec(spec: &DeconvSpec) -> TractResult<Vec<(&'static str, RValue)>> {
     let DeconvSpec {
         direction,
         data_format,
@@ -241,26 +296,8 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
         dilations,
         padding,
         output_padding,
-    } = &op.spec;
-    let inputs = node
-        .inputs
-        .iter()
-        .map(|input| ast.mapping.get(input).cloned().with_context(|| format!("{}: an input is not dumped", node.name)))
-        .collect::<TractResult<Vec<_>>>()?;
-    let mut inputs = inputs.into_iter();
-    let data_and_filter: Vec<_> = inputs.by_ref().take(2).collect();
-    let mut named: Vec<(&str, RValue)> = vec![];
-    let mut input = |name| -> TractResult<(&str, RValue)> {
-        let value = inputs.next().with_context(|| format!("{}: the input {name} is missing", node.name))?;
-        Ok((name, value.as_ref().clone()))
-    };
-    if op.has_bias {
-        named.push(input("bias")?);
-    }
-    if op.spec.has_output_shape_input() {
-        named.push(input("output_size")?);
-    }
-    named.extend([
+    } = spec;
+    let mut named = vec![
         ("direction", word(&DIRECTIONS, direction)?),
         ("data_format", word(&DATA_FORMATS, data_format)?),
         ("filter_format", word(&FILTER_FORMATS, filter_format)?),
@@ -271,7 +308,7 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
         ("strides", ints(strides)),
         ("dilations", ints(dilations)),
         ("output_padding", ints(output_padding)),
-    ]);
+    ];
     match padding {
         Padding::Explicit { begin, end } => named.extend([
             ("padding", string("explicit")),
@@ -290,8 +327,7 @@ fn dump(ast: &mut IntoAst, node: &TypedNode, op: &GroupedDeconv) -> TractResult<
             ]);
         }
     }
-    named.extend([("dialect", word(&DIALECTS, &op.dialect)?), ("fusion", logical(op.fusion))]);
-    Ok(Some(invocation(PRIMITIVE, &data_and_filter, &named)))
+    Ok(named)
 }
 
 fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractResult<Value> {
@@ -301,33 +337,7 @@ fn load(builder: &mut ModelBuilder, invocation: &ResolvedInvocation) -> TractRes
     let output_size: Option<OutletId> =
         invocation.optional_named_arg_as(arguments.builder, "output_size").context("output_size")?;
     let has_bias = bias.is_some();
-    let padding: String = arguments.get("padding")?;
-    ensure!(
-        output_size.is_none() || padding == "output_shape",
-        "output_size: padding={padding}, only output_shape takes this input"
-    );
-    let spec = DeconvSpec {
-        direction: arguments.word("direction", &DIRECTIONS)?,
-        data_format: arguments.word("data_format", &DATA_FORMATS)?,
-        filter_format: arguments.word("filter_format", &FILTER_FORMATS)?,
-        in_channels: arguments.size("in_channels")?,
-        out_channels: arguments.size("out_channels")?,
-        group: arguments.size("group")?,
-        kernel: arguments.sizes("kernel")?,
-        strides: arguments.sizes("strides")?,
-        dilations: arguments.sizes("dilations")?,
-        output_padding: arguments.sizes("output_padding")?,
-        padding: match &*padding {
-            "explicit" => Padding::Explicit { begin: arguments.get("pads_begin")?, end: arguments.get("pads_end")? },
-            "same_forward" => Padding::SameForward { extra: arguments.word("extra", &SIDES)? },
-            "output_shape" => {
-                let dims = arguments.dims("output_shape")?;
-                let shape = if output_size.is_some() { OutputShape::Input(dims) } else { OutputShape::Dims(dims) };
-                Padding::OutputShape { shape, extra: arguments.word("extra", &SIDES)? }
-            }
-            _ => bail!("padding: padding={padding}, the known ones are explicit, same_forward, output_shape"),
-        },
-    };
+    let spec = arguments.spec(output_size.is_some())?;
     let dialect = arguments.word("dialect", &DIALECTS)?;
     let mut op = op(arguments.builder, spec, dialect, has_bias)?;
     op.fusion &= arguments.get::<bool>("fusion")?;
@@ -351,6 +361,37 @@ impl Arguments<'_, '_> {
         table.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).with_context(|| {
             let known: Vec<&str> = table.iter().map(|(word, _)| *word).collect();
             format!("{name}: {name}={text}, the known ones are {}", known.join(", "))
+        })
+    }
+
+    /// Reads a spec. `has_output_size` tells whether its output size is an input.
+    fn spec(&mut self, has_output_size: bool) -> TractResult<DeconvSpec> {
+        let padding: String = self.get("padding")?;
+        ensure!(
+            !has_output_size || padding == "output_shape",
+            "output_size: padding={padding}, only output_shape takes this input"
+        );
+        Ok(DeconvSpec {
+            direction: self.word("direction", &DIRECTIONS)?,
+            data_format: self.word("data_format", &DATA_FORMATS)?,
+            filter_format: self.word("filter_format", &FILTER_FORMATS)?,
+            in_channels: self.size("in_channels")?,
+            out_channels: self.size("out_channels")?,
+            group: self.size("group")?,
+            kernel: self.sizes("kernel")?,
+            strides: self.sizes("strides")?,
+            dilations: self.sizes("dilations")?,
+            output_padding: self.sizes("output_padding")?,
+            padding: match &*padding {
+                "explicit" => Padding::Explicit { begin: self.get("pads_begin")?, end: self.get("pads_end")? },
+                "same_forward" => Padding::SameForward { extra: self.word("extra", &SIDES)? },
+                "output_shape" => {
+                    let dims = self.dims("output_shape")?;
+                    let shape = if has_output_size { OutputShape::Input(dims) } else { OutputShape::Dims(dims) };
+                    Padding::OutputShape { shape, extra: self.word("extra", &SIDES)? }
+                }
+                _ => bail!("padding: padding={padding}, the known ones are explicit, same_forward, output_shape"),
+            },
         })
     }
 

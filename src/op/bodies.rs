@@ -1,6 +1,6 @@
 //! The models inside nodes: bodies of loops and branches of conditions.
 
-use super::{DynamicFilterDeconv, GroupedDeconv, If, OptGroupedDeconv, OptIf};
+use super::{DynamicFilterDeconv, GroupedDeconv, If, OptGroupedDeconv, OptIf, OptQuantisedDeconv, QuantisedDeconv};
 use tract_core::internal::*;
 use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::scan::{OptScan, Scan};
@@ -75,6 +75,8 @@ pub(crate) fn holds_layers(model: &TypedModel) -> bool {
         node.op_is::<GroupedDeconv>()
             || node.op_is::<DynamicFilterDeconv>()
             || node.op_is::<OptGroupedDeconv>()
+            || node.op_is::<QuantisedDeconv>()
+            || node.op_is::<OptQuantisedDeconv>()
             || bodies(node).iter().any(|(_, body)| holds_layers(body))
     })
 }

@@ -163,7 +163,7 @@ impl OptFourier {
                 Direction::Forward => problem.axes[axis].output,
                 Direction::Transposed => problem.axes[axis].input,
             };
-            let lanes = KernelSizes::new(data.datum_type, plan.isa()).lanes;
+            let lanes = KernelSizes::new(data.datum_type, None, plan.isa()).lanes;
             let machine = options.machine.unwrap_or(*Machine::current());
             let time = transform.nanoseconds(frames.saturating_mul(problem.batch), lanes);
             if let Some(cost) = plan.cost()

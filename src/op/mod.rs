@@ -11,7 +11,9 @@ mod find_passes;
 mod fourier;
 mod fourier_basis;
 mod fourier_frames;
+mod integer_sums;
 mod packed;
+pub(crate) mod quantised;
 mod reduce;
 mod resize;
 mod shared;
@@ -22,7 +24,14 @@ pub use between::{BetweenLayers, Pass};
 pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use fourier::OptFourier;
+#[doc(hidden)]
+pub use integer_sums::{IntegerSums, with_elements_of};
 pub use packed::{Bias, OptGroupedDeconv};
+#[cfg(feature = "pulse")]
+pub use quantised::ScaledSums;
+pub use quantised::{
+    DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling,
+};
 pub use reduce::OptReduce;
 pub use resize::OptResize;
 pub(crate) use shared::integers;

@@ -48,7 +48,7 @@ impl Run<'_> {
         if shape.contains(&0) || self.spec.out_channels == 0 {
             let problem = self.spec.problem(&shape, requested.as_deref())?;
             self.options.limit().check_output(&problem.output_shape(), dt)?;
-            self.options.limit().check_working(converted_bytes(&problem, dt))?;
+            self.options.limit().check_working(converted_bytes(&problem, dt, None))?;
             let output = bias_only(&problem, dt, self.bias, self.epilogue, &self.residuals)?;
             return Ok(tvec!(output.into_tvalue()));
         }

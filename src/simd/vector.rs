@@ -86,7 +86,7 @@ pub(crate) unsafe trait Vector: Copy {
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
         }
     }
-    /// `self + a·b`.
+    /// `self + a·b`. In a product of data and weights, the data come first.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self + other`.
     unsafe fn plus(self, other: Self) -> Self;
@@ -353,7 +353,130 @@ macro_rules! register {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Vector;
+    use crate::compute::{Group, Pair, Quad};
     use std::arch::x86_64::*;
+
+    /// The intrinsics of elements of 32 bits that hold several integers, for one size of vectors.
+    macro_rules! integers {
+        ($name:ident, $register:ty, $splat:path, $load:path, $store:path, $stream:path) => {
+            mod $name {
+                use super::*;
+
+                /// # Safety
+                /// The CPU has the instruction set.
+                #[inline(always)]
+                pub(super) unsafe fn splat(value: impl Group) -> $register {
+                    // SAFETY: this function's contract.
+                    unsafe { $splat(value.bits()) }
+                }
+
+                /// # Safety
+                /// The CPU has the instruction set, and a vector is readable.
+                #[inline(always)]
+                pub(super) unsafe fn load(from: *const impl Group) -> $register {
+                    // SAFETY: this function's contract. This is the unaligned form.
+                    unsafe { $load(from.cast()) }
+                }
+
+                /// # Safety
+                /// The CPU has the instruction set, and a vector is writable.
+                #[inline(always)]
+                pub(super) unsafe fn store(to: *mut impl Group, vector: $register) {
+                    // SAFETY: this function's contract. This is the unaligned form.
+                    unsafe { $store(to.cast(), vector) }
+                }
+
+                /// # Safety
+                /// The CPU has the instruction set, and an aligned vector is writable.
+                #[inline(always)]
+                pub(super) unsafe fn stream(to: *mut impl Group, vector: $register) {
+                    // SAFETY: this function's contract.
+                    unsafe { $stream(to.cast(), vector) }
+                }
+            }
+        };
+    }
+    integers!(i512, __m512i, _mm512_set1_epi32, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512);
+    integers!(i256, __m256i, _mm256_set1_epi32, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256);
+
+    /// # Safety
+    /// The CPU has AVX-512, and the lanes of the mask are readable.
+    #[inline(always)]
+    unsafe fn load_some_512(mask: __mmask16, from: *const impl Group) -> __m512i {
+        // SAFETY: this function's contract.
+        unsafe { _mm512_maskz_loadu_epi32(mask, from.cast()) }
+    }
+
+    /// # Safety
+    /// The CPU has AVX-512, and the lanes of the mask are writable.
+    #[inline(always)]
+    unsafe fn store_some_512(to: *mut impl Group, mask: __mmask16, vector: __m512i) {
+        // SAFETY: this function's contract.
+        unsafe { _mm512_mask_storeu_epi32(to.cast(), mask, vector) }
+    }
+
+    /// A register of integers of AVX-512, with its sum of products.
+    macro_rules! integers_of_512_bits {
+        ($(#[$attr:meta])* $name:ident of $lane:ident: |$acc:ident, $a:ident, $b:ident| $dot:expr) => {
+            register!(
+                $(#[$attr])*
+                $name(32 __m512i) of 16 $lane:
+                i512::splat, i512::load, i512::store, |$acc, $a, $b| $dot, _mm512_add_epi32, _mm512_sub_epi32,
+                |x, y| {
+                    let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                    let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+                    [_mm512_permutex2var_epi32(x, low, y), _mm512_permutex2var_epi32(x, high, y)]
+                },
+                {
+                    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+                    let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+                    [_mm512_permutex2var_epi32(x, even, y), _mm512_permutex2var_epi32(x, odd, y)]
+                },
+                |v, lanes| _mm512_permutexvar_epi32(_mm512_loadu_si512(lanes.cast()), v),
+                streamed i512::stream,
+                masked load_some_512, store_some_512, __mmask16
+            );
+        };
+    }
+    integers_of_512_bits!(
+        /// Sixteen pairs of AVX-512 with VNNI.
+        Pair16 of Pair: |acc, a, b| _mm512_dpwssd_epi32(acc, a, b)
+    );
+    integers_of_512_bits!(
+        /// Sixteen quads of AVX-512 with VNNI.
+        Quad16 of Quad: |acc, a, b| _mm512_dpbusd_epi32(acc, a, b)
+    );
+
+    /// A register of integers of AVX2, with its sum of products.
+    macro_rules! integers_of_256_bits {
+        ($(#[$attr:meta])* $name:ident of $lane:ident: |$acc:ident, $a:ident, $b:ident| $dot:expr) => {
+            register!(
+                $(#[$attr])*
+                $name(16 __m256i) of 8 $lane:
+                i256::splat, i256::load, i256::store, |$acc, $a, $b| $dot, _mm256_add_epi32, _mm256_sub_epi32,
+                |x, y| {
+                    let (low, high) = (_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+                    [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
+                },
+                {
+                    // each half holds two elements of x, then two of y
+                    let (x, y) = (_mm256_castsi256_ps(x), _mm256_castsi256_ps(y));
+                    let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
+                    [even, odd].map(|halves| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_castps_si256(halves)))
+                },
+                |v, lanes| _mm256_permutevar8x32_epi32(v, _mm256_loadu_si256(lanes.cast())),
+                streamed i256::stream
+            );
+        };
+    }
+    integers_of_256_bits!(
+        /// Eight pairs of AVX2.
+        Pair8 of Pair: |acc, a, b| _mm256_add_epi32(acc, _mm256_madd_epi16(a, b))
+    );
+    integers_of_256_bits!(
+        /// Eight quads of AVX-VNNI.
+        Quad8 of Quad: |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b)
+    );
 
     register!(
         /// Sixteen f32 of AVX-512.
@@ -430,8 +553,50 @@ pub(crate) use x86::*;
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
     use super::Vector;
+    use crate::compute::Pair;
     use std::arch::aarch64::*;
 
+    /// # Safety
+    /// The CPU has NEON.
+    #[inline(always)]
+    unsafe fn splat_pair(value: Pair) -> int32x4_t {
+        // SAFETY: this function's contract.
+        unsafe { vdupq_n_s32(value.bits()) }
+    }
+
+    /// # Safety
+    /// The CPU has NEON, and a vector is readable.
+    #[inline(always)]
+    unsafe fn load_pairs(from: *const Pair) -> int32x4_t {
+        // SAFETY: this function's contract. A pair is an `i32`.
+        unsafe { vld1q_s32(from.cast()) }
+    }
+
+    /// # Safety
+    /// The CPU has NEON, and a vector is writable.
+    #[inline(always)]
+    unsafe fn store_pairs(to: *mut Pair, vector: int32x4_t) {
+        // SAFETY: this function's contract. A pair is an `i32`.
+        unsafe { vst1q_s32(to.cast(), vector) }
+    }
+
+    register!(
+        /// Four pairs of NEON.
+        Pair4(32 int32x4_t) of 4 Pair:
+        splat_pair, load_pairs, store_pairs,
+        |acc, a, b| {
+            let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+            let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+            vaddq_s32(acc, vpaddq_s32(low, vmull_high_s16(a, b)))
+        },
+        vaddq_s32, vsubq_s32,
+        |x, y| [vzip1q_s32(x, y), vzip2q_s32(x, y)], [vuzp1q_s32(x, y), vuzp2q_s32(x, y)],
+        |v, lanes| {
+            // The bytes of lane n are 4n to 4n + 3.
+            let bytes = vaddq_u32(vmulq_n_u32(vld1q_u32(lanes), 0x0404_0404), vdupq_n_u32(0x0302_0100));
+            vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(v), vreinterpretq_u8_u32(bytes)))
+        }
+    );
     register!(
         /// Four f32 of NEON.
         F32x4(32 float32x4_t) of 4 f32:
@@ -466,6 +631,7 @@ mod wasm32 {
     #![allow(unused_unsafe, reason = "only memory is unsafe here")]
 
     use super::Vector;
+    use crate::compute::Pair;
     use std::arch::wasm32::*;
 
     /// # Safety
@@ -520,6 +686,25 @@ mod wasm32 {
         /// Four f32 of WebAssembly. V8 keeps one of sixteen registers of x86-64 for itself.
         F32x4(15 v128) of 4 f32:
         f32x4_splat, load, store, |acc, a, b| multiply_add::of_f32(acc, a, b), f32x4_add, f32x4_sub,
+        |x, y| [i32x4_shuffle::<0, 4, 1, 5>(x, y), i32x4_shuffle::<2, 6, 3, 7>(x, y)],
+        [i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y)],
+        |v, lanes| {
+            // The bytes of lane n are 4n to 4n + 3.
+            let bytes = u32x4_add(u32x4_mul(load(lanes), u32x4_splat(0x0404_0404)), u32x4_splat(0x0302_0100));
+            u8x16_swizzle(v, bytes)
+        },
+        fuses false
+    );
+    /// A vector of copies of a pair.
+    #[inline(always)]
+    fn splat_pair(value: Pair) -> v128 {
+        i32x4_splat(value.bits())
+    }
+
+    register!(
+        /// Four pairs of WebAssembly.
+        Pair4(15 v128) of 4 Pair:
+        splat_pair, load, store, |acc, a, b| i32x4_add(acc, i32x4_dot_i16x8(a, b)), i32x4_add, i32x4_sub,
         |x, y| [i32x4_shuffle::<0, 4, 1, 5>(x, y), i32x4_shuffle::<2, 6, 3, 7>(x, y)],
         [i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y)],
         |v, lanes| {

@@ -8,6 +8,7 @@ pub mod nnef;
 pub mod oracle;
 pub mod probe;
 pub mod proto;
+pub mod quantised;
 pub mod random;
 pub mod run;
 pub mod spec;

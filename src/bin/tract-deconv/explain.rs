@@ -8,7 +8,7 @@ use crate::report::{bytes, count};
 use std::fmt::Write;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
-use tract_deconv::{Explanation, GroupedDeconv, LeftToTract, Precision};
+use tract_deconv::{Explanation, GroupedDeconv, LeftToTract, Precision, QuantisedDeconv};
 use tract_hir::infer::{InferenceModel, InferenceModelExt};
 
 pub fn main(args: &ExplainArgs) -> TractResult<()> {
@@ -79,6 +79,15 @@ fn text(of: &Explanation) -> String {
         Some(Err(reason)) => line("note", format!("no Fourier transform: {reason}")),
         None => {}
     }
+    if let Some(quantised) = &of.quantised {
+        line("quantised", format!("to {}", quantised.output));
+        if let Some(plan) = &quantised.plan {
+            for (ix, found) in plan.lines().enumerate() {
+                line(if ix == 0 { "strategy" } else { "declined" }, found.trim_start().into());
+            }
+            return text;
+        }
+    }
     match &of.concrete {
         None if of.spec.is_none() => line("strategy", "chosen at run time, once per shape of input and filter".into()),
         None => line("strategy", "chosen at run time, once per shape".into()),
@@ -100,5 +109,5 @@ fn text(of: &Explanation) -> String {
 /// Returns whether a node is tract's deconvolution or a convolution of this crate, before code
 /// generation.
 pub fn is_deconvolution(node: &TypedNode) -> bool {
-    node.op_is::<Deconv>() || node.op_is::<GroupedDeconv>()
+    node.op_is::<Deconv>() || node.op_is::<GroupedDeconv>() || node.op_is::<QuantisedDeconv>()
 }
