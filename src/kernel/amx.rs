@@ -221,8 +221,8 @@ impl<T: Compute> MatrixKernels<T> {
     /// Splits `count` pixels of up to [`DEPTH`] channels, `from_step` apart, into limbs, and
     /// returns the bits of the largest magnitude, after rounding.
     ///
-    /// Numbers have no more bits than the limbs hold. Limbs are `limb_stride` elements apart and pixels are [`DEPTH`] elements apart. Missing
-    /// channels are zero.
+    /// Numbers have no more bits than the limbs hold. Limbs are `limb_stride` elements apart and
+    /// pixels are [`DEPTH`] elements apart. Missing channels are zero.
     ///
     /// # Panics
     /// A slice is too short.
