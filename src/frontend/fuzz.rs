@@ -1,9 +1,22 @@
 //! Checks that no attributes, however extreme, make loading or planning panic.
 
-use crate::testing::{counting, i64s, info, int, ints, load, model, node, text};
+use crate::options::{Options, WithDeconvOptions};
+use crate::testing::{counting, i64s, info, int, ints, model, node, text};
+use crate::{WithConv, WithDeconv};
 use proptest::prelude::*;
+use tract_core::internal::*;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::{AttributeProto, ModelProto};
+
+/// The limit of an output and its working memory, in bytes. tract computes what has no input when it
+/// loads a model.
+const MEMORY_LIMIT: usize = 1 << 26;
+
+fn load(proto: &ModelProto) -> TractResult<TypedModel> {
+    let onnx = tract_onnx::onnx().with_deconv().with_conv();
+    let onnx = onnx.with_deconv_options(&Options::default().with_memory_limit(MEMORY_LIMIT))?;
+    onnx.model_for_proto_model(proto)?.into_typed()?.into_decluttered()
+}
 
 fn value() -> impl Strategy<Value = i64> {
     prop_oneof![
