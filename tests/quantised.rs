@@ -707,3 +707,34 @@ fn mutate(graph: &mut tract_onnx::pb::GraphProto, random: &mut Random) {
         }
     }
 }
+
+/// Halves go to the even neighbour, and results saturate.
+#[test]
+fn results_are_rounded_half_to_even_and_saturate() -> TractResult<()> {
+    let x = integers(DatumType::U8, &[1, 1, 8], &[0, 1, 2, 3, 4, 5, 7, 255]);
+    let expected: [(DatumType, i32, f32, [i32; 8]); 4] = [
+        (DatumType::U8, 0, 1.0, [0, 0, 1, 2, 2, 2, 4, 128]),
+        (DatumType::I8, -3, 1.0, [-3, -3, -2, -1, -1, -1, 1, 125]),
+        (DatumType::I8, 0, 0.25, [0, 2, 4, 6, 8, 10, 14, 127]),
+        (DatumType::U8, 200, 1.0, [200, 200, 201, 202, 202, 202, 204, 255]),
+    ];
+    for (dt, zero, scale, values) in expected {
+        let byte = |value| integers(DatumType::U8, &[], &[value]);
+        let proto = Model::opset(10)
+            .input("x", DatumType::U8, &sizes(x.shape()))
+            .initializer("half", &tensor0(0.5f32))
+            .initializer("one", &tensor0(1f32))
+            .initializer("none", &byte(0))
+            .initializer("w", &integers(DatumType::U8, &[1, 1, 1], &[1]))
+            .initializer("ys", &tensor0(scale))
+            .initializer("yz", &integers(dt, &[], &[zero]))
+            .node(Node::new("QLinearConv").inputs(&["x", "half", "none", "w", "one", "none", "ys", "yz"]).output("y"))
+            .output("y")
+            .build();
+        for stage in Stage::ALL {
+            let y = run(stage.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
+            assert_eq!(*y, integers(dt, &[1, 1, 8], &values), "{stage:?}");
+        }
+    }
+    Ok(())
+}
