@@ -46,9 +46,6 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The maximum of an empty window, as in onnxruntime's max pooling.
     const LEAST: Self;
 
-    /// Whether the order of a sum does not matter, as nothing is rounded.
-    const IS_EXACT: bool = false;
-
     /// One half. It does not exist for integers, so kernels that use it must not run on them.
     const HALF: Self;
 
@@ -167,7 +164,6 @@ macro_rules! integer_compute {
             const ZERO: Self = $of(0);
             const LEAST: Self = $of(<$whole>::MIN);
             const HALF: Self = $of(0);
-            const IS_EXACT: bool = true;
 
             #[inline(always)]
             fn mul_add(self, a: Self, b: Self) -> Self {

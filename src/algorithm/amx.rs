@@ -568,7 +568,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) {
         let (phase, panel, all) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let of_width = |tile: &&ChannelTile<E::Compute>| tile.channels() == panel.width;
-        let chunk = longest_chain(all, 1, false);
+        let chunk = longest_chain(all, 1);
         let mut start = Start::Bias(self.bias_of(g, panel));
         let taps = if run.taps.is_empty() { 0..1 } else { run.taps.clone() };
         for tap in taps {

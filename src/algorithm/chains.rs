@@ -9,12 +9,9 @@ const LONGEST_CHAIN: usize = 256;
 /// The rounding error grows with the length of the partial sums and with their number. Deep sums
 /// have long chains, which are faster and as exact there. Other runtimes sum tap by tap, so sums
 /// over several taps have shorter chains. Short sums are split into two chains. The shortest sums
-/// are not split, as two chains would take longer. `exact` sums have no rounding error, so only deep
-/// ones are split, into parts whose weights stay in the cache.
-pub(crate) fn longest_chain(depth: usize, taps: usize, exact: bool) -> usize {
+/// are not split, as two chains would take longer.
+pub(crate) fn longest_chain(depth: usize, taps: usize) -> usize {
     match (depth, taps) {
-        (..=LONGEST_CHAIN, _) if exact => depth.max(1),
-        _ if exact => (depth / 8).clamp(128, LONGEST_CHAIN),
         (..96, _) => 96,
         (..=256, _) => depth.div_ceil(2),
         (..1024, 2..) => 96,
@@ -23,6 +20,6 @@ pub(crate) fn longest_chain(depth: usize, taps: usize, exact: bool) -> usize {
 }
 
 /// Input channels per chain of a sum over this many channels and taps.
-pub(crate) fn channels_per_chain(channels: usize, taps: usize, exact: bool) -> usize {
-    (longest_chain(channels * taps, taps, exact) / taps.max(1)).max(1)
+pub(crate) fn channels_per_chain(channels: usize, taps: usize) -> usize {
+    (longest_chain(channels * taps, taps) / taps.max(1)).max(1)
 }

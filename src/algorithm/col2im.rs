@@ -417,7 +417,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
-        let longest = longest_chain(channels, 1, E::Compute::IS_EXACT);
+        let longest = longest_chain(channels, 1);
         let taps: usize = self.problem.axes.iter().map(|axis| axis.kernel).product();
         let products = outputs.start * taps..outputs.end * taps;
         let is_needed = |panel: &&Panel<E::Compute>| {

@@ -101,7 +101,7 @@ impl Algorithm for DirectChannels {
         };
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
-        let part = longest_chain(problem.group_in.saturating_mul(widest), widest, query.grouped.is_some());
+        let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
         // All taps of some channels. If the channels of a position are adjacent, as many channels
         // as possible instead, so that tiles read longer runs.
         let chunk = match forced {

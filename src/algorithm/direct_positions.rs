@@ -173,7 +173,7 @@ impl Algorithm for DirectPositions {
                 }
             };
             let chain = widest * problem.group_in;
-            let parts = chain.div_ceil(longest_chain(chain, widest, query.grouped.is_some()));
+            let parts = chain.div_ceil(longest_chain(chain, widest));
             let writes_rows = problem.data_format == DataFormat::Ncx && cached;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
@@ -835,7 +835,7 @@ fn operand_of<'a, T: Compute>(
     channels: usize,
 ) -> PhaseOperand<'a, T> {
     let taps = &phase.taps[..];
-    let chain = channels_per_chain(channels, taps.len(), T::IS_EXACT);
+    let chain = channels_per_chain(channels, taps.len());
     let two_chains = panel.row_tiles.last().is_some_and(|widest| widest.two_chains())
         && chain >= channels
         && channels * taps.len() >= FEWEST_IN_TWO_CHAINS;
@@ -852,7 +852,7 @@ fn run_chains<T: Compute>(
     out: &mut [T],
     stride: usize,
 ) {
-    let per_chain = channels_per_chain(source.channels, taps.len(), T::IS_EXACT);
+    let per_chain = channels_per_chain(source.channels, taps.len());
     let mut start = Start::Bias(bias);
     for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
         let part = Source {

@@ -115,7 +115,7 @@ impl Algorithm for Indirect {
         if u32::try_from(image).is_err() {
             return Err(format!("pixels of {image} elements are too many for a list"));
         }
-        let part = longest_chain(problem.group_in.saturating_mul(widest), widest, query.grouped.is_some());
+        let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
         let chunk = forced.map_or_else(|| even_part(problem.group_in, part), |(_, _, chunk)| chunk);
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);

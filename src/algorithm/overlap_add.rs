@@ -249,7 +249,7 @@ impl<E: Element> Prepared<'_, E> {
         for panel in 0..panels {
             let weights = &self.weights[(g * panels + panel) * channels * width..][..channels * width];
             let mut start = Start::Bias(&self.zeros);
-            let longest = longest_chain(channels, 1, E::Compute::IS_EXACT);
+            let longest = longest_chain(channels, 1);
             for from in (0..channels).step_by(longest) {
                 let part = longest.min(channels - from);
                 let mut at = 0;
