@@ -5,6 +5,7 @@ use crate::testing::{counting, i64s, info, int, ints, model, node, text};
 use crate::{WithConv, WithDeconv};
 use proptest::prelude::*;
 use tract_core::internal::*;
+use tract_hir::infer::InferenceModelExt;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::{AttributeProto, ModelProto};
 
