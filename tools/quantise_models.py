@@ -41,7 +41,6 @@ PROJECT = {
     "unet_symbolic_dynamic": ("unet_symbolic", True),
     "upscale4": ("upscale4", False),
     "vocoder": ("vocoder", False),
-    "vocoder_dynamic": ("vocoder", True),
 }
 # The oldest opset with scales per channel, and the IR version of its time.
 OPSET, IR = 13, 7

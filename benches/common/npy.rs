@@ -16,6 +16,8 @@ macro_rules! read_of_any_type {
             .or_else(|_| $read.map(crate::npy::from_array::<i64>))
             .or_else(|_| $read.map(crate::npy::from_array::<i32>))
             .or_else(|_| $read.map(crate::npy::from_array::<bool>))
+            .or_else(|_| $read.map(crate::npy::from_array::<u8>))
+            .or_else(|_| $read.map(crate::npy::from_array::<i8>))
     };
 }
 pub(crate) use read_of_any_type;
