@@ -62,21 +62,25 @@ fn count<O: Op>(model: &TypedModel) -> usize {
     model.nodes().iter().filter(|node| node.op_is::<O>()).count()
 }
 
-/// Loads a model, with the shapes of its stored inputs or those of the file, and returns it with its
-/// inputs and its expected outputs.
-fn load(
-    onnx: tract_onnx::Onnx,
-    folder: &Path,
-    fixed: bool,
-) -> Result<(TypedModel, TVec<TValue>, Vec<(String, Tensor)>)> {
-    let io = Io::read(folder)?;
-    let mut model = onnx.with_ignore_value_info(fixed).model_for_path(folder.join("model.onnx"))?;
-    let inputs = io.inputs(&model)?;
-    for (ix, input) in inputs.iter().enumerate().filter(|_| fixed) {
-        model.set_input_fact(ix, InferenceFact::dt_shape(input.datum_type(), input.shape()))?;
+/// A model with its stored inputs and outputs.
+struct Loaded {
+    model: TypedModel,
+    inputs: TVec<TValue>,
+    expected: Vec<(String, Tensor)>,
+}
+
+impl Loaded {
+    /// Loads a model with the shapes of its stored inputs, or those of the file.
+    fn new(onnx: tract_onnx::Onnx, folder: &Path, fixed: bool) -> Result<Loaded> {
+        let io = Io::read(folder)?;
+        let mut model = onnx.with_ignore_value_info(fixed).model_for_path(folder.join("model.onnx"))?;
+        let inputs = io.inputs(&model)?;
+        for (ix, input) in inputs.iter().enumerate().filter(|_| fixed) {
+            model.set_input_fact(ix, InferenceFact::dt_shape(input.datum_type(), input.shape()))?;
+        }
+        let expected = io.outputs(&model)?.into_iter().map(|(name, value, _)| (name, value.clone())).collect();
+        Ok(Loaded { model: model.into_typed()?, inputs, expected })
     }
-    let outputs = io.outputs(&model)?.into_iter().map(|(name, value, _)| (name, value.clone())).collect();
-    Ok((model.into_typed()?, inputs, outputs))
 }
 
 /// How far two tensors are apart.
@@ -114,7 +118,8 @@ fn for_each_output(case: &Case, check: impl Fn(&str, &Tensor, &Tensor) -> Result
         let first = if fixed { 0 } else { 1 };
         for stage in &["typed", "decluttered", "optimised"][first..] {
             let onnx = tract_onnx::onnx().with_deconv().with_conv();
-            let (model, inputs, expected) = load(onnx, &below("tests/data/quantised", case.name), fixed)?;
+            let Loaded { model, inputs, expected } =
+                Loaded::new(onnx, &below("tests/data/quantised", case.name), fixed)?;
             let model = match *stage {
                 "typed" => model,
                 "decluttered" => model.into_decluttered()?,
@@ -155,12 +160,12 @@ fn outputs_are_those_of_onnxruntime() -> Result<()> {
 fn errors_against_f32_are_those_of_8_bits() -> Result<()> {
     for case in &CASES {
         let onnx = tract_onnx::onnx().with_deconv().with_conv();
-        let (_, inputs, exact) = load(onnx, &below("models", case.twin), true)?;
-        let (_, same, _) = load(tract_onnx::onnx(), &below("tests/data/quantised", case.name), true)?;
-        ensure!(inputs == same, "{}: other inputs", case.name);
+        let twin = Loaded::new(onnx, &below("models", case.twin), true)?;
+        let quantised = Loaded::new(tract_onnx::onnx(), &below("tests/data/quantised", case.name), true)?;
+        ensure!(twin.inputs == quantised.inputs, "{}: other inputs", case.name);
         for_each_output(case, |what, found, _| {
             let name = what.rsplit(' ').next().unwrap_or_default();
-            let (_, exact) = exact.iter().find(|(of, _)| of == name).context("no such output in f32")?;
+            let (_, exact) = twin.expected.iter().find(|(of, _)| of == name).context("no such output in f32")?;
             let Difference { most, rms, .. } = Difference::of(found, exact)?;
             println!("{what}: at most {most:.1e} from f32, root mean square {rms:.1e}");
             // 8 bits can't be closer than this: the model in f32 would have run.
