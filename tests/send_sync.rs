@@ -7,8 +7,9 @@ use tract_deconv::rewrite::Replace;
 use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
     Activation, BetweenLayers, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat, GroupedDeconv,
-    If, Layer, LeftToTract, Machine, Measured, OptFourier, OptGroupedDeconv, OptIf, OptReduce, OptResize, OptSoftmax,
-    OptTranspose, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Side, Step, Strategy, Tuning,
+    If, Layer, LeftToTract, Machine, Measured, OptFourier, OptGroupedDeconv, OptIf, OptQuantisedDeconv, OptReduce,
+    OptResize, OptSoftmax, OptTranspose, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Precision,
+    QuantisedDeconv, Side, Step, Strategy, Tuning,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
 
@@ -45,6 +46,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         OptFourier,
         OptGroupedDeconv,
         OptIf,
+        OptQuantisedDeconv,
         OptReduce,
         OptResize,
         OptSoftmax,
@@ -56,6 +58,8 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Pass,
         Plan,
         PlanOptions,
+        Precision,
+        QuantisedDeconv,
         Replace,
         Side,
         Step,
@@ -65,8 +69,8 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
     ];
     // The list must contain each type that `lib.rs` exports at the root.
     let root = include_str!("../src/lib.rs");
-    let named = root.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';'));
-    let types = named.flat_map(|line| line.split(['{', '}', ',', ':', ' '])).filter(|word| {
+    let named = root.split("\npub use ").skip(1).filter_map(|item| Some(item.split_once(';')?.0));
+    let types = named.flat_map(|item| item.split(|c: char| !c.is_alphanumeric())).filter(|word| {
         word.starts_with(char::is_uppercase) && !["WithConv", "WithDeconv", "WithDeconvOptions"].contains(word)
     });
     let mut seen = 0;
