@@ -11,7 +11,7 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::{
-    GroupedDeconv, OptGroupedDeconv, OptQuantisedDeconv, Options, QuantisedDeconv, WithConv, WithDeconv,
+    GroupedDeconv, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options, QuantisedDeconv, WithConv, WithDeconv,
     WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
@@ -735,6 +735,65 @@ fn results_are_rounded_half_to_even_and_saturate() -> TractResult<()> {
             let y = run(stage.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
             assert_eq!(*y, integers(dt, &[1, 1, 8], &values), "{stage:?}");
         }
+    }
+    Ok(())
+}
+
+/// A 1×1 layer of bytes behind `data`, of scale 1.
+fn layer_behind(model: Model, data: &str) -> Model {
+    model
+        .initializer("w", &Tensor::zero::<i8>(&[1, 2, 1, 1]).expect("a small tensor"))
+        .node(Node::new("DequantizeLinear").named("dq.x").inputs(&[data, "one", "zero"]).output("layer.x"))
+        .node(Node::new("DequantizeLinear").named("dq.w").inputs(&["w", "one", "zero.w"]).output("layer.w"))
+        .node(Node::new("Conv").inputs(&["layer.x", "layer.w"]).output("y"))
+        .initializer("one", &tensor0(1f32))
+        .initializer("zero.w", &tensor0(0i8))
+}
+
+/// Ties and their neighbours, NaN, and others, but no products beyond 31 bits, where tract's op overflows.
+fn values_to_quantise(scale: f32) -> Tensor {
+    let ties = (-600..600).flat_map(|half| {
+        let tie = half as f32 * 0.5 * scale;
+        [tie.next_down(), tie, tie.next_up(), (half as f32).sin() * 150.0 * scale]
+    });
+    let special = [f32::NAN, -0.0, 1e-40, 1e9 * scale, -1e9 * scale, 300.0 * scale, -300.0 * scale, 0.0];
+    let values: Vec<f32> = ties.chain(special).collect();
+    tensor1(&values).into_shape(&[1, 2, values.len() / 2, 1]).expect("as many elements")
+}
+
+#[test]
+fn quantize_linear_near_a_layer_gives_what_tract_gives() -> TractResult<()> {
+    for (scale, zero) in [(0.017_770_858_f32, tensor0(121u8)), (0.1, tensor0(0u8)), (1.0, tensor0(-3i8))] {
+        let x = values_to_quantise(scale);
+        let model = Model::opset(13)
+            .input("x", DatumType::F32, &sizes(x.shape()))
+            .initializer("scale", &tensor0(scale))
+            .initializer("zero", &zero)
+            .node(Node::new("QuantizeLinear").inputs(&["x", "scale", "zero"]).output("q"));
+        let proto = layer_behind(model, "q").output("q").output("y").build();
+        let expected = run(load_stock(&proto)?, std::slice::from_ref(&x))?.remove(0);
+        let model = load(&proto)?.into_optimized()?;
+        ensure!(count::<OptQuantise>(&model) == 1 && count::<OptQuantisedDeconv>(&model) == 1, "{model}");
+        let found = run(model, &[x])?.remove(0);
+        ensure!(found == expected, "scale {scale}, {zero:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn quantize_linear_of_infinities_saturates() -> TractResult<()> {
+    let x = tensor1(&[f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN]).into_shape(&[1, 2, 2, 1])?;
+    for (zero, [least, most]) in [(tensor0(9u8), [0, 255]), (tensor0(-9i8), [-128, 127])] {
+        let model = Model::opset(13)
+            .input("x", DatumType::F32, &sizes(x.shape()))
+            .initializer("scale", &tensor0(0.25f32))
+            .initializer("zero", &zero)
+            .node(Node::new("QuantizeLinear").inputs(&["x", "scale", "zero"]).output("q"));
+        let proto = layer_behind(model, "q").output("q").output("y").build();
+        let found = run(load(&proto)?.into_optimized()?, std::slice::from_ref(&x))?.remove(0);
+        let found = found.cast_to::<i32>()?;
+        let found = found.try_as_plain_ram()?;
+        ensure!(found.as_slice::<i32>()? == [most, least, most, least], "{:?}", found.as_slice::<i32>()?);
     }
     Ok(())
 }

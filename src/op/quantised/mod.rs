@@ -4,6 +4,7 @@
 //! DequantizeLinear and QuantizeLinear, computed in real numbers.
 
 mod fold;
+mod near;
 mod packed;
 mod quantise;
 mod rescale;
@@ -13,7 +14,7 @@ mod scaled_sums;
 
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
-pub use quantise::Quantise;
+pub use quantise::{OptQuantise, Quantise};
 pub use rescale::{Output, Quantisation, Scale, Scaling};
 pub use run::DataZeroPoint;
 #[cfg(feature = "pulse")]
@@ -221,6 +222,9 @@ impl TypedOp for QuantisedDeconv {
     }
 
     fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if let Some(patch) = if self.fusion { near::quantiser(model, node)? } else { None } {
+            return Ok(Some(patch));
+        }
         let Some(filter) = &model.outlet_fact(node.inputs[1])?.konst else { return Ok(None) };
         let op = OptQuantisedDeconv {
             dialect: self.dialect,
