@@ -11,8 +11,8 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::{
-    GroupedDeconv, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options, QuantisedDeconv, WithConv, WithDeconv,
-    WithDeconvOptions, explain, left_to_tract,
+    ByteTable, GroupedDeconv, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options, QuantisedDeconv, WithConv,
+    WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -795,5 +795,75 @@ fn quantize_linear_of_infinities_saturates() -> TractResult<()> {
         let found = found.try_as_plain_ram()?;
         ensure!(found.as_slice::<i32>()? == [most, least, most, least], "{:?}", found.as_slice::<i32>()?);
     }
+    Ok(())
+}
+
+/// Element-wise nodes from `d` to `e`.
+fn functions() -> Vec<(Node, Option<Tensor>)> {
+    let slopes = |shape: &[usize], values: &[f32]| Some(tensor1(values).into_shape(shape).expect("as many values"));
+    vec![
+        (Node::new("LeakyRelu").inputs(&["d"]).float("alpha", 0.1), None),
+        (Node::new("PRelu").inputs(&["d", "slope"]), slopes(&[1], &[0.3])),
+        (Node::new("PRelu").inputs(&["d", "slope"]), slopes(&[2, 1, 1], &[0.25, -1.7])),
+        (Node::new("Mul").inputs(&["d", "slope"]), slopes(&[1, 2, 1, 1], &[-0.7, f32::NAN])),
+        (Node::new("Mul").inputs(&["d", "d"]), None),
+        (Node::new("Sigmoid").inputs(&["d"]), None),
+        (Node::new("Tanh").inputs(&["d"]), None),
+        (Node::new("HardSwish").inputs(&["d"]), None),
+    ]
+}
+
+/// All bytes of both channels through a function, where another node reads the function's input, so that
+/// tract makes no table of its own.
+fn function_of_bytes(function: &(Node, Option<Tensor>), [from, to]: [&Tensor; 2]) -> (ModelProto, Tensor) {
+    let bytes = tensor1(&(0..512).map(|i| (i * 5 + i / 256) as u8).collect::<Vec<u8>>());
+    let bytes = match from.datum_type() {
+        DatumType::U8 => bytes,
+        _ => tensor1(&bytes.try_as_plain_ram().unwrap().as_bytes().iter().map(|b| *b as i8).collect::<Vec<i8>>()),
+    };
+    let bytes = bytes.into_shape(&[1, 2, 256, 1]).expect("512 bytes");
+    let model = Model::opset(14)
+        .input("b", from.datum_type(), &sizes(bytes.shape()))
+        .initializer("scale.b", &tensor0(0.043f32))
+        .initializer("zero.b", from)
+        .initializer("scale", &tensor0(0.017f32))
+        .initializer("zero", to)
+        .node(Node::new("DequantizeLinear").inputs(&["b", "scale.b", "zero.b"]).output("d"))
+        .node(function.0.clone().output("e"))
+        .node(Node::new("QuantizeLinear").inputs(&["e", "scale", "zero"]).output("q"));
+    let model = match &function.1 {
+        Some(slope) => model.initializer("slope", slope),
+        None => model,
+    };
+    let model = model.node(Node::new("Neg").inputs(&["d"]).output("n"));
+    (layer_behind(model, "q").output("q").output("y").output("n").build(), bytes)
+}
+
+#[test]
+fn functions_of_bytes_are_tables_of_the_same_results() -> TractResult<()> {
+    let zeros = [tensor0(121u8), tensor0(-5i8), tensor0(0u8)];
+    for (at, function) in functions().iter().enumerate() {
+        for zeros in [[&zeros[0], &zeros[2]], [&zeros[1], &zeros[1]], [&zeros[0], &zeros[1]], [&zeros[1], &zeros[0]]] {
+            let (proto, bytes) = function_of_bytes(function, zeros);
+            let expected = run(load_stock(&proto)?, std::slice::from_ref(&bytes))?;
+            for stage in [Stage::Decluttered, Stage::Optimised] {
+                let model = stage.of(load(&proto)?)?;
+                ensure!(count::<ByteTable>(&model) == 1, "{at}, {stage:?}: {model}");
+                let found = run(model, std::slice::from_ref(&bytes))?;
+                ensure!(found[0] == expected[0], "{at}, {zeros:?}, {stage:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn without_fusion_there_are_no_tables() -> TractResult<()> {
+    let zero = tensor0(7u8);
+    let (proto, _) = function_of_bytes(&functions()[1], [&zero, &zero]);
+    let options = Options::default().with_fusion(false);
+    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
+    let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
+    ensure!(count::<ByteTable>(&model) + count::<OptQuantise>(&model) == 0, "{model}");
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! The semantics are those of ONNX's ConvInteger, QLinearConv, and of a convolution between
 //! DequantizeLinear and QuantizeLinear, computed in real numbers.
 
+mod byte_table;
 mod fold;
 mod near;
 mod packed;
@@ -12,6 +13,7 @@ mod run;
 #[cfg(feature = "pulse")]
 mod scaled_sums;
 
+pub use byte_table::ByteTable;
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
 pub use quantise::{OptQuantise, Quantise};
@@ -218,7 +220,10 @@ impl TypedOp for QuantisedDeconv {
         if !self.fusion {
             return Ok(None);
         }
-        fold::following(self, model, node)
+        match fold::following(self, model, node)? {
+            Some(patch) => Ok(Some(patch)),
+            None => near::function_of_bytes(model, node),
+        }
     }
 
     fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {

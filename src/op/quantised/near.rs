@@ -1,5 +1,6 @@
 //! Operators near a quantised convolution.
 
+use super::byte_table;
 use super::quantise::OptQuantise;
 use super::{OptQuantisedDeconv, QuantisedDeconv};
 use tract_core::internal::*;
@@ -37,6 +38,16 @@ pub(super) fn quantiser(model: &TypedModel, layer: &TypedNode) -> TractResult<Op
         let Some(op) = node.op_as::<ElementWiseOp>().and_then(OptQuantise::of) else { continue };
         if model.outlet_fact(node.inputs[0])?.datum_type == DatumType::F32 {
             return TypedModelPatch::replace_single_op(model, node, &node.inputs, op).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// Replaces one QuantizeLinear near a layer, and the nodes before it, by a table.
+pub(super) fn function_of_bytes(model: &TypedModel, layer: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+    for id in near(model, layer) {
+        if let Some(patch) = byte_table::of_quantiser(model, model.node(id))? {
+            return Ok(Some(patch));
         }
     }
     Ok(None)

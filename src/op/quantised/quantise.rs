@@ -1,7 +1,8 @@
 //! QuantizeLinear of one scale.
 
 use super::rescale::{Quantisation, range_of};
-use crate::kernel::{Division, Narrowed, Narrowing, quantise};
+use super::run::is_byte;
+use crate::kernel::{Division, Narrowing, quantise};
 use crate::memory;
 use crate::parallel::{parallel, threads};
 use tract_core::internal::*;
@@ -123,45 +124,42 @@ fn eval(inputs: &[TValue], division: Division, zero_point: i32, datum_type: Datu
     let input = inputs.first().context("inputs: count=0, the data is needed")?;
     let (least, most) = range_of(datum_type).context("output: 8-bit integers are needed")?;
     let narrowing = Narrowing { limits: ((least - zero_point).into(), (most - zero_point).into()), zero_point };
-    let output = match datum_type {
-        DatumType::U8 => quantised::<u8>(input, division, narrowing)?,
-        _ => quantised::<i8>(input, division, narrowing)?,
-    };
+    let ram = input.try_as_plain_ram()?;
+    let from = ram.as_slice::<f32>()?;
+    // The bits of both types are the lowest bits of the integer.
+    let output = bytes_by_threads(from, (datum_type, input.shape()), 1, |_, from, to| {
+        quantise::<u8>(division, narrowing, from, to)
+    })?;
     Ok(tvec!(output.into_tvalue()))
-}
-
-fn quantised<T: Datum + Copy + Narrowed + Send>(
-    input: &Tensor,
-    division: Division,
-    narrowing: Narrowing,
-) -> TractResult<Tensor> {
-    shared_by_threads::<f32, T>(input, 1, |_, from, to| quantise(division, narrowing, from, to))
 }
 
 /// Elements per task, at least.
 const AT_ONCE: usize = 16 << 10;
 
-/// Makes a tensor of one as large. Threads share runs of `run` elements. `each` gets the index of the
-/// first of its runs, and must write all elements of its slice.
-pub(super) fn shared_by_threads<A: Datum + Copy + Sync, B: Datum + Copy + Send>(
-    input: &Tensor,
+/// Makes a tensor of 8-bit integers, of a type and a shape, from as many elements.
+///
+/// Threads share runs of `run` elements. `each` gets the index of the first of its runs, their elements,
+/// and the bytes to write.
+pub(super) fn bytes_by_threads<A: Sync>(
+    from: &[A],
+    (datum_type, shape): (DatumType, &[usize]),
     run: usize,
-    each: impl Fn(usize, &[A], &mut [B]) + Sync + Send,
+    each: impl Fn(usize, &[A], &mut [u8]) + Sync + Send,
 ) -> TractResult<Tensor> {
-    let ram = input.try_as_plain_ram()?;
-    let from = ram.as_slice::<A>()?;
+    ensure!(is_byte(datum_type), "output: datum_type={datum_type:?}, 8-bit integers are needed");
     #[expect(unsafe_code, reason = "each result is written once, not cleared before")]
-    // SAFETY: the type is a number type. The tasks cover all elements, and each writes its own. On
-    // failure the tensor is dropped.
-    let mut output = unsafe { memory::output_tensor("output size", B::datum_type(), input.shape())? };
+    // SAFETY: the type is a number type. The tasks cover all bytes, and `each` reads none that it has
+    // not written. On failure the tensor is dropped.
+    let mut output = unsafe { memory::output_tensor("output size", datum_type, shape)? };
     let mut view = output.try_as_plain_ram_mut()?;
-    let to = view.as_slice_mut::<B>()?;
+    let to = view.as_bytes_mut();
+    ensure!(from.len() == to.len(), "elements: count={}, {} are needed", from.len(), to.len());
     if to.is_empty() {
         return Ok(output);
     }
     let cost = to.len() as u64 / 16;
     let per_task = to.len().div_ceil(threads(cost)).max(AT_ONCE).next_multiple_of(run.max(1));
-    let mut tasks: Vec<(usize, &mut [B])> = to.chunks_mut(per_task).enumerate().collect();
+    let mut tasks: Vec<(usize, &mut [u8])> = to.chunks_mut(per_task).enumerate().collect();
     parallel(&mut tasks, cost, |(task, to)| {
         let first = *task * per_task;
         each(first / run.max(1), &from[first..first + to.len()], to);
