@@ -11,8 +11,8 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::{
-    ByteTable, GroupedDeconv, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options, QuantisedDeconv, WithConv,
-    WithDeconv, WithDeconvOptions, explain, left_to_tract,
+    ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options,
+    QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -865,5 +865,42 @@ fn without_fusion_there_are_no_tables() -> TractResult<()> {
     let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
     let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
     ensure!(count::<ByteTable>(&model) + count::<OptQuantise>(&model) == 0, "{model}");
+    Ok(())
+}
+
+#[test]
+fn dynamic_quantize_linear_near_a_layer_gives_what_tract_gives() -> TractResult<()> {
+    let column = |values: Vec<f32>| {
+        let len = values.len();
+        tensor1(&values).into_shape(&[1, 2, len / 2, 1]).expect("an even number of values")
+    };
+    let special = [f32::NAN, 0.3, -2.0, -0.0, 1e-40, 0.0];
+    for x in [
+        values_to_quantise(1.0),
+        values_to_quantise(0.017),
+        // the zero point and values on ties
+        column((-506..=515).map(|half| half as f32 * 0.5).collect()),
+        column(special.to_vec()),
+        column(vec![0.0; 4]),
+        column(vec![f32::NAN; 2]),
+        column(vec![-3.0, -1.0]),
+        column(vec![f32::INFINITY, 1.0]),
+        column((0..100_000).map(|at| (at as f32).sin() * 3.0 + 1.0).collect()),
+    ] {
+        let model = Model::opset(13)
+            .input("x", DatumType::F32, &sizes(x.shape()))
+            .initializer("w", &Tensor::zero::<i8>(&[1, 2, 1, 1])?)
+            .node(Node::new("DynamicQuantizeLinear").inputs(&["x"]).outputs(&["q", "scale", "zero"]))
+            .node(Node::new("ConvInteger").inputs(&["q", "w", "zero"]).output("y"));
+        let proto = model.output("q").output("scale").output("zero").output("y").build();
+        let expected = run(load_stock(&proto)?, std::slice::from_ref(&x))?;
+        let model = load(&proto)?.into_optimized()?;
+        ensure!(count::<OptDynamicQuantise>(&model) == 1, "{model}");
+        let found = run(model, std::slice::from_ref(&x))?;
+        let bits = |tensors: &[Arc<Tensor>]| -> TractResult<Vec<Vec<u8>>> {
+            tensors.iter().map(|tensor| Ok(tensor.try_as_plain_ram()?.as_bytes().to_vec())).collect()
+        };
+        ensure!(bits(&found[..3])? == bits(&expected[..3])?, "{x:?}");
+    }
     Ok(())
 }

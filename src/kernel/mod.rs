@@ -52,7 +52,7 @@ pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;
-pub(crate) use quantise::{Division, quantise};
+pub(crate) use quantise::{Division, extremes, quantise};
 pub(crate) use resample::TwoTaps;
 pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};

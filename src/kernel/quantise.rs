@@ -11,6 +11,8 @@ use crate::simd::isa::Isa;
 pub(crate) enum Division {
     /// By the scale, in f64.
     Scale(f32),
+    /// By the scale, in f32.
+    ScaleInF32(f32),
     /// By multiplying with the reciprocal of the scale, in f32.
     Reciprocal(f32),
 }
@@ -35,6 +37,36 @@ pub(crate) fn quantise<T: Narrowed>(division: Division, narrowing: Narrowing, fr
     }
 }
 
+/// Returns the least and the largest of zero and some values. NaN is ignored.
+pub(crate) fn extremes(values: &[f32]) -> (f32, f32) {
+    match Isa::best() {
+        // SAFETY: the CPU has the instruction set. The code inside is safe.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::extremes(values) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::extremes(values) },
+        _ => extremes_of(values),
+    }
+}
+
+#[inline(always)]
+fn extremes_of(values: &[f32]) -> (f32, f32) {
+    const LANES: usize = 64;
+    let smaller = |a: f32, b: f32| if b < a { b } else { a };
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let (mut least, mut most) = ([0f32; LANES], [0f32; LANES]);
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            least[lane] = smaller(least[lane], chunk[lane]);
+            most[lane] = larger(most[lane], chunk[lane]);
+        }
+    }
+    let least = least.iter().chain(rest).copied().fold(0.0, smaller);
+    (least, most.iter().chain(rest).copied().fold(0.0, larger))
+}
+
 #[inline(always)]
 fn quantised<T: Narrowed>(division: Division, narrowing: Narrowing, from: &[f32], to: &mut [T]) {
     /// The reciprocal and the product are rounded, by 2⁻²⁴ of a number below 256 each.
@@ -42,13 +74,16 @@ fn quantised<T: Narrowed>(division: Division, narrowing: Narrowing, from: &[f32]
     let from = &from[..to.len()];
     match division {
         Division::Reciprocal(factor) => {
-            multiplied(factor, narrowing, from, to);
+            in_f32(|value| value * factor, narrowing, from, to);
+        }
+        Division::ScaleInF32(scale) => {
+            in_f32(|value| value / scale, narrowing, from, to);
         }
         Division::Scale(scale) => {
             let reciprocal = scale.recip();
             for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
                 // A comparison with NaN fails.
-                let certain = multiplied(reciprocal, narrowing, from, to) <= CERTAIN;
+                let certain = in_f32(|value| value * reciprocal, narrowing, from, to) <= CERTAIN;
                 if !(reciprocal.is_normal() && certain) {
                     divided(scale, narrowing, from, to);
                 }
@@ -57,11 +92,11 @@ fn quantised<T: Narrowed>(division: Division, narrowing: Narrowing, from: &[f32]
     }
 }
 
-/// Quantises in f32, and returns the largest distance of a product from an integer: infinity if a
-/// value is NaN.
+/// Quantises in f32, and returns the largest distance of a quotient from an integer: infinity if one
+/// is NaN.
 #[inline(always)]
-fn multiplied<T: Narrowed>(
-    factor: f32,
+fn in_f32<T: Narrowed>(
+    divide: impl Fn(f32) -> f32,
     Narrowing { limits: (low, high), zero_point }: Narrowing,
     from: &[f32],
     to: &mut [T],
@@ -71,8 +106,8 @@ fn multiplied<T: Narrowed>(
     let (low, high) = (low as f32, high as f32);
     let mut furthest = [0f32; 16];
     let each = |from: f32, to: &mut T, furthest: &mut f32| {
-        let product = from * factor;
-        let value = if product < low { low } else { product };
+        let value = divide(from);
+        let value = if value < low { low } else { value };
         let value = if value > high { high } else { value };
         let is_nan = value.is_nan();
         let value = if is_nan { 0.0 } else { value };
@@ -128,6 +163,13 @@ macro_rules! instances {
             ) {
                 super::quantised(division, narrowing, from, to)
             }
+
+            /// # Safety
+            /// The CPU has the instruction set.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn extremes(values: &[f32]) -> (f32, f32) {
+                super::extremes_of(values)
+            }
         }
     };
 }
@@ -154,7 +196,9 @@ mod tests {
             for zero_point in [least, least + 1, 3, most] {
                 let narrowing =
                     Narrowing { limits: ((least - zero_point).into(), (most - zero_point).into()), zero_point };
-                for division in [Division::Scale(scale), Division::Reciprocal(scale.recip())] {
+                let divisions =
+                    [Division::Scale(scale), Division::ScaleInF32(scale), Division::Reciprocal(scale.recip())];
+                for division in divisions {
                     for len in [0, 1, 15, 16, 200, values.len()] {
                         let mut got = vec![T::default(); len];
                         quantise(division, narrowing, &values, &mut got);
@@ -163,6 +207,7 @@ mod tests {
                                 Division::Scale(scale) => {
                                     (f64::from(*value) / f64::from(scale)).round_ties_even() as i32
                                 }
+                                Division::ScaleInF32(scale) => (value / scale).round_ties_even() as i32,
                                 Division::Reciprocal(factor) => (value * factor).round_ties_even() as i32,
                             };
                             let want = rounded.saturating_add(zero_point).clamp(least, most);
@@ -178,5 +223,21 @@ mod tests {
     fn bytes_are_those_of_the_definition() {
         check::<u8>(0, 255);
         check::<i8>(-128, 127);
+    }
+
+    #[test]
+    fn extremes_are_those_of_numbers() {
+        let mut values = vec![f32::NAN; 201];
+        assert_eq!(extremes(&values), (0.0, 0.0));
+        for at in [0, 63, 64, 127, 128, 191, 192, 200] {
+            values[at] = 1.0 + at as f32;
+            assert_eq!(extremes(&values), (0.0, 1.0 + at as f32));
+        }
+        for at in [200, 64, 3] {
+            values[at] = at as f32 - 1000.0;
+        }
+        assert_eq!(extremes(&values), (-997.0, 193.0));
+        values[5] = f32::NEG_INFINITY;
+        assert_eq!(extremes(&values), (f32::NEG_INFINITY, 193.0));
     }
 }

@@ -16,7 +16,7 @@ mod scaled_sums;
 pub use byte_table::ByteTable;
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
-pub use quantise::{OptQuantise, Quantise};
+pub use quantise::{OptDynamicQuantise, OptQuantise, Quantise};
 pub use rescale::{Output, Quantisation, Scale, Scaling};
 pub use run::DataZeroPoint;
 #[cfg(feature = "pulse")]

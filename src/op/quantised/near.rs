@@ -1,13 +1,16 @@
 //! Operators near a quantised convolution.
 
 use super::byte_table;
-use super::quantise::OptQuantise;
+use super::quantise::{OptDynamicQuantise, OptQuantise};
 use super::{OptQuantisedDeconv, QuantisedDeconv};
 use tract_core::internal::*;
 use tract_core::ops::element_wise::ElementWiseOp;
 
 /// The most nodes near a layer that are looked at.
 const MOST_SEEN: usize = 64;
+
+/// The name of tract's op.
+pub(super) const DYNAMIC: &str = "DynamicQuantizeLinearU8";
 
 /// Returns the nodes around a layer, up to the next quantised convolutions.
 fn near(model: &TypedModel, node: &TypedNode) -> Vec<usize> {
@@ -35,7 +38,13 @@ fn near(model: &TypedModel, node: &TypedNode) -> Vec<usize> {
 pub(super) fn quantiser(model: &TypedModel, layer: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
     for id in near(model, layer) {
         let node = model.node(id);
-        let Some(op) = node.op_as::<ElementWiseOp>().and_then(OptQuantise::of) else { continue };
+        let op: Box<dyn TypedOp> = if let Some(op) = node.op_as::<ElementWiseOp>().and_then(OptQuantise::of) {
+            Box::new(op)
+        } else if node.op.name() == DYNAMIC {
+            Box::new(OptDynamicQuantise)
+        } else {
+            continue;
+        };
         if model.outlet_fact(node.inputs[0])?.datum_type == DatumType::F32 {
             return TypedModelPatch::replace_single_op(model, node, &node.inputs, op).map(Some);
         }

@@ -2,7 +2,7 @@
 
 use super::rescale::{Quantisation, range_of};
 use super::run::is_byte;
-use crate::kernel::{Division, Narrowing, quantise};
+use crate::kernel::{Division, Narrowing, extremes, quantise};
 use crate::memory;
 use crate::parallel::{parallel, threads};
 use tract_core::internal::*;
@@ -109,6 +109,56 @@ impl EvalOp for OptQuantise {
 impl TypedOp for OptQuantise {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         output_facts(inputs, self.datum_type)
+    }
+
+    as_op!();
+}
+
+/// tract's DynamicQuantizeLinear in an optimised model: f32 to u8, with the scale and the zero point as
+/// further outputs.
+///
+/// The scale is a 255th of the range of the data and zero.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OptDynamicQuantise;
+
+impl Op for OptDynamicQuantise {
+    fn name(&self) -> StaticName {
+        "OptDynamicQuantise".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for OptDynamicQuantise {
+    op_out_of_plan!();
+
+    fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let input = inputs.first().context("inputs: count=0, the data is needed")?;
+        let ram = input.try_as_plain_ram()?;
+        let values = ram.as_slice::<f32>()?;
+        let cost = values.len() as u64 / 16;
+        let per_task = values.len().div_ceil(threads(cost)).max(AT_ONCE);
+        let mut tasks: Vec<(&[f32], (f32, f32))> = values.chunks(per_task).map(|part| (part, (0.0, 0.0))).collect();
+        parallel(&mut tasks, cost, |(part, found)| {
+            *found = extremes(part);
+            Ok(())
+        })?;
+        let parts = tasks.iter().map(|(_, found)| *found);
+        let (least, most) = parts.fold((0f32, 0f32), |(a, b), (least, most)| (a.min(least), b.max(most)));
+        let scale = (most - least) / 255.0;
+        // The conversion saturates, and takes NaN to zero.
+        let zero_point = (-least / scale).round_ties_even() as u8;
+        let mut outputs = eval(&inputs, Division::ScaleInF32(scale), zero_point.into(), DatumType::U8)?;
+        outputs.extend([tensor0(scale).into_tvalue(), tensor0(zero_point).into_tvalue()]);
+        Ok(outputs)
+    }
+}
+
+impl TypedOp for OptDynamicQuantise {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let mut facts = output_facts(inputs, DatumType::U8)?;
+        facts.extend([f32::fact([0; 0]), u8::fact([0; 0])]);
+        Ok(facts)
     }
 
     as_op!();
