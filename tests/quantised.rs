@@ -11,8 +11,8 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::{
-    GroupedDeconv, OptGroupedDeconv, OptQuantisedDeconv, Options, QuantisedDeconv, WithConv, WithDeconv,
-    WithDeconvOptions, explain, left_to_tract,
+    ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options,
+    QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -735,6 +735,172 @@ fn results_are_rounded_half_to_even_and_saturate() -> TractResult<()> {
             let y = run(stage.of(load(&proto)?)?, std::slice::from_ref(&x))?.remove(0);
             assert_eq!(*y, integers(dt, &[1, 1, 8], &values), "{stage:?}");
         }
+    }
+    Ok(())
+}
+
+/// A 1×1 layer of bytes behind `data`, of scale 1.
+fn layer_behind(model: Model, data: &str) -> Model {
+    model
+        .initializer("w", &Tensor::zero::<i8>(&[1, 2, 1, 1]).expect("a small tensor"))
+        .node(Node::new("DequantizeLinear").named("dq.x").inputs(&[data, "one", "zero"]).output("layer.x"))
+        .node(Node::new("DequantizeLinear").named("dq.w").inputs(&["w", "one", "zero.w"]).output("layer.w"))
+        .node(Node::new("Conv").inputs(&["layer.x", "layer.w"]).output("y"))
+        .initializer("one", &tensor0(1f32))
+        .initializer("zero.w", &tensor0(0i8))
+}
+
+/// Ties and their neighbours, NaN, and others, but no products beyond 31 bits, where tract's op overflows.
+fn values_to_quantise(scale: f32) -> Tensor {
+    let ties = (-600..600).flat_map(|half| {
+        let tie = half as f32 * 0.5 * scale;
+        [tie.next_down(), tie, tie.next_up(), (half as f32).sin() * 150.0 * scale]
+    });
+    let special = [f32::NAN, -0.0, 1e-40, 1e9 * scale, -1e9 * scale, 300.0 * scale, -300.0 * scale, 0.0];
+    let values: Vec<f32> = ties.chain(special).collect();
+    tensor1(&values).into_shape(&[1, 2, values.len() / 2, 1]).expect("as many elements")
+}
+
+#[test]
+fn quantize_linear_near_a_layer_gives_what_tract_gives() -> TractResult<()> {
+    for (scale, zero) in [(0.017_770_858_f32, tensor0(121u8)), (0.1, tensor0(0u8)), (1.0, tensor0(-3i8))] {
+        let x = values_to_quantise(scale);
+        let model = Model::opset(13)
+            .input("x", DatumType::F32, &sizes(x.shape()))
+            .initializer("scale", &tensor0(scale))
+            .initializer("zero", &zero)
+            .node(Node::new("QuantizeLinear").inputs(&["x", "scale", "zero"]).output("q"));
+        let proto = layer_behind(model, "q").output("q").output("y").build();
+        let expected = run(load_stock(&proto)?, std::slice::from_ref(&x))?.remove(0);
+        let model = load(&proto)?.into_optimized()?;
+        ensure!(count::<OptQuantise>(&model) == 1 && count::<OptQuantisedDeconv>(&model) == 1, "{model}");
+        let found = run(model, &[x])?.remove(0);
+        ensure!(found == expected, "scale {scale}, {zero:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn quantize_linear_of_infinities_saturates() -> TractResult<()> {
+    let x = tensor1(&[f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN]).into_shape(&[1, 2, 2, 1])?;
+    for (zero, [least, most]) in [(tensor0(9u8), [0, 255]), (tensor0(-9i8), [-128, 127])] {
+        let model = Model::opset(13)
+            .input("x", DatumType::F32, &sizes(x.shape()))
+            .initializer("scale", &tensor0(0.25f32))
+            .initializer("zero", &zero)
+            .node(Node::new("QuantizeLinear").inputs(&["x", "scale", "zero"]).output("q"));
+        let proto = layer_behind(model, "q").output("q").output("y").build();
+        let found = run(load(&proto)?.into_optimized()?, std::slice::from_ref(&x))?.remove(0);
+        let found = found.cast_to::<i32>()?;
+        let found = found.try_as_plain_ram()?;
+        ensure!(found.as_slice::<i32>()? == [most, least, most, least], "{:?}", found.as_slice::<i32>()?);
+    }
+    Ok(())
+}
+
+/// Element-wise nodes from `d` to `e`.
+fn functions() -> Vec<(Node, Option<Tensor>)> {
+    let slopes = |shape: &[usize], values: &[f32]| Some(tensor1(values).into_shape(shape).expect("as many values"));
+    vec![
+        (Node::new("LeakyRelu").inputs(&["d"]).float("alpha", 0.1), None),
+        (Node::new("PRelu").inputs(&["d", "slope"]), slopes(&[1], &[0.3])),
+        (Node::new("PRelu").inputs(&["d", "slope"]), slopes(&[2, 1, 1], &[0.25, -1.7])),
+        (Node::new("Mul").inputs(&["d", "slope"]), slopes(&[1, 2, 1, 1], &[-0.7, f32::NAN])),
+        (Node::new("Mul").inputs(&["d", "d"]), None),
+        (Node::new("Sigmoid").inputs(&["d"]), None),
+        (Node::new("Tanh").inputs(&["d"]), None),
+        (Node::new("HardSwish").inputs(&["d"]), None),
+    ]
+}
+
+/// All bytes of both channels through a function, where another node reads the function's input, so that
+/// tract makes no table of its own.
+fn function_of_bytes(function: &(Node, Option<Tensor>), [from, to]: [&Tensor; 2]) -> (ModelProto, Tensor) {
+    let bytes = tensor1(&(0..512).map(|i| (i * 5 + i / 256) as u8).collect::<Vec<u8>>());
+    let bytes = match from.datum_type() {
+        DatumType::U8 => bytes,
+        _ => tensor1(&bytes.try_as_plain_ram().unwrap().as_bytes().iter().map(|b| *b as i8).collect::<Vec<i8>>()),
+    };
+    let bytes = bytes.into_shape(&[1, 2, 256, 1]).expect("512 bytes");
+    let model = Model::opset(14)
+        .input("b", from.datum_type(), &sizes(bytes.shape()))
+        .initializer("scale.b", &tensor0(0.043f32))
+        .initializer("zero.b", from)
+        .initializer("scale", &tensor0(0.017f32))
+        .initializer("zero", to)
+        .node(Node::new("DequantizeLinear").inputs(&["b", "scale.b", "zero.b"]).output("d"))
+        .node(function.0.clone().output("e"))
+        .node(Node::new("QuantizeLinear").inputs(&["e", "scale", "zero"]).output("q"));
+    let model = match &function.1 {
+        Some(slope) => model.initializer("slope", slope),
+        None => model,
+    };
+    let model = model.node(Node::new("Neg").inputs(&["d"]).output("n"));
+    (layer_behind(model, "q").output("q").output("y").output("n").build(), bytes)
+}
+
+#[test]
+fn functions_of_bytes_are_tables_of_the_same_results() -> TractResult<()> {
+    let zeros = [tensor0(121u8), tensor0(-5i8), tensor0(0u8)];
+    for (at, function) in functions().iter().enumerate() {
+        for zeros in [[&zeros[0], &zeros[2]], [&zeros[1], &zeros[1]], [&zeros[0], &zeros[1]], [&zeros[1], &zeros[0]]] {
+            let (proto, bytes) = function_of_bytes(function, zeros);
+            let expected = run(load_stock(&proto)?, std::slice::from_ref(&bytes))?;
+            for stage in [Stage::Decluttered, Stage::Optimised] {
+                let model = stage.of(load(&proto)?)?;
+                ensure!(count::<ByteTable>(&model) == 1, "{at}, {stage:?}: {model}");
+                let found = run(model, std::slice::from_ref(&bytes))?;
+                ensure!(found[0] == expected[0], "{at}, {zeros:?}, {stage:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn without_fusion_there_are_no_tables() -> TractResult<()> {
+    let zero = tensor0(7u8);
+    let (proto, _) = function_of_bytes(&functions()[1], [&zero, &zero]);
+    let options = Options::default().with_fusion(false);
+    let onnx = tract_onnx::onnx().with_deconv_options(&options)?.with_conv();
+    let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
+    ensure!(count::<ByteTable>(&model) + count::<OptQuantise>(&model) == 0, "{model}");
+    Ok(())
+}
+
+#[test]
+fn dynamic_quantize_linear_near_a_layer_gives_what_tract_gives() -> TractResult<()> {
+    let column = |values: Vec<f32>| {
+        let len = values.len();
+        tensor1(&values).into_shape(&[1, 2, len / 2, 1]).expect("an even number of values")
+    };
+    let special = [f32::NAN, 0.3, -2.0, -0.0, 1e-40, 0.0];
+    for x in [
+        values_to_quantise(1.0),
+        values_to_quantise(0.017),
+        // the zero point and values on ties
+        column((-506..=515).map(|half| half as f32 * 0.5).collect()),
+        column(special.to_vec()),
+        column(vec![0.0; 4]),
+        column(vec![f32::NAN; 2]),
+        column(vec![-3.0, -1.0]),
+        column(vec![f32::INFINITY, 1.0]),
+        column((0..100_000).map(|at| (at as f32).sin() * 3.0 + 1.0).collect()),
+    ] {
+        let model = Model::opset(13)
+            .input("x", DatumType::F32, &sizes(x.shape()))
+            .initializer("w", &Tensor::zero::<i8>(&[1, 2, 1, 1])?)
+            .node(Node::new("DynamicQuantizeLinear").inputs(&["x"]).outputs(&["q", "scale", "zero"]))
+            .node(Node::new("ConvInteger").inputs(&["q", "w", "zero"]).output("y"));
+        let proto = model.output("q").output("scale").output("zero").output("y").build();
+        let expected = run(load_stock(&proto)?, std::slice::from_ref(&x))?;
+        let model = load(&proto)?.into_optimized()?;
+        ensure!(count::<OptDynamicQuantise>(&model) == 1, "{model}");
+        let found = run(model, std::slice::from_ref(&x))?;
+        let bits = |tensors: &[Arc<Tensor>]| -> TractResult<Vec<Vec<u8>>> {
+            tensors.iter().map(|tensor| Ok(tensor.try_as_plain_ram()?.as_bytes().to_vec())).collect()
+        };
+        ensure!(bits(&found[..3])? == bits(&expected[..3])?, "{x:?}");
     }
     Ok(())
 }

@@ -30,7 +30,8 @@ pub use packed::{Bias, OptGroupedDeconv};
 #[cfg(feature = "pulse")]
 pub use quantised::ScaledSums;
 pub use quantised::{
-    DataZeroPoint, OptQuantisedDeconv, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling,
+    ByteTable, DataZeroPoint, OptDynamicQuantise, OptQuantise, OptQuantisedDeconv, Output, Quantisation, Quantise,
+    QuantisedDeconv, Scale, Scaling,
 };
 pub use reduce::OptReduce;
 pub use resize::OptResize;

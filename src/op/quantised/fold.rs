@@ -1,5 +1,6 @@
 //! Nodes behind a quantised convolution that become part of it.
 
+use super::near::DYNAMIC;
 use super::rescale::{Output, Quantisation, Scale, Scaling};
 use super::run::{Slots, is_byte};
 use super::{Quantise, QuantisedDeconv};
@@ -140,7 +141,7 @@ fn run_time_factor(
     let mut at = factor;
     for _ in 0..MOST_STEPS {
         let node = model.node(at.node);
-        if node.op.name() == "DynamicQuantizeLinearU8" {
+        if node.op.name() == DYNAMIC {
             return Ok((at.slot == 1).then_some(factor));
         }
         at = if node.op_is::<AxisOp>() {

@@ -3,7 +3,9 @@
 //! The semantics are those of ONNX's ConvInteger, QLinearConv, and of a convolution between
 //! DequantizeLinear and QuantizeLinear, computed in real numbers.
 
+mod byte_table;
 mod fold;
+mod near;
 mod packed;
 mod quantise;
 mod rescale;
@@ -11,9 +13,10 @@ mod run;
 #[cfg(feature = "pulse")]
 mod scaled_sums;
 
+pub use byte_table::ByteTable;
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
-pub use quantise::Quantise;
+pub use quantise::{OptDynamicQuantise, OptQuantise, Quantise};
 pub use rescale::{Output, Quantisation, Scale, Scaling};
 pub use run::DataZeroPoint;
 #[cfg(feature = "pulse")]
@@ -217,10 +220,16 @@ impl TypedOp for QuantisedDeconv {
         if !self.fusion {
             return Ok(None);
         }
-        fold::following(self, model, node)
+        match fold::following(self, model, node)? {
+            Some(patch) => Ok(Some(patch)),
+            None => near::function_of_bytes(model, node),
+        }
     }
 
     fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if let Some(patch) = if self.fusion { near::quantiser(model, node)? } else { None } {
+            return Ok(Some(patch));
+        }
         let Some(filter) = &model.outlet_fact(node.inputs[1])?.konst else { return Ok(None) };
         let op = OptQuantisedDeconv {
             dialect: self.dialect,

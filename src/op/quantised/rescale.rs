@@ -91,7 +91,7 @@ impl fmt::Display for Quantisation {
 }
 
 /// Returns the least and the largest value of an 8-bit type.
-fn range_of(datum_type: DatumType) -> Option<(i32, i32)> {
+pub(super) fn range_of(datum_type: DatumType) -> Option<(i32, i32)> {
     match datum_type {
         DatumType::U8 => Some((0, 255)),
         DatumType::I8 => Some((-128, 127)),
