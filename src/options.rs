@@ -44,7 +44,7 @@ pub struct Options {
     pub local_accuracy: bool,
     /// The precision of the arithmetic, by its name: `exact`, `bf16` or `f16`. `exact` if not set.
     ///
-    /// [`Precision`](crate::Precision) describes each. A layer without kernels for it stays exact, and
+    /// [`Precision`] describes each. A layer without kernels for it stays exact, and
     /// [`explain`](crate::explain()) gives the reason.
     pub precision: Option<String>,
     /// Patterns of the names of nodes that stay exact, whatever the precision.
