@@ -635,7 +635,7 @@ kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_15_registers, row_tiles row
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
 
-kernels!(portable_pair, Lanes<Pair, 4>, Pair, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+kernels!(portable_pair, Lanes<Pair, 4>, Pair, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
 kernels!(portable_quad, Lanes<Quad, 4>, Quad, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
 
 #[cfg(target_arch = "x86_64")]
