@@ -328,7 +328,7 @@ pub mod internals {
     pub use crate::estimate::machine::Rates;
     pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill::fill_new_memory;
-    pub use crate::op::{IntegerSums, with_elements_of};
+    pub use crate::op::{DataZeroPoint, IntegerSums, Output, Quantisation, Scale, Scaling, with_elements_of};
     pub use crate::parallel::threads;
 }
 

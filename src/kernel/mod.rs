@@ -3,6 +3,7 @@
 mod amx;
 mod col2im_row;
 mod cyclic;
+mod depthwise_bytes;
 mod depthwise_pixels;
 mod depthwise_plane;
 mod depthwise_taps;
@@ -37,6 +38,7 @@ pub(crate) use amx::{
 };
 pub(crate) use col2im_row::Col2imRun;
 pub(crate) use cyclic::CYCLIC_RESULTS;
+pub(crate) use depthwise_bytes::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums};
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::WeightedTap;
@@ -54,7 +56,7 @@ pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;
 pub(crate) use quantise::{Division, extremes, quantise};
 pub(crate) use resample::TwoTaps;
-pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
+pub(crate) use rescale::{AddedIntegers, ByteScale, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
 pub(crate) use tile_transforms::TileKind;

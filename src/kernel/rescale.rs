@@ -125,6 +125,66 @@ impl QuickScale {
     }
 }
 
+/// The scale of one channel whose results are bytes, for kernels that saturate to `u8` and then limit.
+///
+/// Results of `i8` are those of `u8` with 128 more, less its bit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByteScale {
+    exact: ChannelScale,
+    narrowing: Narrowing,
+    /// In f32, a result is `sum·factor + term` rounded.
+    pub factor: f32,
+    /// With the zero point.
+    pub term: f32,
+    /// As in [`QuickScale`].
+    pub certain: f32,
+    /// The least and the largest result.
+    pub low: u8,
+    pub high: u8,
+    /// The bits that are flipped in the end.
+    pub flip: u8,
+}
+
+impl ByteScale {
+    /// Creates the scale of a channel whose sums have at most a magnitude. `narrowing` is for `i8` if
+    /// `signed`, else for `u8`.
+    pub fn new(exact: ChannelScale, mut narrowing: Narrowing, signed: bool, most: f64) -> ByteScale {
+        /// From this magnitude on, results are saturated, whatever the errors.
+        const SATURATED: f64 = 520.0;
+        /// The sum, its factor, their product, the term and the result are rounded, by 2⁻²⁴ of their
+        /// sizes each. The product is at most as large as term and result.
+        const ERROR: f64 = 5.0 / (1 << 24) as f64;
+        let flip = if signed { 0x80 } else { 0 };
+        narrowing.zero_point += i32::from(flip);
+        let ChannelScale { before, factor, term } = exact;
+        let zero_point = f64::from(narrowing.zero_point);
+        let term = before * factor + term + zero_point;
+        let certain = 0.5 - ERROR * (SATURATED + term.abs());
+        // A conversion to i32 must not overflow.
+        let usable = certain > 0.25 && factor.abs() * most + term.abs() < f64::from(1 << 30);
+        let certain = if usable { certain as f32 } else { -1.0 };
+        let [low, high] = [narrowing.limits.0, narrowing.limits.1].map(|limit| (limit + zero_point) as u8);
+        ByteScale { exact, narrowing, factor: factor as f32, term: term as f32, certain, low, high, flip }
+    }
+
+    /// The result of a sum, in f32, and whether it is certain.
+    #[inline(always)]
+    pub fn quick(&self, sum: i32) -> (u8, bool) {
+        let value = sum as f32 * self.factor + self.term;
+        let whole = value.round_ties_even();
+        // A conversion to u8 saturates.
+        let byte = (whole as u8).max(self.low).min(self.high) ^ self.flip;
+        (byte, (value - whole).abs() <= self.certain)
+    }
+
+    /// The result of a sum.
+    #[inline(always)]
+    pub fn exact(&self, sum: i32) -> u8 {
+        let ChannelScale { before, factor, term } = self.exact;
+        narrowed::<u8>((f64::from(sum) + before) * factor + term, self.narrowing) ^ self.flip
+    }
+}
+
 /// Sums that are computed again together, if the result of one is not certain in f32.
 const PART: usize = 128;
 

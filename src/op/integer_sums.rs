@@ -9,9 +9,10 @@
 //!   read inside the input. So where the zero point is not zero, the input gets a border of it.
 
 use super::shared;
-use crate::cache::{PackedFilters, PlanCache};
+use crate::algorithm::depthwise_bytes::{ByteData, DepthwiseBytes};
+use crate::cache::{ByteFilters, PackedFilters, PlanCache};
 use crate::compute::{Grouped, Pair, Quad};
-use crate::kernel::Bytes;
+use crate::kernel::{ByteScale, Bytes, ChannelScale, Narrowing};
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
 use crate::memory;
@@ -44,6 +45,7 @@ pub struct IntegerSums {
     totals: Option<Arc<Vec<i32>>>,
     plans: PlanCache,
     packed: PackedFilters,
+    bytes: ByteFilters,
 }
 
 /// Returns options that force elements of two or of four integers, for tests. None if there are no
@@ -98,6 +100,7 @@ impl IntegerSums {
             totals: totals(spec, weights)?.map(Arc::new),
             plans: PlanCache::default(),
             packed: PackedFilters::default(),
+            bytes: ByteFilters::default(),
         })
     }
 
@@ -108,17 +111,10 @@ impl IntegerSums {
 
     /// Decides how to compute the sums of an input.
     fn form(&self, problem: &Problem, datum_type: DatumType, zero_point: i32) -> TractResult<Form> {
-        let flip: u8 = match datum_type {
-            DatumType::U8 => 0,
-            DatumType::I8 => 0x80,
-            other => bail!("input: datum_type={other:?}, 8-bit integers are needed"),
-        };
+        let flip = flip_of(datum_type)?;
         let outside = zero_point as u8;
         let in_elements = outside ^ flip;
-        let isa = match &self.options.machine {
-            Some(machine) => self.options.isa.unwrap_or(machine.isa()),
-            None => Isa::of_plan(self.options.isa)?,
-        };
+        let isa = self.isa()?;
         let forced = self.options.grouped;
         let form = |grouped: Grouped, layer: GroupedLayer, zero_point: u8, subtracted: u8| {
             let isa = match grouped.is_available(isa) || self.options.machine.is_some() {
@@ -189,6 +185,69 @@ impl IntegerSums {
         drop(input);
         self.subtract(&problem, form.zero_point, totals, sums.try_as_plain_ram_mut()?.as_slice_mut::<i32>()?)?;
         Ok(sums)
+    }
+
+    fn isa(&self) -> TractResult<Isa> {
+        match &self.options.machine {
+            Some(machine) => Ok(self.options.isa.unwrap_or(machine.isa())),
+            None => Isa::of_plan(self.options.isa),
+        }
+    }
+
+    /// How bytes are computed without sums of 32 bits in memory, or the reason why they are not.
+    fn from_bytes_to_bytes(&self, problem: &Problem) -> TractResult<Result<DepthwiseBytes, String>> {
+        if self.options.grouped.is_some() {
+            return Ok(Err("elements of several integers are forced".to_string()));
+        }
+        if !self.fits {
+            return Ok(Err("weights of more than 8 bits".to_string()));
+        }
+        Ok(DepthwiseBytes::propose(problem, self.isa()?))
+    }
+
+    /// Returns results of an 8-bit type for `x`: `u8` or `i8`, in the spec's data format. None if the
+    /// results are those of [`IntegerSums::run`] scaled.
+    ///
+    /// `scales` returns the scale of each output channel, and `narrowing` is for the type.
+    ///
+    /// # Errors
+    /// As [`IntegerSums::run`].
+    pub(crate) fn bytes(
+        &self,
+        x: &Tensor,
+        zero_point: i32,
+        (datum_type, narrowing): (DatumType, Narrowing),
+        scales: impl FnOnce() -> TractResult<Vec<ChannelScale>>,
+    ) -> TractResult<Option<Tensor>> {
+        let problem = self.spec.problem(x.shape(), None)?;
+        let shape = problem.output_shape();
+        if x.shape().contains(&0) || shape.contains(&0) {
+            return Ok(None);
+        }
+        let Ok(plan) = self.from_bytes_to_bytes(&problem)? else { return Ok(None) };
+        let limit = self.options.limit();
+        limit.check_output(&shape, datum_type)?;
+        limit.check_working(plan.working_bytes())?;
+        let filter = self.bytes.get(|| {
+            let ram = self.filter.try_as_plain_ram()?;
+            let weights = ram.as_slice::<i16>()?;
+            plan.pack(&self.spec, |at| weights[at].into())
+        })?;
+        let signed = flip_of(datum_type)? != 0;
+        let scales = scales()?.into_iter().enumerate();
+        let scales = memory::collected(
+            "scales",
+            scales.map(|(c, scale)| ByteScale::new(scale, narrowing, signed, filter.largest_sum(c))),
+        )?;
+        let flip = flip_of(x.datum_type())?;
+        let ram = x.try_as_plain_ram()?;
+        let data = ByteData { from: ram.as_bytes(), flip, zero_point: zero_point as u8 ^ flip };
+        #[expect(unsafe_code, reason = "each result is written once, not cleared before")]
+        // SAFETY: the type is a number type. `run` writes all elements or fails, and on failure the tensor
+        // is dropped.
+        let mut output = unsafe { memory::output_tensor("output size", datum_type, &shape)? };
+        plan.run(&problem, &filter, &scales, data, output.try_as_plain_ram_mut()?.as_bytes_mut())?;
+        Ok(Some(output))
     }
 
     /// The filter as elements.
@@ -282,13 +341,25 @@ impl IntegerSums {
     }
 
     /// Describes how data of a fact is computed, or returns none if sizes are open or the data is
-    /// empty.
-    pub fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
+    /// empty. `to_bytes` tells whether the results are bytes.
+    pub fn plan(&self, data: &TypedFact, to_bytes: bool) -> TractResult<Option<String>> {
         let Some(shape) = shared::known_shape(&self.spec, data) else { return Ok(None) };
         let problem = self.spec.problem(shape, None)?;
+        if to_bytes && let Ok(plan) = self.from_bytes_to_bytes(&problem)? {
+            return Ok(Some(plan.explain()));
+        }
         let form = self.form(&problem, DatumType::U8, 0)?;
         let layer = self.plans.get(&form.layer.spec, &form.layer.input, None, i32::datum_type(), &form.options)?;
         Ok(Some(layer.plan().explain()))
+    }
+}
+
+/// The bits of 8-bit integers that are flipped, so that all are `u8`.
+fn flip_of(datum_type: DatumType) -> TractResult<u8> {
+    match datum_type {
+        DatumType::U8 => Ok(0),
+        DatumType::I8 => Ok(0x80),
+        other => bail!("input: datum_type={other:?}, 8-bit integers are needed"),
     }
 }
 

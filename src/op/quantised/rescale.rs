@@ -5,6 +5,7 @@
 
 use crate::kernel::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
 use crate::memory;
+use crate::op::integer_sums::IntegerSums;
 use crate::parallel::{parallel, threads};
 use crate::spec::{DataFormat, DeconvSpec};
 use std::fmt;
@@ -378,6 +379,23 @@ pub(super) struct RunTime<'a> {
 }
 
 impl Output {
+    /// Returns the results of data, if they are computed without sums in memory.
+    pub(super) fn of_bytes(
+        &self,
+        sums: &IntegerSums,
+        x: &Tensor,
+        zero_point: i32,
+        run_time: &RunTime,
+    ) -> TractResult<Option<Tensor>> {
+        let Output::Quantised(scaling, quantisation) = self else { return Ok(None) };
+        if scaling.added.is_some() {
+            return Ok(None);
+        }
+        let scale = quantisation.scale.0 as f64;
+        let to = (quantisation.datum_type, scaling.narrowing(quantisation));
+        sums.bytes(x, zero_point, to, || scaling.channels(scale, sums.spec().out_channels, run_time.factor))
+    }
+
     /// Turns sums into results. `sums` are i32 in the spec's data format.
     pub(super) fn of_sums(&self, spec: &DeconvSpec, sums: Tensor, run_time: &RunTime) -> TractResult<Tensor> {
         match self {
@@ -388,10 +406,7 @@ impl Output {
                 of_type::<f32>(scaling, 1.0, spec, &sums, run_time, narrowing)
             }
             Output::Quantised(scaling, quantisation) => {
-                let [low, high] = [scaling.limits.low, scaling.limits.high].map(|v| quantisation.quantised(v as f64));
-                let zero_point = quantisation.zero_point;
-                let limits = ((low - zero_point) as f64, (high - zero_point) as f64);
-                let narrowing = Narrowing { limits, zero_point };
+                let narrowing = scaling.narrowing(quantisation);
                 let scale = quantisation.scale.0 as f64;
                 match quantisation.datum_type {
                     DatumType::U8 => of_type::<u8>(scaling, scale, spec, &sums, run_time, narrowing),
@@ -486,6 +501,13 @@ fn scaled<T: Narrowed + Send, A: Copy + Into<i32> + Sync>(
 }
 
 impl Scaling {
+    /// Returns the limits of results that are quantised.
+    fn narrowing(&self, quantisation: &Quantisation) -> Narrowing {
+        let [low, high] = [self.limits.low, self.limits.high].map(|limit| quantisation.quantised(limit as f64));
+        let zero_point = quantisation.zero_point;
+        Narrowing { limits: ((low - zero_point) as f64, (high - zero_point) as f64), zero_point }
+    }
+
     /// Returns the steps of each channel that give real numbers divided by `scale`.
     fn channels(&self, scale: f64, count: usize, at_run_time: Option<&Tensor>) -> TractResult<Vec<ChannelScale>> {
         let factors = values(&self.factor, count)?;
