@@ -342,8 +342,8 @@ pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
-    BetweenLayers, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptFourier, OptGroupedDeconv, OptIf,
-    OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass, QuantisedDeconv,
+    BetweenLayers, ByteSum, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptFourier, OptGroupedDeconv,
+    OptIf, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass, QuantisedDeconv,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

@@ -6,7 +6,7 @@
 
 use crate::compute::Quad;
 use crate::geometry::{Axes, AxisPhases, Phase};
-use crate::kernel::{BYTE_STEPS, ByteKernels, ByteRows, ByteScale, ByteSums};
+use crate::kernel::{BYTE_STEPS, ByteKernels, ByteRows, ByteScales, ByteSums};
 use crate::layout::taps::too_many_phases;
 use crate::memory::reserved;
 use crate::parallel::{parallel, threads};
@@ -226,7 +226,7 @@ impl DepthwiseBytes {
         &self,
         problem: &Problem,
         filter: &ByteFilter,
-        scales: &[ByteScale],
+        scales: &ByteScales,
         data: ByteData,
         to: &mut [u8],
     ) -> TractResult<()> {
@@ -235,13 +235,13 @@ impl DepthwiseBytes {
         let planes = problem.batch * channels;
         let (input, output) = (y.input * x.input, y.output * x.output);
         ensure!(
-            (data.from.len(), to.len(), scales.len())
+            (data.from.len(), to.len(), scales.channels())
                 == (problem.batch * problem.group * input, planes * output, channels)
                 && filter.magnitudes.len() == channels,
             "output: bytes={}, input of {} bytes, {} scales, they are not those of the plan",
             to.len(),
             data.from.len(),
-            scales.len()
+            scales.channels()
         );
         if to.is_empty() {
             return Ok(());
@@ -278,7 +278,7 @@ impl DepthwiseBytes {
                 let (image, channel) = ((*first + at) / channels, (*first + at) % channels);
                 let plane = image * problem.group + channel / problem.group_out;
                 work.copy(&data.from[plane * input..][..input]);
-                work.run(filter, channel, &scales[channel], to);
+                work.run(filter, channel, scales, to);
             }
             Ok(())
         })
@@ -382,7 +382,7 @@ impl<'a> Work<'a> {
     }
 
     /// Computes the results of a channel from the copy.
-    fn run(&mut self, filter: &ByteFilter, channel: usize, scale: &ByteScale, to: &mut [u8]) {
+    fn run(&mut self, filter: &ByteFilter, channel: usize, scales: &ByteScales, to: &mut [u8]) {
         let Work { plan: DepthwiseBytes { axes, pitch, whole, .. }, kernels, rows, data, copy, results, phases } = self;
         let (y, x) = (axes.rows(), axes.columns());
         let (weights, totals) = filter.of(channel);
@@ -397,7 +397,7 @@ impl<'a> Work<'a> {
             let each = |(residue, offsets): &(usize, Vec<usize>), rows: ByteRows, to: &mut [u8]| {
                 let weights = &weights[filter.firsts[*residue]..filter.firsts[residue + 1]];
                 let start = -totals[*residue] * i32::from(data.zero_point);
-                kernels.sums(&ByteSums { offsets, weights, start, step: x.in_step, scale }, copy, rows, to);
+                kernels.sums(&ByteSums { offsets, weights, start, step: x.in_step, scales, channel }, copy, rows, to);
             };
             if results.is_empty() {
                 each(&phases[0], ByteRows { count, len: x.grid, steps: [*pitch, row] }, to);
@@ -559,10 +559,8 @@ mod tests {
                 let other = DepthwiseBytes { whole: !plan.whole, ..plan.clone() };
                 for plan in [plan, small, other] {
                     let filter = plan.pack(&spec, |at| weights[at])?;
-                    let scales = scales.iter().enumerate();
-                    let scales: Vec<ByteScale> = scales
-                        .map(|(c, scale)| ByteScale::new(*scale, narrowing, signed_y, filter.largest_sum(c)))
-                        .collect();
+                    let most = |c| filter.largest_sum(c);
+                    let scales = ByteScales::new(scales.clone(), narrowing, signed_y, None, most)?;
                     let mut found = vec![0xa5; want.len()];
                     let flip = if signed_x { 0x80 } else { 0 };
                     let data = ByteData { from: &bytes, flip, zero_point: zero_point ^ flip };

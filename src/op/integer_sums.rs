@@ -12,7 +12,7 @@ use super::shared;
 use crate::algorithm::depthwise_bytes::{ByteData, DepthwiseBytes};
 use crate::cache::{ByteFilters, PackedFilters, PlanCache};
 use crate::compute::{Grouped, Pair, Quad};
-use crate::kernel::{ByteScale, Bytes, ChannelScale, Narrowing};
+use crate::kernel::{ByteKernels, ByteScales, Bytes};
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
 use crate::memory;
@@ -37,10 +37,12 @@ const MOST_PHASES: usize = 64;
 pub struct IntegerSums {
     spec: DeconvSpec,
     options: PlanOptions,
-    /// The weights, as `i16`.
+    /// The weights, as `i8` if all fit, else as `i16`.
     filter: Arc<Tensor>,
     /// Whether all weights fit `i8`.
     fits: bool,
+    /// The largest magnitude that a sum may have.
+    largest: i32,
     /// `Σ w` per phase of a filter's taps and per output channel. None if there are many phases for the taps.
     totals: Option<Arc<Vec<i32>>>,
     plans: PlanCache,
@@ -92,11 +94,17 @@ impl IntegerSums {
         let terms = spec.kernel.iter().fold(spec.group_in() as u64, |terms, size| terms.saturating_mul(*size as u64));
         let sum = terms.saturating_mul(largest).saturating_mul(MAX_DIFFERENCE);
         ensure!(sum <= i32::MAX as u64, "sums: terms={terms} of weights up to {largest}, sums could leave 32 bits");
+        let fits = weights.iter().all(|weight| i8::try_from(*weight).is_ok());
+        let kept = match fits {
+            true => memory::mapped_tensor("filter", filter, |weight: i16| weight as i8)?,
+            false => memory::mapped_tensor("filter", filter, |weight: i16| weight)?,
+        };
         Ok(IntegerSums {
             spec: spec.clone(),
             options: options.clone(),
-            filter: memory::mapped_tensor("filter", filter, |weight: i16| weight)?.into_arc_tensor(),
-            fits: weights.iter().all(|weight| i8::try_from(*weight).is_ok()),
+            filter: kept.into_arc_tensor(),
+            largest: sum as i32,
+            fits,
             totals: totals(spec, weights)?.map(Arc::new),
             plans: PlanCache::default(),
             packed: PackedFilters::default(),
@@ -107,6 +115,11 @@ impl IntegerSums {
     /// Returns the spec of the convolution.
     pub fn spec(&self) -> &DeconvSpec {
         &self.spec
+    }
+
+    /// Returns the largest magnitude that a sum may have.
+    pub(crate) fn largest(&self) -> i32 {
+        self.largest
     }
 
     /// Decides how to compute the sums of an input.
@@ -202,13 +215,18 @@ impl IntegerSums {
         if !self.fits {
             return Ok(Err("weights of more than 8 bits".to_string()));
         }
-        Ok(DepthwiseBytes::propose(problem, self.isa()?))
+        let isa = self.isa()?;
+        if !ByteKernels::of(isa).have_vectors() {
+            return Ok(Err("no vectors of bytes".to_string()));
+        }
+        Ok(DepthwiseBytes::propose(problem, isa))
     }
 
     /// Returns results of an 8-bit type for `x`: `u8` or `i8`, in the spec's data format. None if the
     /// results are those of [`IntegerSums::run`] scaled.
     ///
-    /// `scales` returns the scale of each output channel, and `narrowing` is for the type.
+    /// `scales` returns the scales of the output channels. It gets the largest magnitude of a channel's
+    /// sums.
     ///
     /// # Errors
     /// As [`IntegerSums::run`].
@@ -216,8 +234,8 @@ impl IntegerSums {
         &self,
         x: &Tensor,
         zero_point: i32,
-        (datum_type, narrowing): (DatumType, Narrowing),
-        scales: impl FnOnce() -> TractResult<Vec<ChannelScale>>,
+        datum_type: DatumType,
+        scales: impl FnOnce(&dyn Fn(usize) -> f64) -> TractResult<ByteScales>,
     ) -> TractResult<Option<Tensor>> {
         let problem = self.spec.problem(x.shape(), None)?;
         let shape = problem.output_shape();
@@ -230,15 +248,10 @@ impl IntegerSums {
         limit.check_working(plan.working_bytes())?;
         let filter = self.bytes.get(|| {
             let ram = self.filter.try_as_plain_ram()?;
-            let weights = ram.as_slice::<i16>()?;
+            let weights = ram.as_slice::<i8>()?;
             plan.pack(&self.spec, |at| weights[at].into())
         })?;
-        let signed = flip_of(datum_type)? != 0;
-        let scales = scales()?.into_iter().enumerate();
-        let scales = memory::collected(
-            "scales",
-            scales.map(|(c, scale)| ByteScale::new(scale, narrowing, signed, filter.largest_sum(c))),
-        )?;
+        let scales = scales(&|channel| filter.largest_sum(channel))?;
         let flip = flip_of(x.datum_type())?;
         let ram = x.try_as_plain_ram()?;
         let data = ByteData { from: ram.as_bytes(), flip, zero_point: zero_point as u8 ^ flip };
@@ -252,7 +265,11 @@ impl IntegerSums {
 
     /// The filter as elements.
     fn filter_of(&self, grouped: Grouped, terms: Terms) -> TractResult<Tensor> {
-        let ram = self.filter.try_as_plain_ram()?;
+        let wide = match self.fits {
+            true => memory::mapped_tensor("filter", &self.filter, |weight: i8| i16::from(weight))?.into_arc_tensor(),
+            false => Arc::clone(&self.filter),
+        };
+        let ram = wide.try_as_plain_ram()?;
         let weights = ram.as_slice::<i16>()?;
         match grouped {
             Grouped::Pairs => terms.filter(&self.spec, weights, |w| Pair::of([w[0], w[1]]).bits()),

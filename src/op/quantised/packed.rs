@@ -64,7 +64,7 @@ impl EvalOp for OptQuantisedDeconv {
         if let Some(output) = self.output.of_bytes(&self.sums, &inputs[0], zero_point, &run_time)? {
             return Ok(tvec!(output.into_tvalue()));
         }
-        let sums = self.sums.run(&inputs[0], zero_point, None)?;
+        let sums = (self.sums.run(&inputs[0], zero_point, None)?, self.sums.largest());
         Ok(tvec!(self.output.of_sums(self.spec(), sums, &run_time)?.into_tvalue()))
     }
 }
