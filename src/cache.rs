@@ -1,5 +1,6 @@
 //! State that ops keep between runs: plans by shape, and the last packed filter.
 
+use crate::algorithm::depthwise_bytes::ByteFilter;
 use crate::compute::Grouped;
 use crate::layer::Layer;
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -185,6 +186,23 @@ impl PackedFilters {
     }
 }
 
+/// The weights of a constant filter for kernels from bytes to bytes. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct ByteFilters(Arc<Mutex<Option<Arc<ByteFilter>>>>);
+
+impl ByteFilters {
+    /// Returns the weights. `pack` makes them if they are missing.
+    pub fn get(&self, pack: impl FnOnce() -> TractResult<ByteFilter>) -> TractResult<Arc<ByteFilter>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(filter) = &*kept {
+            return Ok(Arc::clone(filter));
+        }
+        let filter = Arc::new(pack()?);
+        *kept = Some(Arc::clone(&filter));
+        Ok(filter)
+    }
+}
+
 /// Implements the traits of ops for a cache.
 ///
 /// A cache does not affect the result, so ops are equal whatever their caches hold.
@@ -212,6 +230,7 @@ macro_rules! inert {
 inert!(PlanCache);
 inert!(FilterCache);
 inert!(PackedFilters);
+inert!(ByteFilters);
 
 #[cfg(test)]
 mod tests {

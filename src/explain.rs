@@ -99,7 +99,7 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
             let filter = &model.outlet_fact(node.inputs[1])?.konst;
             let options = settings::complete(&op.options)?;
             let sums = filter.as_ref().map(|filter| op.sums(filter, &options)).transpose()?;
-            let plan = sums.map_or(Ok(None), |sums| sums.plan(&data)).with_context(|| name.to_string())?;
+            let plan = sums.map_or(Ok(None), |sums| sums.plan(&data, false)).with_context(|| name.to_string())?;
             let quantised = Some(Quantised { output: op.output.clone(), plan });
             let (plain, spec) = (explained(op.dialect, None, &op.options)?, Some(op.spec.clone()));
             explanations.push(Explanation { spec, quantised, ..plain });

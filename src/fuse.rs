@@ -241,6 +241,16 @@ pub(crate) fn element_wise(node: &TypedNode) -> Option<Activation> {
     }
 }
 
+/// Returns the activation that a node of one operand and constants computes, and the operand.
+pub(crate) fn activation_of(model: &TypedModel, node: &TypedNode) -> TractResult<Option<(Activation, OutletId)>> {
+    for from in &node.inputs {
+        if model.outlet_fact(*from)?.konst.is_none() {
+            return Ok(activation(model, node, *from)?.map(|activation| (activation, *from)));
+        }
+    }
+    Ok(None)
+}
+
 fn activation(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult<Option<Activation>> {
     if node.op_is::<ElementWiseOp>() {
         return Ok(element_wise(node));

@@ -328,7 +328,7 @@ pub mod internals {
     pub use crate::estimate::machine::Rates;
     pub use crate::geometry::AxisPhases;
     pub use crate::memory::fill::fill_new_memory;
-    pub use crate::op::{IntegerSums, with_elements_of};
+    pub use crate::op::{DataZeroPoint, IntegerSums, Output, Quantisation, Scale, Scaling, with_elements_of};
     pub use crate::parallel::threads;
 }
 
@@ -342,8 +342,8 @@ pub use frontend::{WithConv, WithDeconv};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
-    BetweenLayers, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptFourier, OptGroupedDeconv, OptIf,
-    OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass, QuantisedDeconv,
+    BetweenLayers, ByteSum, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptFourier, OptGroupedDeconv,
+    OptIf, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass, QuantisedDeconv,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

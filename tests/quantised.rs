@@ -11,7 +11,7 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::{
-    ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options,
+    ByteSum, ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options,
     QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
@@ -224,6 +224,85 @@ fn layers_in_a_chain_pass_bytes() -> TractResult<()> {
         assert_eq!(model.node(layers[1]).inputs[0].node, layers[0], "{model}");
         assert_eq!(count::<DequantizeLinearF32>(&model), 1, "only that of the output: {model}");
         close_to_stock(&proto, &inputs_of_chain(residual), 1.5)?;
+    }
+    Ok(())
+}
+
+/// A residual block: a layer, a pool, a layer that is added to the pool's results, a join with another
+/// tensor, and a depthwise layer. `pool_scale` is that of the pool's results.
+fn block(pool_scale: f32, limited: bool) -> ModelProto {
+    let mut random = Random(15);
+    let byte = |value| integers(DatumType::U8, &[], &[value]);
+    let mut model = Model::opset(13)
+        .input("x", DatumType::U8, &sizes(&[1, 4, 12, 20]))
+        .input("other", DatumType::U8, &sizes(&[1, 2, 6, 10]))
+        .initializer("w1", &random.tensor(DatumType::I8, &[6, 4, 3, 3]))
+        .initializer("w2", &random.tensor(DatumType::I8, &[6, 6, 3, 3]))
+        .initializer("w3", &random.tensor(DatumType::I8, &[8, 1, 3, 3]))
+        .initializer("zw", &integers(DatumType::I8, &[], &[0]))
+        .initializer("s", &tensor0(0.02f32))
+        .initializer("s1", &tensor0(0.4f32))
+        .initializer("sp", &tensor0(pool_scale))
+        .initializer("s2", &tensor0(0.9f32))
+        .initializer("s3", &tensor0(2.5f32))
+        .initializer("z", &byte(120))
+        .initializer("zp", &byte(100));
+    let node = |op: &str, name: &str, inputs: &[&str]| Node::new(op).named(name).inputs(inputs).output(name);
+    let quantise = |name: &str, from: &str, scale: &str, zero: &str| {
+        let quantised = format!("{name}.q");
+        [
+            Node::new("QuantizeLinear").named(&quantised).inputs(&[from, scale, zero]).output(&quantised),
+            node("DequantizeLinear", name, &[&quantised, scale, zero]),
+        ]
+    };
+    let pads = [1, 1, 1, 1];
+    for (to, of) in [("dw1", "w1"), ("dw2", "w2"), ("dw3", "w3")] {
+        model = model.node(node("DequantizeLinear", to, &[of, "s", "zw"]));
+    }
+    model = model
+        .node(node("DequantizeLinear", "dx", &["x", "s", "z"]))
+        .node(node("DequantizeLinear", "dother", &["other", "s2", "z"]))
+        .node(node("Conv", "c1", &["dx", "dw1"]).ints("pads", &pads));
+    let mut add = |nodes: [Node; 2]| {
+        for node in nodes {
+            model = std::mem::replace(&mut model, Model::opset(13)).node(node);
+        }
+    };
+    add(quantise("d1", "c1", "s1", "z"));
+    add([
+        node("MaxPool", "p", &["d1"]).ints("kernel_shape", &[2, 2]).ints("strides", &[2, 2]),
+        node("Identity", "i", &["p"]),
+    ]);
+    add(quantise("dp", "i", "sp", "zp"));
+    add([node("Conv", "c2", &["dp", "dw2"]).ints("pads", &pads), node("Identity", "i2", &["c2"])]);
+    add(quantise("d2", "i2", "s2", "z"));
+    add([node("Add", "sum", &["d2", "dp"]), node(if limited { "Relu" } else { "Identity" }, "r", &["sum"])]);
+    add(quantise("dr", "r", "s2", "zp"));
+    add([node("Concat", "joint", &["dr", "dother"]).int("axis", 1), node("Identity", "i3", &["joint"])]);
+    add(quantise("dj", "i3", "s2", "zp"));
+    add([node("Conv", "c3", &["dj", "dw3"]).ints("pads", &pads).int("group", 8), node("Identity", "i4", &["c3"])]);
+    model.node(node("QuantizeLinear", "y", &["i4", "s3", "z"])).output("y").build()
+}
+
+#[test]
+fn bytes_pass_between_layers() -> TractResult<()> {
+    let mut random = Random(16);
+    let inputs = [random.tensor(DatumType::U8, &[1, 4, 12, 20]), random.tensor(DatumType::U8, &[1, 2, 6, 10])];
+    for (pool_scale, limited, tables) in [(0.4, false, 2), (0.55, true, 2)] {
+        let proto = block(pool_scale, limited);
+        let model = load(&proto)?.into_optimized()?;
+        assert_eq!(count::<OptQuantisedDeconv>(&model), 3, "{model}");
+        assert_eq!(count::<ByteSum>(&model), 1, "{model}");
+        assert_eq!(count::<ByteTable>(&model), tables, "{model}");
+        let order = model.eval_order()?;
+        let facts = order.iter().flat_map(|id| &model.node(*id).outputs).map(|output| &output.fact);
+        let floats = facts.filter(|fact| fact.konst.is_none() && fact.datum_type.is_float()).count();
+        assert_eq!(floats, 0, "{model}");
+        let explained = explain(&model, &SymbolValues::default())?;
+        if cfg!(target_arch = "x86_64") && tract_deconv::Isa::Avx2.is_available() {
+            assert!(explained[2].to_string().contains("depthwise_bytes"), "{}", explained[2]);
+        }
+        close_to_stock(&proto, &inputs, 2.0)?;
     }
     Ok(())
 }

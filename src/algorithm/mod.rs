@@ -4,6 +4,7 @@ pub mod amx;
 pub(crate) mod blocked;
 pub(crate) mod chains;
 pub mod col2im;
+pub(crate) mod depthwise_bytes;
 pub mod depthwise_pixels;
 pub mod depthwise_rows;
 pub mod direct_channels;

@@ -10,8 +10,11 @@ use crate::op::quantised::dequantised;
 use crate::op::{DataZeroPoint, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling};
 use crate::settings;
 use crate::spec::{DeconvSpec, FilterFormat};
+use tract_core::ops::array::TypedConcat;
 use tract_core::ops::binary::TypedBinOp;
+use tract_core::ops::cnn::MaxPool;
 use tract_core::ops::element_wise::ElementWiseOp;
+use tract_core::ops::quant::DequantizeLinearF32;
 use tract_hir::internal::*;
 
 /// The most nodes searched between a convolution and QuantizeLinear.
@@ -200,7 +203,7 @@ impl Wiring<'_> {
         self.target.wire_node(&self.node.name, Quantise { to }, &self.inputs[..1]).map(Some)
     }
 
-    /// Returns whether a quantised convolution computes a value, perhaps through element-wise ops.
+    /// Returns whether a quantised convolution computes a value, perhaps through other ops between layers.
     fn is_behind_quantised(&self, outlet: OutletId) -> TractResult<bool> {
         let (mut open, mut seen) = (vec![outlet], 0);
         while let Some(outlet) = open.pop().filter(|_| seen < MOST_SEEN) {
@@ -209,7 +212,9 @@ impl Wiring<'_> {
             if node.op_as::<QuantisedDeconv>().is_some_and(|op| op.fusion) {
                 return Ok(self.target.outlet_fact(self.inputs[0])?.datum_type == DatumType::F32);
             }
-            if node.op_is::<TypedBinOp>() || node.op_is::<ElementWiseOp>() {
+            let quantises = node.op_is::<Quantise>() || node.op_is::<DequantizeLinearF32>();
+            let selects = node.op_is::<TypedConcat>() || node.op_is::<MaxPool>() || node.op_is::<AxisOp>();
+            if quantises || selects || node.op_is::<TypedBinOp>() || node.op_is::<ElementWiseOp>() {
                 open.extend(&node.inputs);
             }
         }

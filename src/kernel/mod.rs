@@ -1,6 +1,7 @@
 //! SIMD micro-kernels.
 
 mod amx;
+mod byte_sums;
 mod col2im_row;
 mod cyclic;
 mod depthwise_pixels;
@@ -35,6 +36,7 @@ pub(crate) use amx::{
     DEPTH, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
     limbs_needed,
 };
+pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};
 pub(crate) use col2im_row::Col2imRun;
 pub(crate) use cyclic::CYCLIC_RESULTS;
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
@@ -54,7 +56,7 @@ pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;
 pub(crate) use quantise::{Division, extremes, quantise};
 pub(crate) use resample::TwoTaps;
-pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
+pub(crate) use rescale::{AddedBytes, AddedIntegers, ByteScales, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
 pub(crate) use tile_transforms::TileKind;

@@ -125,6 +125,132 @@ impl QuickScale {
     }
 }
 
+/// The scales of channels whose results are bytes, for kernels that saturate to `u8` and then limit.
+///
+/// Results of `i8` are those of `u8` with 128 more, less its bit.
+#[derive(Debug)]
+pub(crate) struct ByteScales {
+    exact: Vec<ChannelScale>,
+    narrowing: Narrowing,
+    /// For each channel: in f32, a result is `sum·factor + term` rounded.
+    pub factors: Vec<f32>,
+    /// With the zero points.
+    pub terms: Vec<f32>,
+    /// For each channel: the largest distance from an integer at which the f32 rounds to the same
+    /// integer as the f64. Negative if there is none.
+    pub certain: Vec<f32>,
+    /// Another tensor, of which `byte·factor` is added to the results.
+    pub added: Option<AddedBytes>,
+    /// The least and the largest result.
+    pub low: u8,
+    pub high: u8,
+    /// The bits that are flipped in the end.
+    pub flip: u8,
+    /// Whether nothing is limited or flipped after saturation.
+    pub plain: bool,
+}
+
+/// Bytes that are added: `(byte ^ flip − zero point)·factor`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddedBytes {
+    pub factor: f64,
+    pub zero_point: i32,
+    /// The bits that are flipped, so that all are `u8`.
+    pub flip: u8,
+}
+
+impl ByteScales {
+    /// Creates the scales. `narrowing` is for `i8` if `signed`, else for `u8`. `most` returns the largest
+    /// magnitude of a channel's sums.
+    ///
+    /// # Errors
+    /// Failure to allocate memory.
+    pub fn new(
+        exact: Vec<ChannelScale>,
+        mut narrowing: Narrowing,
+        signed: bool,
+        added: Option<AddedBytes>,
+        most: impl Fn(usize) -> f64,
+    ) -> TractResult<ByteScales> {
+        /// Results from -1 to this one are not saturated, whatever the errors.
+        const SATURATED: f64 = 257.0;
+        /// A rounding error, of the size of what is rounded.
+        const ROUNDED: f64 = 1.0 / (1 << 24) as f64;
+        let flip = if signed { 0x80 } else { 0 };
+        narrowing.zero_point += i32::from(flip);
+        let zero_point = f64::from(narrowing.zero_point);
+        let (of_added, less) =
+            added.map_or((0.0, 0.0), |added| (255.0 * added.factor.abs(), f64::from(added.zero_point) * added.factor));
+        let term = |ChannelScale { before, factor, term }: &ChannelScale| before * factor + term + zero_point - less;
+        let certain = |(channel, scale): (usize, &ChannelScale)| {
+            let (term, most) = (term(scale), most(channel));
+            // The factor and its product are rounded, sums if they are large, then the term and the results
+            // of both steps.
+            let product = (SATURATED - term).abs().max((-1.0 - term).abs()) + of_added;
+            let of_product = if most < f64::from(1 << 24) { 2.0 } else { 3.0 };
+            let of_steps = if added.is_some() { 2.0 * SATURATED + 3.0 * of_added } else { SATURATED };
+            let error = ROUNDED * (of_product * product + term.abs() + of_steps);
+            // Some more, for the squares of errors and those of f64.
+            let certain = 0.5 - 1.01 * error;
+            // A conversion to i32 must not overflow.
+            let largest = scale.factor.abs() * most + term.abs() + of_added;
+            if certain > 0.25 && largest < f64::from(1 << 30) { certain as f32 } else { -1.0 }
+        };
+        let [low, high] = [narrowing.limits.0, narrowing.limits.1].map(|limit| (limit + zero_point) as u8);
+        Ok(ByteScales {
+            factors: memory::collected("channels", exact.iter().map(|scale| scale.factor as f32))?,
+            terms: memory::collected("channels", exact.iter().map(|scale| term(scale) as f32))?,
+            certain: memory::collected("channels", exact.iter().enumerate().map(certain))?,
+            plain: (low, high, flip) == (0, u8::MAX, 0),
+            exact,
+            narrowing,
+            added,
+            low,
+            high,
+            flip,
+        })
+    }
+
+    /// The number of channels.
+    pub fn channels(&self) -> usize {
+        self.exact.len()
+    }
+
+    /// A real number as a number whose lowest bits are the byte before bits are flipped, and its distance
+    /// from an integer.
+    #[inline(always)]
+    pub fn rounded(&self, value: f32) -> (u32, f32) {
+        /// Sums with it have no bits below one. Their lowest bits are those of the integer.
+        const ONE_AND_A_HALF: f32 = (3 << 22) as f32;
+        let (low, high) = (self.low.into(), self.high.into());
+        let value = if value < low { low } else { value };
+        let value = if value > high { high } else { value };
+        let shifted = value + ONE_AND_A_HALF;
+        (shifted.to_bits(), (value - (shifted - ONE_AND_A_HALF)).abs())
+    }
+
+    /// The result of a sum, in f32, and whether it is certain.
+    #[inline(always)]
+    pub fn quick(&self, channel: usize, sum: i32, added: Option<u8>) -> (u8, bool) {
+        let real = sum as f32 * self.factors[channel] + self.terms[channel];
+        let more = self.added.zip(added);
+        let more = more.map_or(0.0, |(added, byte)| f32::from(byte ^ added.flip) * added.factor as f32);
+        let (bits, distance) = self.rounded(real + more);
+        (bits as u8 ^ self.flip, distance <= self.certain[channel])
+    }
+
+    /// The result of a sum.
+    pub fn exact(&self, channel: usize, sum: i32, added: Option<u8>) -> u8 {
+        let ChannelScale { before, factor, term } = self.exact[channel];
+        let real = (f64::from(sum) + before) * factor + term;
+        let real = match self.added.zip(added) {
+            None => real,
+            Some((added, byte)) => real + f64::from(i32::from(byte ^ added.flip) - added.zero_point) * added.factor,
+        };
+        narrowed::<u8>(real, self.narrowing) ^ self.flip
+    }
+}
+
 /// Sums that are computed again together, if the result of one is not certain in f32.
 const PART: usize = 128;
 

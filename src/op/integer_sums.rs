@@ -9,9 +9,10 @@
 //!   read inside the input. So where the zero point is not zero, the input gets a border of it.
 
 use super::shared;
-use crate::cache::{PackedFilters, PlanCache};
+use crate::algorithm::depthwise_bytes::{ByteData, DepthwiseBytes};
+use crate::cache::{ByteFilters, PackedFilters, PlanCache};
 use crate::compute::{Grouped, Pair, Quad};
-use crate::kernel::Bytes;
+use crate::kernel::{ByteKernels, ByteScales, Bytes};
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
 use crate::memory;
@@ -36,14 +37,17 @@ const MOST_PHASES: usize = 64;
 pub struct IntegerSums {
     spec: DeconvSpec,
     options: PlanOptions,
-    /// The weights, as `i16`.
+    /// The weights, as `i8` if all fit, else as `i16`.
     filter: Arc<Tensor>,
     /// Whether all weights fit `i8`.
     fits: bool,
+    /// The largest magnitude that a sum may have.
+    largest: i32,
     /// `Σ w` per phase of a filter's taps and per output channel. None if there are many phases for the taps.
     totals: Option<Arc<Vec<i32>>>,
     plans: PlanCache,
     packed: PackedFilters,
+    bytes: ByteFilters,
 }
 
 /// Returns options that force elements of two or of four integers, for tests. None if there are no
@@ -90,14 +94,21 @@ impl IntegerSums {
         let terms = spec.kernel.iter().fold(spec.group_in() as u64, |terms, size| terms.saturating_mul(*size as u64));
         let sum = terms.saturating_mul(largest).saturating_mul(MAX_DIFFERENCE);
         ensure!(sum <= i32::MAX as u64, "sums: terms={terms} of weights up to {largest}, sums could leave 32 bits");
+        let fits = weights.iter().all(|weight| i8::try_from(*weight).is_ok());
+        let kept = match fits {
+            true => memory::mapped_tensor("filter", filter, |weight: i16| weight as i8)?,
+            false => memory::mapped_tensor("filter", filter, |weight: i16| weight)?,
+        };
         Ok(IntegerSums {
             spec: spec.clone(),
             options: options.clone(),
-            filter: memory::mapped_tensor("filter", filter, |weight: i16| weight)?.into_arc_tensor(),
-            fits: weights.iter().all(|weight| i8::try_from(*weight).is_ok()),
+            filter: kept.into_arc_tensor(),
+            largest: sum as i32,
+            fits,
             totals: totals(spec, weights)?.map(Arc::new),
             plans: PlanCache::default(),
             packed: PackedFilters::default(),
+            bytes: ByteFilters::default(),
         })
     }
 
@@ -106,19 +117,17 @@ impl IntegerSums {
         &self.spec
     }
 
+    /// Returns the largest magnitude that a sum may have.
+    pub(crate) fn largest(&self) -> i32 {
+        self.largest
+    }
+
     /// Decides how to compute the sums of an input.
     fn form(&self, problem: &Problem, datum_type: DatumType, zero_point: i32) -> TractResult<Form> {
-        let flip: u8 = match datum_type {
-            DatumType::U8 => 0,
-            DatumType::I8 => 0x80,
-            other => bail!("input: datum_type={other:?}, 8-bit integers are needed"),
-        };
+        let flip = flip_of(datum_type)?;
         let outside = zero_point as u8;
         let in_elements = outside ^ flip;
-        let isa = match &self.options.machine {
-            Some(machine) => self.options.isa.unwrap_or(machine.isa()),
-            None => Isa::of_plan(self.options.isa)?,
-        };
+        let isa = self.isa()?;
         let forced = self.options.grouped;
         let form = |grouped: Grouped, layer: GroupedLayer, zero_point: u8, subtracted: u8| {
             let isa = match grouped.is_available(isa) || self.options.machine.is_some() {
@@ -191,9 +200,76 @@ impl IntegerSums {
         Ok(sums)
     }
 
+    fn isa(&self) -> TractResult<Isa> {
+        match &self.options.machine {
+            Some(machine) => Ok(self.options.isa.unwrap_or(machine.isa())),
+            None => Isa::of_plan(self.options.isa),
+        }
+    }
+
+    /// How bytes are computed without sums of 32 bits in memory, or the reason why they are not.
+    fn from_bytes_to_bytes(&self, problem: &Problem) -> TractResult<Result<DepthwiseBytes, String>> {
+        if self.options.grouped.is_some() {
+            return Ok(Err("elements of several integers are forced".to_string()));
+        }
+        if !self.fits {
+            return Ok(Err("weights of more than 8 bits".to_string()));
+        }
+        let isa = self.isa()?;
+        if !ByteKernels::of(isa).have_vectors() {
+            return Ok(Err("no vectors of bytes".to_string()));
+        }
+        Ok(DepthwiseBytes::propose(problem, isa))
+    }
+
+    /// Returns results of an 8-bit type for `x`: `u8` or `i8`, in the spec's data format. None if the
+    /// results are those of [`IntegerSums::run`] scaled.
+    ///
+    /// `scales` returns the scales of the output channels. It gets the largest magnitude of a channel's
+    /// sums.
+    ///
+    /// # Errors
+    /// As [`IntegerSums::run`].
+    pub(crate) fn bytes(
+        &self,
+        x: &Tensor,
+        zero_point: i32,
+        datum_type: DatumType,
+        scales: impl FnOnce(&dyn Fn(usize) -> f64) -> TractResult<ByteScales>,
+    ) -> TractResult<Option<Tensor>> {
+        let problem = self.spec.problem(x.shape(), None)?;
+        let shape = problem.output_shape();
+        if x.shape().contains(&0) || shape.contains(&0) {
+            return Ok(None);
+        }
+        let Ok(plan) = self.from_bytes_to_bytes(&problem)? else { return Ok(None) };
+        let limit = self.options.limit();
+        limit.check_output(&shape, datum_type)?;
+        limit.check_working(plan.working_bytes())?;
+        let filter = self.bytes.get(|| {
+            let ram = self.filter.try_as_plain_ram()?;
+            let weights = ram.as_slice::<i8>()?;
+            plan.pack(&self.spec, |at| weights[at].into())
+        })?;
+        let scales = scales(&|channel| filter.largest_sum(channel))?;
+        let flip = flip_of(x.datum_type())?;
+        let ram = x.try_as_plain_ram()?;
+        let data = ByteData { from: ram.as_bytes(), flip, zero_point: zero_point as u8 ^ flip };
+        #[expect(unsafe_code, reason = "each result is written once, not cleared before")]
+        // SAFETY: the type is a number type. `run` writes all elements or fails, and on failure the tensor
+        // is dropped.
+        let mut output = unsafe { memory::output_tensor("output size", datum_type, &shape)? };
+        plan.run(&problem, &filter, &scales, data, output.try_as_plain_ram_mut()?.as_bytes_mut())?;
+        Ok(Some(output))
+    }
+
     /// The filter as elements.
     fn filter_of(&self, grouped: Grouped, terms: Terms) -> TractResult<Tensor> {
-        let ram = self.filter.try_as_plain_ram()?;
+        let wide = match self.fits {
+            true => memory::mapped_tensor("filter", &self.filter, |weight: i8| i16::from(weight))?.into_arc_tensor(),
+            false => Arc::clone(&self.filter),
+        };
+        let ram = wide.try_as_plain_ram()?;
         let weights = ram.as_slice::<i16>()?;
         match grouped {
             Grouped::Pairs => terms.filter(&self.spec, weights, |w| Pair::of([w[0], w[1]]).bits()),
@@ -282,13 +358,25 @@ impl IntegerSums {
     }
 
     /// Describes how data of a fact is computed, or returns none if sizes are open or the data is
-    /// empty.
-    pub fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
+    /// empty. `to_bytes` tells whether the results are bytes.
+    pub fn plan(&self, data: &TypedFact, to_bytes: bool) -> TractResult<Option<String>> {
         let Some(shape) = shared::known_shape(&self.spec, data) else { return Ok(None) };
         let problem = self.spec.problem(shape, None)?;
+        if to_bytes && let Ok(plan) = self.from_bytes_to_bytes(&problem)? {
+            return Ok(Some(plan.explain()));
+        }
         let form = self.form(&problem, DatumType::U8, 0)?;
         let layer = self.plans.get(&form.layer.spec, &form.layer.input, None, i32::datum_type(), &form.options)?;
         Ok(Some(layer.plan().explain()))
+    }
+}
+
+/// The bits of 8-bit integers that are flipped, so that all are `u8`.
+fn flip_of(datum_type: DatumType) -> TractResult<u8> {
+    match datum_type {
+        DatumType::U8 => Ok(0),
+        DatumType::I8 => Ok(0x80),
+        other => bail!("input: datum_type={other:?}, 8-bit integers are needed"),
     }
 }
 

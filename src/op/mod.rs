@@ -30,8 +30,8 @@ pub use packed::{Bias, OptGroupedDeconv};
 #[cfg(feature = "pulse")]
 pub use quantised::ScaledSums;
 pub use quantised::{
-    ByteTable, DataZeroPoint, OptDynamicQuantise, OptQuantise, OptQuantisedDeconv, Output, Quantisation, Quantise,
-    QuantisedDeconv, Scale, Scaling,
+    ByteSum, ByteTable, DataZeroPoint, OptDynamicQuantise, OptQuantise, OptQuantisedDeconv, Output, Quantisation,
+    Quantise, QuantisedDeconv, Scale, Scaling,
 };
 pub use reduce::OptReduce;
 pub use resize::OptResize;

@@ -239,7 +239,13 @@ pub(super) fn of_quantiser(model: &TypedModel, node: &TypedNode) -> TractResult<
     // What the nodes refuse, they refuse when the model runs.
     let Some(op) = steps.table(from, quantise).ok().flatten() else { return Ok(None) };
     let mut patch = TypedModelPatch::new("a function of bytes");
+    let is_identity = op.axis.is_none() && op.results.iter().enumerate().all(|(byte, to)| usize::from(*to) == byte);
+    let same_type = model.outlet_fact(from)?.datum_type == op.to;
     let from = patch.tap_model(model, from)?;
+    if is_identity && same_type && !model.outputs.contains(&node.id.into()) {
+        patch.shunt_outside(model, node.id.into(), from)?;
+        return Ok(Some(patch));
+    }
     let wires = patch.wire_node(&node.name, op, &[from])?;
     patch.shunt_outside(model, node.id.into(), wires[0])?;
     Ok(Some(patch))

@@ -3,6 +3,7 @@
 //! The semantics are those of ONNX's ConvInteger, QLinearConv, and of a convolution between
 //! DequantizeLinear and QuantizeLinear, computed in real numbers.
 
+mod byte_sum;
 mod byte_table;
 mod fold;
 mod near;
@@ -12,7 +13,9 @@ mod rescale;
 mod run;
 #[cfg(feature = "pulse")]
 mod scaled_sums;
+mod selection;
 
+pub use byte_sum::ByteSum;
 pub use byte_table::ByteTable;
 pub(crate) use fold::dequantised;
 pub use packed::OptQuantisedDeconv;
@@ -153,7 +156,8 @@ impl EvalOp for QuantisedDeconv {
         let zero_point = zero_point_of(self.zero_point, &inputs[0], slots.zero_point.map(|slot| &*inputs[slot]))?;
         let run_time =
             RunTime { factor: slots.factor.map(|slot| &*inputs[slot]), added: slots.added.map(|slot| &*inputs[slot]) };
-        let sums = self.sums(&inputs[1], &self.options)?.run(&inputs[0], zero_point, None)?;
+        let sums = self.sums(&inputs[1], &self.options)?;
+        let sums = (sums.run(&inputs[0], zero_point, None)?, sums.largest());
         Ok(tvec!(self.output.of_sums(&self.spec, sums, &run_time)?.into_tvalue()))
     }
 }

@@ -1,8 +1,8 @@
 //! Operators near a quantised convolution.
 
-use super::byte_table;
 use super::quantise::{OptDynamicQuantise, OptQuantise};
 use super::{OptQuantisedDeconv, QuantisedDeconv};
+use super::{byte_sum, byte_table, selection};
 use tract_core::internal::*;
 use tract_core::ops::element_wise::ElementWiseOp;
 
@@ -55,8 +55,11 @@ pub(super) fn quantiser(model: &TypedModel, layer: &TypedNode) -> TractResult<Op
 /// Replaces one QuantizeLinear near a layer, and the nodes before it, by a table.
 pub(super) fn function_of_bytes(model: &TypedModel, layer: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
     for id in near(model, layer) {
-        if let Some(patch) = byte_table::of_quantiser(model, model.node(id))? {
-            return Ok(Some(patch));
+        let node = model.node(id);
+        for rule in [byte_table::of_quantiser, byte_sum::of_quantiser, selection::of_quantiser] {
+            if let Some(patch) = rule(model, node)? {
+                return Ok(Some(patch));
+            }
         }
     }
     Ok(None)

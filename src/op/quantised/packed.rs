@@ -31,7 +31,8 @@ impl OptQuantisedDeconv {
     /// Describes how the sums are computed for data of a fact, or returns none if sizes are open or the
     /// data is empty.
     pub(crate) fn plan(&self, data: &TypedFact) -> TractResult<Option<String>> {
-        self.sums.plan(data)
+        let to_bytes = matches!(self.output, Output::Quantised(..)) && self.output.added().is_none();
+        self.sums.plan(data, to_bytes)
     }
 
     fn slots(&self) -> Slots {
@@ -60,7 +61,10 @@ impl EvalOp for OptQuantisedDeconv {
         let zero_point = zero_point_of(self.zero_point, &inputs[0], slots.zero_point.map(|slot| &*inputs[slot]))?;
         let run_time =
             RunTime { factor: slots.factor.map(|slot| &*inputs[slot]), added: slots.added.map(|slot| &*inputs[slot]) };
-        let sums = self.sums.run(&inputs[0], zero_point, None)?;
+        if let Some(output) = self.output.of_bytes(&self.sums, &inputs[0], zero_point, &run_time)? {
+            return Ok(tvec!(output.into_tvalue()));
+        }
+        let sums = (self.sums.run(&inputs[0], zero_point, None)?, self.sums.largest());
         Ok(tvec!(self.output.of_sums(self.spec(), sums, &run_time)?.into_tvalue()))
     }
 }

@@ -3,9 +3,13 @@
 //! Real numbers are computed in f64. The product of two scales is exact there. A sum of products
 //! and its scale are rounded once each, by less than 2⁻⁵² of their size.
 
-use crate::kernel::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
+use crate::kernel::{
+    AddedBytes, AddedIntegers, ByteKernels, ByteScales, ChannelScale, Narrowed, Narrowing, Rescaling, SumsOfBytes,
+};
 use crate::memory;
+use crate::op::integer_sums::IntegerSums;
 use crate::parallel::{parallel, threads};
+use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, DeconvSpec};
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -378,8 +382,31 @@ pub(super) struct RunTime<'a> {
 }
 
 impl Output {
-    /// Turns sums into results. `sums` are i32 in the spec's data format.
-    pub(super) fn of_sums(&self, spec: &DeconvSpec, sums: Tensor, run_time: &RunTime) -> TractResult<Tensor> {
+    /// Returns the results of data, if they are computed without sums in memory.
+    pub(super) fn of_bytes(
+        &self,
+        sums: &IntegerSums,
+        x: &Tensor,
+        zero_point: i32,
+        run_time: &RunTime,
+    ) -> TractResult<Option<Tensor>> {
+        let Output::Quantised(scaling, quantisation) = self else { return Ok(None) };
+        if scaling.added.is_some() {
+            return Ok(None);
+        }
+        let scales = |most: &dyn Fn(usize) -> f64| {
+            scaling.byte_scales(quantisation, sums.spec().out_channels, run_time.factor, most)
+        };
+        sums.bytes(x, zero_point, quantisation.datum_type, scales)
+    }
+
+    /// Turns sums into results. `sums` are i32 in the spec's data format, of at most a magnitude.
+    pub(super) fn of_sums(
+        &self,
+        spec: &DeconvSpec,
+        (sums, most): (Tensor, i32),
+        run_time: &RunTime,
+    ) -> TractResult<Tensor> {
         match self {
             Output::Sums => Ok(sums),
             Output::Floats(scaling) => {
@@ -388,11 +415,12 @@ impl Output {
                 of_type::<f32>(scaling, 1.0, spec, &sums, run_time, narrowing)
             }
             Output::Quantised(scaling, quantisation) => {
-                let [low, high] = [scaling.limits.low, scaling.limits.high].map(|v| quantisation.quantised(v as f64));
-                let zero_point = quantisation.zero_point;
-                let limits = ((low - zero_point) as f64, (high - zero_point) as f64);
-                let narrowing = Narrowing { limits, zero_point };
+                let narrowing = scaling.narrowing(quantisation);
                 let scale = quantisation.scale.0 as f64;
+                let kernels = ByteKernels::of(Isa::best());
+                if kernels.have_vectors() {
+                    return bytes_of(scaling, quantisation, spec, (&sums, most), run_time, kernels);
+                }
                 match quantisation.datum_type {
                     DatumType::U8 => of_type::<u8>(scaling, scale, spec, &sums, run_time, narrowing),
                     _ => of_type::<i8>(scaling, scale, spec, &sums, run_time, narrowing),
@@ -407,6 +435,85 @@ const SUMS_AT_ONCE: usize = 16 << 10;
 
 /// The estimated cost of rescaling a sum, in vector multiply-adds.
 const RESCALED: u64 = 2;
+
+/// Returns how a tensor is read whose shape is that of sums, and the tensor, if one is added.
+fn added_to<'a>(
+    scaling: &Scaling,
+    sums: &Tensor,
+    run_time: &RunTime<'a>,
+) -> TractResult<Option<(Quantisation, &'a Tensor)>> {
+    match (scaling.added, run_time.added) {
+        (None, _) => Ok(None),
+        (Some(_), None) => bail!("inputs: the tensor that is added is missing"),
+        (Some(quantisation), Some(tensor)) => {
+            let (dt, shape) = (tensor.datum_type(), tensor.shape());
+            ensure!(dt == quantisation.datum_type, "added: datum_type={dt:?}, {quantisation} is needed");
+            ensure!(shape == sums.shape(), "added: shape={shape:?}, the output's is {:?}", sums.shape());
+            Ok(Some((quantisation, tensor)))
+        }
+    }
+}
+
+/// Makes bytes of sums in registers.
+fn bytes_of(
+    scaling: &Scaling,
+    quantisation: &Quantisation,
+    spec: &DeconvSpec,
+    (sums, most): (&Tensor, i32),
+    run_time: &RunTime,
+    kernels: ByteKernels,
+) -> TractResult<Tensor> {
+    let count = spec.out_channels;
+    let scales = scaling.byte_scales(quantisation, count, run_time.factor, &|_| most.into())?;
+    let added = added_to(scaling, sums, run_time)?;
+    let added = added.map(|(_, tensor)| Ok::<_, TractError>(tensor.try_as_plain_ram()?.as_bytes())).transpose()?;
+    let ram = sums.try_as_plain_ram()?;
+    let from = ram.as_slice::<i32>()?;
+    let run: usize = match spec.data_format {
+        DataFormat::Ncx => sums.shape()[2..].iter().product(),
+        DataFormat::Nxc => 1,
+    };
+    #[expect(unsafe_code, reason = "each result is written once, not cleared before")]
+    // SAFETY: the type is a number type. The tasks cover all bytes, and write each or fail. On failure the
+    // tensor is dropped.
+    let mut output = unsafe { memory::output_tensor("output size", quantisation.datum_type, sums.shape())? };
+    let mut view = output.try_as_plain_ram_mut()?;
+    let to = view.as_bytes_mut();
+    // Whole runs of a channel, or whole pixels.
+    let whole = if run == 1 { count } else { run };
+    in_parts(from.len(), whole, to, |first, to| {
+        for (at, to) in to.chunks_mut(whole).enumerate() {
+            let part = first + at * whole..first + at * whole + to.len();
+            let sums =
+                SumsOfBytes { sums: &from[part.clone()], added: added.map(|added| &added[part]), scales: &scales };
+            match run {
+                1 => kernels.rescale_pixel(sums, 0, to),
+                _ => kernels.rescale(sums, (first / run + at) % count, to),
+            }
+        }
+    })?;
+    Ok(output)
+}
+
+/// Calls `each` with parts of results, in whole runs, and the index of their first sum.
+fn in_parts<T: Send>(
+    sums: usize,
+    whole: usize,
+    to: &mut [T],
+    each: impl Fn(usize, &mut [T]) + Sync + Send,
+) -> TractResult<()> {
+    ensure!(sums == to.len(), "sums: count={sums}, {} are needed", to.len());
+    if to.is_empty() {
+        return Ok(());
+    }
+    let cost = (to.len() as u64 / 16).saturating_mul(RESCALED);
+    let per_thread = to.len().div_ceil(threads(cost)).max(SUMS_AT_ONCE).next_multiple_of(whole.max(1));
+    let mut tasks: Vec<(usize, &mut [T])> = to.chunks_mut(per_thread).enumerate().collect();
+    parallel(&mut tasks, cost, |(task, to)| {
+        each(*task * per_thread, to);
+        Ok(())
+    })
+}
 
 fn of_type<T: Datum + Copy + Default + Narrowed>(
     scaling: &Scaling,
@@ -429,16 +536,7 @@ fn of_type<T: Datum + Copy + Default + Narrowed>(
         DataFormat::Ncx => sums.shape()[2..].iter().product(),
         DataFormat::Nxc => 1,
     };
-    let added = match (&scaling.added, run_time.added) {
-        (None, _) => None,
-        (Some(_), None) => bail!("inputs: the tensor that is added is missing"),
-        (Some(quantisation), Some(tensor)) => {
-            let (dt, shape) = (tensor.datum_type(), tensor.shape());
-            ensure!(dt == quantisation.datum_type, "added: datum_type={dt:?}, {quantisation} is needed");
-            ensure!(shape == sums.shape(), "added: shape={shape:?}, the output's is {:?}", sums.shape());
-            Some((quantisation, tensor))
-        }
-    };
+    let added = added_to(scaling, sums, run_time)?;
     let by = added.map_or(0.0, |(quantisation, _)| quantisation.scale.0 as f64 / scale);
     let channels = Rescaling::new(channels, by)?;
     match added {
@@ -467,25 +565,43 @@ fn scaled<T: Narrowed + Send, A: Copy + Into<i32> + Sync>(
     narrowing: Narrowing,
     to: &mut [T],
 ) -> TractResult<()> {
-    ensure!(from.len() == to.len(), "sums: count={}, {} are needed", from.len(), to.len());
-    if to.is_empty() {
-        return Ok(());
-    }
     // Whole runs, or whole pixels.
     let whole = if run == 1 { channels.channels() } else { run };
-    let cost = (to.len() as u64 / 16).saturating_mul(RESCALED);
-    let per_thread = to.len().div_ceil(threads(cost)).max(SUMS_AT_ONCE).next_multiple_of(whole.max(1));
-    let mut tasks: Vec<(usize, &mut [T])> = to.chunks_mut(per_thread).enumerate().collect();
-    parallel(&mut tasks, cost, |(task, to)| {
-        let first = *task * per_thread;
+    in_parts(from.len(), whole, to, |first, to| {
         let sums = &from[first..first + to.len()];
         let added = added.map(|added| AddedIntegers { values: &added.values[first..first + to.len()], ..added });
         channels.run((run, first / run), sums, added, narrowing, to);
-        Ok(())
     })
 }
 
 impl Scaling {
+    /// Returns the limits of results that are quantised.
+    fn narrowing(&self, quantisation: &Quantisation) -> Narrowing {
+        let [low, high] = [self.limits.low, self.limits.high].map(|limit| quantisation.quantised(limit as f64));
+        let zero_point = quantisation.zero_point;
+        Narrowing { limits: ((low - zero_point) as f64, (high - zero_point) as f64), zero_point }
+    }
+
+    /// Returns the scales of channels for results that are quantised. `most` returns the largest magnitude
+    /// of a channel's sums.
+    pub(super) fn byte_scales(
+        &self,
+        to: &Quantisation,
+        count: usize,
+        at_run_time: Option<&Tensor>,
+        most: &dyn Fn(usize) -> f64,
+    ) -> TractResult<ByteScales> {
+        let scale = to.scale.0 as f64;
+        let channels = self.channels(scale, count, at_run_time)?;
+        let flip_of = |quantisation: &Quantisation| if quantisation.datum_type == DatumType::I8 { 0x80 } else { 0 };
+        let added = self.added.map(|added| {
+            let flip = flip_of(&added);
+            let zero_point = added.zero_point + i32::from(flip);
+            AddedBytes { factor: added.scale.0 as f64 / scale, zero_point, flip }
+        });
+        ByteScales::new(channels, self.narrowing(to), flip_of(to) != 0, added, most)
+    }
+
     /// Returns the steps of each channel that give real numbers divided by `scale`.
     fn channels(&self, scale: f64, count: usize, at_run_time: Option<&Tensor>) -> TractResult<Vec<ChannelScale>> {
         let factors = values(&self.factor, count)?;
