@@ -30,6 +30,9 @@ pub const DEFAULT_MEMORY_LIMIT: usize = {
     if bytes < most as u64 { bytes as usize } else { most }
 };
 
+/// The most bytes of transformed weights if [`PlanOptions::transformed_bytes`] is not set: 32 MiB.
+pub const DEFAULT_TRANSFORMED_BYTES: usize = 32 << 20;
+
 /// The choices that can be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -47,6 +50,12 @@ pub struct PlanOptions {
     ///
     /// Tiles whose results share their rounding errors are then not considered.
     pub local_accuracy: bool,
+    /// The most bytes of a filter's weights that are transformed when it is packed.
+    /// [`DEFAULT_TRANSFORMED_BYTES`] if not set.
+    ///
+    /// Tiles of fewer products multiply transformed weights. Where those have more bytes, every run
+    /// transforms them again.
+    pub transformed_bytes: Option<usize>,
     /// The precision of the arithmetic. [`Precision::Exact`] if not set.
     ///
     /// Layers of f32 and f16 are computed in it by the strategies that have kernels for it. The others
@@ -111,6 +120,11 @@ impl PlanOptions {
     /// Returns the same options with or without local accuracy.
     pub fn with_local_accuracy(self, local_accuracy: bool) -> PlanOptions {
         PlanOptions { local_accuracy, ..self }
+    }
+
+    /// Returns the same options with other most bytes of transformed weights, or the default ones.
+    pub fn with_transformed_bytes(self, bytes: impl Into<Option<usize>>) -> PlanOptions {
+        PlanOptions { transformed_bytes: bytes.into(), ..self }
     }
 
     /// Returns the same options with another precision, or with the exact one.
@@ -363,6 +377,7 @@ impl Plan {
             layout: options.layout.as_ref(),
             left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
+            transformed_bytes: options.transformed_bytes.unwrap_or(DEFAULT_TRANSFORMED_BYTES).min(limit.0),
             in_parts: options.in_parts,
             grouped,
         };
@@ -689,5 +704,13 @@ mod tests {
             assert_documented(file, &format!("An output may have {most}, and so may the working memory"));
         }
         assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_MEMORY_LIMIT` | {most} |"));
+    }
+
+    #[test]
+    fn the_most_transformed_bytes_are_documented() {
+        let most = "32 MiB";
+        assert_eq!(DEFAULT_TRANSFORMED_BYTES, 32 << 20);
+        assert_documented("docs/limits.md", &format!("the transformed ones have at most {most}"));
+        assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_TRANSFORMED_BYTES` | {most} |"));
     }
 }

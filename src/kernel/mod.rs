@@ -57,5 +57,5 @@ pub(crate) use resample::TwoTaps;
 pub(crate) use rescale::{AddedIntegers, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
-pub(crate) use tile_transforms::TileKind;
+pub(crate) use tile_transforms::{TileKind, TileTransforms};
 pub(crate) use winograd::MOST_TAPS;

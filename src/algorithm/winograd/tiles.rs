@@ -15,6 +15,7 @@ use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind};
 use crate::layout::input_tile::AxisTiles;
+use crate::layout::tile_weights::{TermTaps, TileTaps};
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::TVec;
@@ -309,7 +310,7 @@ pub(crate) struct TapBlock {
     /// Positions along rows and columns from a tile to the one whose data it reads.
     pub(crate) ahead: [usize; 2],
     /// The indices of its taps in the phase, row by row. None for a weight of zero.
-    pub(crate) taps: TVec<Option<usize>>,
+    pub(crate) taps: TileTaps,
 }
 
 /// The taps of a phase that tiles of one kind read.
@@ -344,6 +345,8 @@ pub(crate) struct TilePhase {
     /// Positions that the results begin before their tile along rows and columns.
     pub(crate) lead: [usize; 2],
     pub(crate) terms: Vec<Term>,
+    /// Its index among the phases of a packed filter.
+    pub(crate) of_filter: usize,
 }
 
 impl TileTable {
@@ -402,7 +405,24 @@ impl TileTable {
                 terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(blocks_of).collect() });
             }
         }
-        TilePhase { several, lead, terms }
+        let residues = axes.iter().zip(phases).map(|(axis, phase)| (axis.out_step, phase.residue));
+        let of_filter = residues.fold(0, |at, (step, residue)| at * step + residue);
+        TilePhase { several, lead, terms, of_filter }
+    }
+
+    /// The taps of all phases, in the order of a packed filter. `passes` are the input channels per
+    /// chain and per pass, for a number of tap blocks.
+    pub(crate) fn weights(&self, axes: &Axes, passes: impl Fn(usize) -> (usize, usize)) -> Vec<Vec<TermTaps>> {
+        let mut weights = vec![vec![]; axes.iter().map(|axis| axis.out_step).product()];
+        let taps = |term: &Term| {
+            let blocks: Vec<TileTaps> = term.tap_blocks.iter().map(|block| block.taps.clone()).collect();
+            let (chain, pass) = passes(blocks.len());
+            TermTaps { kind: term.kind, blocks, chain, pass }
+        };
+        for phase in &self.phases {
+            weights[phase.of_filter] = phase.terms.iter().map(taps).collect();
+        }
+        weights
     }
 }
 
