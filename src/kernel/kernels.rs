@@ -9,6 +9,7 @@ use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
 use crate::kernel::pad_copy::{Rows, SplitRows};
@@ -38,7 +39,8 @@ pub(super) struct Transforms<T: 'static> {
     pub two_results: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
     /// Of two taps along columns, along rows, and along both.
     pub three_results: [TileTransforms<T>; 3],
-    pub cyclic: TileTransforms<T>,
+    /// By the numbers of results.
+    pub cyclic: [TileTransforms<T>; CYCLIC_RESULTS.len()],
     /// For the numbers of values in [`FOURIER_VALUES`].
     pub fourier: [TileTransforms<T>; FOURIER_VALUES.len()],
 }
@@ -118,7 +120,10 @@ impl<T: Compute> Kernels<T> {
                 (2, 2) => transforms.three_results[2],
                 _ => panic!("three results of {rows}x{columns} taps"),
             },
-            TileKind::Cyclic => transforms.cyclic,
+            TileKind::Cyclic { results } => {
+                let at = CYCLIC_RESULTS.iter().position(|of| *of == results).expect("one of the numbers of results");
+                transforms.cyclic[at]
+            }
             TileKind::Fourier { values, taps } => {
                 assert!((1..=values).contains(&taps));
                 let at = FOURIER_VALUES.iter().position(|of| *of == values).expect("one of the numbers of values");

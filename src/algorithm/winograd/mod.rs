@@ -6,7 +6,7 @@
 //! - Winograd tiles of two results along each axis. More than three taps are split into blocks of
 //!   two and three.
 //! - Winograd tiles of three results, if there are at most two adjacent taps along each axis.
-//! - Cyclic tiles of four results, in blocks of up to three taps along both axes.
+//! - Cyclic tiles of four, seven or eight results, in blocks of up to three taps along both axes.
 //! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
 //!
 //! The planner chooses by the numbers of products and the cost of transforms. Taps that read every
@@ -196,7 +196,7 @@ impl GridSplit {
         let of_position: f64 = tiles.data.iter().map(bytes_of).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = results_of(lattices.map(|lattice| lattice.gap.is_some()));
-        let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));
+        let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2)).min(MOST_POSITIONS);
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         // The pixels of a single row are split into blocks: they are not to be smaller than
         // accumulator blocks.
