@@ -292,6 +292,8 @@ pub struct Plan {
     datum_type: DatumType,
     grouped: Option<Grouped>,
     decision: Decision,
+    /// The layout that the filter is already packed in.
+    layout: Option<FilterLayout>,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
     /// The reason why the layer stays exact, if another precision was asked for.
@@ -445,6 +447,7 @@ impl Plan {
                 datum_type,
                 grouped,
                 decision,
+                layout: options.layout.clone(),
                 isa,
                 declined,
                 exact_because,
@@ -593,9 +596,10 @@ impl Plan {
         [self.to_string(), precision].into_iter().chain(declined).collect()
     }
 
-    /// Returns the layout that the filter must be packed in.
+    /// Returns the layout that the filter must be packed in: the one that the plan was made for
+    /// ([`PlanOptions::layout`]), or the one that its strategy reads.
     pub fn filter_layout(&self) -> FilterLayout {
-        self.decision.filter_layout()
+        self.layout.clone().unwrap_or_else(|| self.decision.filter_layout())
     }
 
     /// Returns the layout for a constant filter if the input's shape is not fully known.
