@@ -17,6 +17,7 @@ use crate::kernel::pool::PoolAxis;
 use crate::kernel::resample::TwoTaps;
 use crate::kernel::tile_transforms::{TileKind, TileTransforms};
 use crate::kernel::winograd::MOST_TAPS;
+use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
@@ -103,6 +104,12 @@ impl<T: Compute> Kernels<T> {
             1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
             _ => &[],
         }
+    }
+
+    /// Prefetches the cache lines of some elements, if there is an instruction for it.
+    pub fn prefetch(&self, from: &[T]) {
+        const LINE: usize = 64;
+        from.iter().step_by(LINE / size_of::<T>()).for_each(|element| prefetch(element));
     }
 
     /// The transforms of a kind of tiles.

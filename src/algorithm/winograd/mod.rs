@@ -634,7 +634,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first_phase = task.output.outer_phases.first().map(|outer| outer * self.phases_per_outer());
         // Allocates for all data at once, as growing the buffer would lose its contents.
         let of_data = |of: &TileInput| {
-            of.kind.points() * self.point_stride(tiles_of_data(plan.lattices, of.several, plan.window))
+            let tiles = tiles_of_data(plan.lattices, of.several, plan.window);
+            self.strides(of.kind, tiles, self.channels()).1
         };
         let data = data.of(self.table.tiles.data.iter().map(of_data).sum())?;
         let mut transformed = Transformed::new(&self.table.tiles);
@@ -658,11 +659,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         channels_of(self.problem, self.kernels.lanes)
     }
 
-    /// Elements between the points of so many transformed tiles. An odd number of vectors, as the
-    /// points of a tile would otherwise compete for the same cache sets.
-    fn point_stride(&self, tiles: usize) -> usize {
-        let lanes = self.kernels.lanes;
-        ((tiles * self.channels() / lanes) | 1) * lanes
+    /// The layout of so many transformed tiles of `size` elements per point, and all of their elements.
+    ///
+    /// Distances are odd numbers of vectors, as the points of a tile would otherwise compete for the
+    /// same cache sets.
+    fn strides(&self, kind: TileKind, tiles: usize, size: usize) -> (PointStrides, usize) {
+        let odd = |elements: usize| ((elements / self.kernels.lanes) | 1) * self.kernels.lanes;
+        if self.plan.tiling.stands_by_tile() {
+            let tile = odd(kind.points() * size);
+            (PointStrides { point: size, tile }, tiles * tile)
+        } else {
+            let point = odd(tiles * size);
+            (PointStrides { point, tile: size }, kind.points() * point)
+        }
     }
 
     /// Phases of rows and columns.
@@ -746,7 +755,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         let lanes = self.kernels.lanes;
         let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * pixels.size);
         let (down, along) = (steps[0] * pixels.pitch, steps[1]);
-        let strides = PointStrides { point: self.point_stride(tiles.starts.len()), tile: self.channels() };
         for block in of_phase.terms.iter().flat_map(|term| &term.tap_blocks) {
             if transformed.data[block.data].is_some() {
                 continue;
@@ -760,9 +768,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                 steps,
                 channels: self.problem.group_in.next_multiple_of(lanes),
             };
+            let (strides, len) = self.strides(kind, tiles.starts.len(), self.channels());
             self.kernels.tile_transforms(kind).data(&data, &mut to[transformed.used..], strides);
             transformed.data[block.data] = Some(transformed.used);
-            transformed.used += kind.points() * strides.point;
+            transformed.used += len;
         }
         Ok(())
     }
@@ -790,8 +799,6 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             return Ok(true);
         };
-        let (tile_stride, point_stride) = (self.channels(), self.point_stride(tiles.starts.len()));
-        let step = tiles.inner * tile_stride;
         let mut finite = true;
         let mut start = Start::Bias(bias);
         for (at_term, (term, taps)) in of_phase.terms.iter().zip(&self.table.weights[of.phase]).enumerate() {
@@ -799,18 +806,21 @@ impl<'a, E: Element> Prepared<'a, E> {
             let transforms = self.kernels.tile_transforms(term.kind);
             let points = term.kind.points();
             let count = results.len() / term.kind.offsets();
+            let (of_data, _) = self.strides(term.kind, tiles.starts.len(), self.channels());
+            let step = tiles.inner * of_data.tile;
             let offset = |block: &TapBlock| {
                 let outer = block.ahead[usize::from(lists_columns(self.plan.lattices))];
                 transformed.data[block.data].map(|begin| begin + outer * step).context("winograd: data of no phase")
             };
             let tap_blocks: TVec<usize> = term.tap_blocks.iter().map(offset).collect::<TractResult<_>>()?;
-            let of_products = ((count * width / lanes) | 1) * lanes;
-            let products = products.of(points * of_products)?;
+            let (of_products, len) = self.strides(term.kind, count, width);
+            let products = products.of(len)?;
             for from in (0..problem.group_in).step_by(taps.pass) {
                 let pass = from..(from + taps.pass).min(problem.group_in);
                 let of_point = taps.of_point(pass.len(), width, lanes);
-                let weights = match in_filter {
-                    Some(filter) => &filter[taps.before(from, width, lanes)..],
+                let of_pass = in_filter.map(|filter| &filter[taps.before(from, width, lanes)..]);
+                let weights = match of_pass {
+                    Some(filter) => filter,
                     None => {
                         let weights = weights.of(points * of_point)?;
                         let chunk_of = |channel| self.chunk(g, of, channel);
@@ -820,18 +830,24 @@ impl<'a, E: Element> Prepared<'a, E> {
                 };
                 let chains = taps.chains(&pass, width);
                 for (point, runs) in term.points.iter().enumerate() {
+                    // The next weights, which come from beyond L2. They are prefetched part by part.
+                    let ahead = of_pass.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
+                    let ahead = &ahead[..of_point.min(ahead.len())];
                     let weights = &weights[point * of_point..][..of_point];
-                    let products = &mut products[point * of_products..][..of_products];
+                    let products = &mut products[point * of_products.point..];
                     if runs.is_empty() && from == 0 {
-                        products.fill(E::Compute::ZERO);
+                        let tiles = products.chunks_mut(of_products.tile).take(count);
+                        tiles.for_each(|tile| tile[..width].fill(E::Compute::ZERO));
                     }
                     let mut at = 0;
                     for tile in self.panels.tiles(of.panel) {
                         while at + tile.positions() <= count {
+                            let part = |at: usize| ahead.len() * at / count;
+                            self.kernels.prefetch(&ahead[part(at)..part(at + tile.positions())]);
                             for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
                                 let source = Source {
                                     data,
-                                    base: point * point_stride + at * tile_stride + chain.start,
+                                    base: point * of_data.point + at * of_data.tile + chain.start,
                                     channel_stride: 1,
                                     channels: chain.len(),
                                     taps: &tap_blocks[run.clone()],
@@ -840,15 +856,15 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let first = chain.start == 0 && Some(run) == runs.first();
                                 let sum = if first { Start::Bias(&self.zeros) } else { Start::Add };
                                 let weights = &weights[weight + run.start * chain.len() * width..];
-                                tile.run(weights, &source, tile_stride, sum, &mut products[at * width..], width);
+                                let to = &mut products[at * of_products.tile..];
+                                tile.run(weights, &source, of_data.tile, sum, to, of_products.tile);
                             }
                             at += tile.positions();
                         }
                     }
                 }
             }
-            let strides = PointStrides { point: of_products, tile: width };
-            finite &= transforms.products(products, strides, start, width, results, sums);
+            finite &= transforms.products(products, of_products, start, width, results, sums);
             start = Start::Add;
         }
         Ok(finite)

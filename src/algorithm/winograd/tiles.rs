@@ -104,6 +104,13 @@ impl Tiling {
         self != Tiling::Winograd { results: 2 }
     }
 
+    /// Whether the points of a tile stand together. Otherwise the tiles of a point do.
+    ///
+    /// A hundred points of as many tiles each would be in as many pages.
+    pub(crate) fn stands_by_tile(self) -> bool {
+        matches!(self, Tiling::Cyclic { results: 7 | 8 })
+    }
+
     /// The cost of a vector of a tile's results, per product of the tile.
     pub(crate) fn cost_of_results(self) -> Cost {
         if self == (Tiling::Winograd { results: 3 }) { cost::THREE_FROM_PRODUCTS } else { cost::FROM_PRODUCTS }
