@@ -355,7 +355,8 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             };
             checked.map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
             let in_run = options.clone().with_transformed_bytes(0);
-            if matches!(plan.filter_layout(), FilterLayout::Tiles { .. })
+            if options.layout.is_none()
+                && matches!(plan.filter_layout(), FilterLayout::Tiles { .. })
                 && let Ok(other) = Plan::new(spec, input, requested, *dt, &in_run)
                 && other.variant() == plan.variant()
             {
