@@ -113,7 +113,9 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
             let filter = &model.outlet_fact(node.inputs[1])?.shape;
             let sizes = filter.iter().map(|dim| dim.eval(symbols).to_usize().ok()).collect::<Option<TVec<usize>>>();
             let resolved = sizes.map(|sizes| op.resolved(&sizes)).transpose().with_context(|| name.to_string())?;
-            explanations.push(explained(op.dialect, resolved.as_ref().map(|op| &op.spec), &op.options)?);
+            // The filter is packed in each run.
+            let options = op.options.clone().with_transformed_bytes(0);
+            explanations.push(explained(op.dialect, resolved.as_ref().map(|op| &op.spec), &options)?);
         }
         Ok(())
     })?;

@@ -34,6 +34,14 @@ tract_core::declare_knob!(
 );
 
 tract_core::declare_knob!(
+    scopable TRACT_DECONV_TRANSFORMED_BYTES,
+    Option<String>,
+    None,
+    "Most bytes of a filter's weights that are transformed when it is packed, for layers in tiles of fewer products. 32 MiB \
+     if unset. Every run transforms the weights of larger filters again."
+);
+
+tract_core::declare_knob!(
     scopable TRACT_DECONV_PRECISION,
     Option<String>,
     None,

@@ -42,6 +42,9 @@ pub struct Options {
     /// Whether the error of a result must depend on the inputs of its own taps only: as
     /// [`PlanOptions::local_accuracy`].
     pub local_accuracy: bool,
+    /// The most bytes of a filter's weights that are transformed when it is packed: as
+    /// [`PlanOptions::transformed_bytes`].
+    pub transformed_bytes: Option<usize>,
     /// The precision of the arithmetic, by its name: `exact`, `bf16` or `f16`. `exact` if not set.
     ///
     /// [`Precision`] describes each. A layer without kernels for it stays exact, and
@@ -84,6 +87,7 @@ impl Default for Options {
             isa: None,
             machine: None,
             local_accuracy: false,
+            transformed_bytes: None,
             precision: None,
             exact_nodes: vec![],
             tuning: None,
@@ -116,6 +120,11 @@ impl Options {
     /// Turns local accuracy on or off.
     pub fn with_local_accuracy(self, local_accuracy: bool) -> Options {
         Options { local_accuracy, ..self }
+    }
+
+    /// Sets the most bytes of a filter's weights that are transformed when it is packed.
+    pub fn with_transformed_bytes(self, bytes: usize) -> Options {
+        Options { transformed_bytes: Some(bytes), ..self }
     }
 
     /// Sets the precision of the arithmetic.
@@ -215,6 +224,7 @@ impl Options {
             isa,
             machine: self.machine.as_deref().map(of_row).transpose()?,
             local_accuracy: self.local_accuracy,
+            transformed_bytes: self.transformed_bytes,
             precision: self.precision.as_deref().map(Precision::from_name).transpose()?,
             tuning: self.tuning.as_deref().map(Tuning::from_name).transpose()?,
             tuning_file: self.tuning_file.clone(),
@@ -293,11 +303,22 @@ fn unimplemented(_: &ParsingContext, node: &NodeProto) -> TractResult<(Box<dyn I
 /// Returns the settings as a name that begins with [`ENTRY`].
 pub(crate) fn written(settings: &Settings) -> String {
     let mut text = format!("{ENTRY}\nfusion={}", settings.fusion);
-    let PlanOptions { strategy, isa, machine, local_accuracy, precision, tuning, tuning_file, memory_limit, .. } =
-        &settings.planning;
+    let PlanOptions {
+        strategy,
+        isa,
+        machine,
+        local_accuracy,
+        transformed_bytes,
+        precision,
+        tuning,
+        tuning_file,
+        memory_limit,
+        ..
+    } = &settings.planning;
     let words = [
         ("machine", machine.map(|machine| machine.name().to_string())),
         ("local_accuracy", local_accuracy.then(|| "true".to_string())),
+        ("transformed_bytes", transformed_bytes.map(|bytes| bytes.to_string())),
         ("precision", precision.map(|precision| precision.name().to_string())),
         ("tuning", tuning.map(|tuning| tuning.name().to_string())),
         ("tuning_file", tuning_file.as_ref().map(|path| path.display().to_string())),
@@ -331,6 +352,9 @@ pub(crate) fn read<'a>(names: impl IntoIterator<Item = &'a String>) -> TractResu
     let exact_nodes = words.split('\n').filter_map(|word| word.strip_prefix("exact_node=")).map(String::from).collect();
     let words: HashMap<&str, &str> = words.lines().filter_map(|word| word.split_once('=')).collect();
     let word = |name: &str| words.get(name).copied();
+    let number = |name: &'static str| {
+        word(name).map(|bytes| bytes.parse()).transpose().with_context(|| format!("options: {name}"))
+    };
     let options = Options {
         strategy: word("strategy").map(String::from),
         isa: word("isa").map(String::from),
@@ -341,7 +365,8 @@ pub(crate) fn read<'a>(names: impl IntoIterator<Item = &'a String>) -> TractResu
         tuning: word("tuning").map(String::from),
         tuning_file: word("tuning_file").map(PathBuf::from),
         fusion: word("fusion") != Some("false"),
-        memory_limit: word("memory_limit").map(|bytes| bytes.parse()).transpose().context("options: memory_limit")?,
+        memory_limit: number("memory_limit")?,
+        transformed_bytes: number("transformed_bytes")?,
         ..Options::default()
     };
     options.settings()
@@ -366,6 +391,7 @@ mod tests {
             r#"{"fusion": false}"#,
             r#"{"machine": "zen4", "local_accuracy": true, "tuning": "measured", "tuning_file": "/choices of layers"}"#,
             r#"{"memory_limit": 0}"#,
+            r#"{"transformed_bytes": 1000}"#,
             r#"{"precision": "bf16", "exact_nodes": ["head*", "a = b", "", "carriage return\r", "*"]}"#,
         ] {
             let onnx = tract_onnx::onnx().with_deconv_options(&options(r#"{"strategy": "direct_positions"}"#))?;

@@ -30,6 +30,9 @@ pub const DEFAULT_MEMORY_LIMIT: usize = {
     if bytes < most as u64 { bytes as usize } else { most }
 };
 
+/// The most bytes of transformed weights if [`PlanOptions::transformed_bytes`] is not set: 32 MiB.
+pub const DEFAULT_TRANSFORMED_BYTES: usize = 32 << 20;
+
 /// The choices that can be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -47,6 +50,12 @@ pub struct PlanOptions {
     ///
     /// Tiles whose results share their rounding errors are then not considered.
     pub local_accuracy: bool,
+    /// The most bytes of a filter's weights that are transformed when it is packed.
+    /// [`DEFAULT_TRANSFORMED_BYTES`] if not set.
+    ///
+    /// Tiles of fewer products multiply transformed weights. Where those have more bytes, every run
+    /// transforms them again.
+    pub transformed_bytes: Option<usize>,
     /// The precision of the arithmetic. [`Precision::Exact`] if not set.
     ///
     /// Layers of f32 and f16 are computed in it by the strategies that have kernels for it. The others
@@ -111,6 +120,11 @@ impl PlanOptions {
     /// Returns the same options with or without local accuracy.
     pub fn with_local_accuracy(self, local_accuracy: bool) -> PlanOptions {
         PlanOptions { local_accuracy, ..self }
+    }
+
+    /// Returns the same options with other most bytes of transformed weights, or the default ones.
+    pub fn with_transformed_bytes(self, bytes: impl Into<Option<usize>>) -> PlanOptions {
+        PlanOptions { transformed_bytes: bytes.into(), ..self }
     }
 
     /// Returns the same options with another precision, or with the exact one.
@@ -278,6 +292,8 @@ pub struct Plan {
     datum_type: DatumType,
     grouped: Option<Grouped>,
     decision: Decision,
+    /// The layout that the filter is already packed in.
+    layout: Option<FilterLayout>,
     isa: Isa,
     declined: Vec<(Strategy, String)>,
     /// The reason why the layer stays exact, if another precision was asked for.
@@ -363,6 +379,7 @@ impl Plan {
             layout: options.layout.as_ref(),
             left_out: &options.left_out,
             local_accuracy: options.local_accuracy,
+            transformed_bytes: options.transformed_bytes.unwrap_or(DEFAULT_TRANSFORMED_BYTES).min(limit.0),
             in_parts: options.in_parts,
             grouped,
         };
@@ -430,6 +447,7 @@ impl Plan {
                 datum_type,
                 grouped,
                 decision,
+                layout: options.layout.clone(),
                 isa,
                 declined,
                 exact_because,
@@ -578,9 +596,10 @@ impl Plan {
         [self.to_string(), precision].into_iter().chain(declined).collect()
     }
 
-    /// Returns the layout that the filter must be packed in.
+    /// Returns the layout that the filter must be packed in: the one that the plan was made for
+    /// ([`PlanOptions::layout`]), or the one that its strategy reads.
     pub fn filter_layout(&self) -> FilterLayout {
-        self.decision.filter_layout()
+        self.layout.clone().unwrap_or_else(|| self.decision.filter_layout())
     }
 
     /// Returns the layout for a constant filter if the input's shape is not fully known.
@@ -689,5 +708,13 @@ mod tests {
             assert_documented(file, &format!("An output may have {most}, and so may the working memory"));
         }
         assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_MEMORY_LIMIT` | {most} |"));
+    }
+
+    #[test]
+    fn the_most_transformed_bytes_are_documented() {
+        let most = "32 MiB";
+        assert_eq!(DEFAULT_TRANSFORMED_BYTES, 32 << 20);
+        assert_documented("docs/limits.md", &format!("the transformed ones have at most {most}"));
+        assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_TRANSFORMED_BYTES` | {most} |"));
     }
 }

@@ -5,7 +5,7 @@ use crate::estimate::machine::Machine;
 use crate::knobs::{
     TRACT_DECONV_EXACT_NODES, TRACT_DECONV_ISA, TRACT_DECONV_LOCAL_ACCURACY, TRACT_DECONV_MACHINE,
     TRACT_DECONV_MEMORY_LIMIT, TRACT_DECONV_PRECISION, TRACT_DECONV_STRATEGY, TRACT_DECONV_TUNING,
-    TRACT_DECONV_TUNING_FILE,
+    TRACT_DECONV_TRANSFORMED_BYTES, TRACT_DECONV_TUNING_FILE,
 };
 use crate::plan::{PlanOptions, Tuning};
 use crate::precision::{self, Precision};
@@ -42,6 +42,12 @@ pub(crate) fn complete(options: &PlanOptions) -> TractResult<PlanOptions> {
         };
         let wanted = known.with_context(|| format!("local accuracy: value={value}, 0 or 1 is needed"));
         options.local_accuracy |= wanted.context("knob: TRACT_DECONV_LOCAL_ACCURACY")?;
+    }
+    if options.transformed_bytes.is_none()
+        && let Some(bytes) = set(&TRACT_DECONV_TRANSFORMED_BYTES)
+    {
+        let most = bytes.parse().ok().with_context(|| format!("transformed bytes: bytes={bytes}, a number is needed"));
+        options.transformed_bytes = Some(most.context("knob: TRACT_DECONV_TRANSFORMED_BYTES")?);
     }
     if options.precision.is_none()
         && let Some(name) = set(&TRACT_DECONV_PRECISION)
@@ -96,6 +102,7 @@ mod tests {
             ("TRACT_DECONV_ISA", "portable"),
             ("TRACT_DECONV_MACHINE", "Zen4"),
             ("TRACT_DECONV_LOCAL_ACCURACY", "1"),
+            ("TRACT_DECONV_TRANSFORMED_BYTES", "4097"),
             ("TRACT_DECONV_PRECISION", "BF16"),
             ("TRACT_DECONV_TUNING", "measured"),
             ("TRACT_DECONV_TUNING_FILE", "/Choices of Layers"),
@@ -110,7 +117,7 @@ mod tests {
         assert_eq!(scope.enter(|| complete(&exact))?.precision, Some(Precision::Exact));
         assert_eq!(open.tuning, Some(Tuning::Measured));
         assert_eq!(open.tuning_file.as_deref(), Some(Path::new("/Choices of Layers")));
-        assert_eq!(open.memory_limit, Some(4096));
+        assert_eq!((open.memory_limit, open.transformed_bytes), (Some(4096), Some(4097)));
         let best = Isa::best();
         let taken = PlanOptions { isa: Some(best), ..PlanOptions::default() };
         assert_eq!(scope.enter(|| complete(&taken))?.isa, Some(best));
@@ -142,6 +149,7 @@ mod tests {
             ("TRACT_DECONV_PRECISION", "precision=fastest, the known ones are exact, bf16, f16"),
             ("TRACT_DECONV_TUNING", "tuning=fastest, the known ones are estimated, measured"),
             ("TRACT_DECONV_MEMORY_LIMIT", "memory limit: bytes=fastest, a number is needed"),
+            ("TRACT_DECONV_TRANSFORMED_BYTES", "transformed bytes: bytes=fastest, a number is needed"),
         ] {
             let scope = KnobScope::new([(knob, "fastest")])?;
             let error = format!("{:#}", scope.enter(|| complete(&PlanOptions::default())).expect_err(expected));

@@ -23,7 +23,7 @@ use tract_deconv::internals::{IntegerSums, with_elements_of};
 use tract_deconv::knobs::TRACT_DECONV_SHARE_FROM;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{Activation, Step};
-use tract_deconv::{Plan, PlanOptions, Strategy as Algorithm};
+use tract_deconv::{FilterLayout, Plan, PlanOptions, Strategy as Algorithm};
 
 /// The sizes of a property's specs.
 #[derive(Clone, Copy, Debug)]
@@ -296,6 +296,11 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
     answer
 }
 
+/// The bytes of a tensor.
+fn bits(tensor: &Tensor) -> Vec<u8> {
+    tensor.try_as_plain_ram().expect("an output is plain").as_bytes().to_vec()
+}
+
 /// Splits a tensor's channels into a few tensors.
 fn parts_of(x: &Tensor, random: &mut Random) -> TractResult<Vec<Tensor>> {
     let channels = x.shape()[1];
@@ -343,12 +348,25 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
                 false => layer.run_with_epilogue(&x, &packed, bias.as_ref(), &steps, &residuals),
                 true => layer.run_on_parts(&parts, &packed, bias.as_ref(), &steps, &residuals),
             };
-            let y = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
+            let y = multithread_tract_scope(executor.clone(), run).map_err(|e| fail(what, e))?;
             let checked = match plan.mixes_results() {
                 true => expected.check_by_largest(&y),
                 false => expected.check_in(plan.precision(), &y),
             };
             checked.map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
+            let in_run = options.clone().with_transformed_bytes(0);
+            if options.layout.is_none()
+                && matches!(plan.filter_layout(), FilterLayout::Tiles { .. })
+                && let Ok(other) = Plan::new(spec, input, requested, *dt, &in_run)
+                && other.variant() == plan.variant()
+            {
+                let filter = PackedFilter::pack(spec, &other.filter_layout(), &w).map_err(|e| fail(what, e))?;
+                prop_assert!(filter.bytes() < packed.bytes() && *filter.layout() != *packed.layout());
+                let layer = Layer::new(other);
+                let run = || layer.run_with_epilogue(&x, &filter, bias.as_ref(), &steps, &residuals);
+                let in_run = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
+                prop_assert!(bits(&in_run) == bits(&y), "{}, {}: other bits than with weights transformed in a run", what, plan);
+            }
         }
         Ok(Some(plan))
     };

@@ -45,6 +45,8 @@ pub(crate) struct Query<'a> {
     pub left_out: &'a [&'static str],
     /// Whether the error of a result must depend on the inputs of its own taps only.
     pub local_accuracy: bool,
+    /// The most bytes of a filter's transformed weights.
+    pub transformed_bytes: usize,
     /// Whether the channels of the input come in several tensors.
     pub in_parts: bool,
     /// The precision of algorithms that have kernels for it. Others compute exactly.
@@ -63,6 +65,7 @@ pub(crate) struct Restrictions<'a> {
     pub layout: Option<&'a FilterLayout>,
     pub left_out: &'a [&'static str],
     pub local_accuracy: bool,
+    pub transformed_bytes: usize,
     pub in_parts: bool,
     pub precision: Precision,
     pub grouped: Option<Grouped>,
@@ -74,7 +77,7 @@ impl<'a> Query<'a> {
         datum_type: DatumType,
         isa: Isa,
         machine: &'a Machine,
-        Restrictions { layout, left_out, local_accuracy, in_parts, precision, grouped }: Restrictions<'a>,
+        Restrictions { layout, left_out, local_accuracy, transformed_bytes, in_parts, precision, grouped }: Restrictions<'a>,
     ) -> Query<'a> {
         let (sizes, element) = (KernelSizes::new(datum_type, grouped, isa), compute_bytes(datum_type, grouped));
         Query {
@@ -85,6 +88,7 @@ impl<'a> Query<'a> {
             machine,
             left_out,
             local_accuracy,
+            transformed_bytes,
             in_parts,
             precision,
             grouped,
@@ -104,12 +108,15 @@ impl<'a> Query<'a> {
         self.left_out.contains(&variant)
     }
 
-    /// The parameters of the layout that the filter is packed in. None if the algorithm may choose.
+    /// The parameters of the layout that the filter is packed in, without its transformed weights.
+    /// None if the algorithm may choose.
     ///
     /// # Errors
     /// `parameters` returns none, as the algorithm does not read this layout. The message names it.
     pub fn forced<T>(&self, parameters: impl FnOnce(&FilterLayout) -> Option<T>) -> Result<Option<T>, String> {
-        let packed = |layout| parameters(layout).ok_or_else(|| format!("the filter is packed for {layout:?}"));
+        let packed = |layout: &FilterLayout| {
+            parameters(&layout.untransformed()).ok_or_else(|| format!("the filter is packed for {layout:?}"))
+        };
         self.layout.map(packed).transpose()
     }
 

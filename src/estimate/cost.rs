@@ -146,6 +146,20 @@ pub(crate) const TRANSFORMED: Cost = Cost(4.0);
 /// Transforming a vector of weights, per product of the tile.
 pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 
+/// Loading a vector of transformed weights that L2 does not hold, once per accumulator block.
+const STREAMED_TILES: Cost = Cost(4.0);
+
+/// Loading a vector of a filter's transformed weights, of so many bytes.
+pub(crate) fn streamed_tiles(bytes: usize, vector_bytes: usize, machine: &Machine) -> Cost {
+    if bytes <= machine.l2 / 2 {
+        Cost::ZERO
+    } else if bytes <= machine.cached_bytes() {
+        STREAMED_TILES
+    } else {
+        STREAMED_TILES.max(Cost(vector_bytes as f64 / machine.rates.bytes_per_fma))
+    }
+}
+
 /// Transforming products to a vector of results. Each result is stored and loaded once.
 pub(crate) const FROM_PRODUCTS: Cost = Cost(9.0);
 

@@ -9,6 +9,7 @@ use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
+use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{LISTED_POSITIONS, ListedPixels, PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
@@ -173,7 +174,7 @@ macro_rules! for_each_kernel_set {
                 // only f32 has row tiles on the portable set
                 let rows = stringify!($test) == "row_tiles" && isa == Isa::Portable;
                 let has_none = (rows && of != f32::NAME)
-                    || (stringify!($test) == "tile_transforms" && (of == Pair::NAME || of == Quad::NAME));
+                    || (stringify!($test) == "tile_transforms" && [i64::NAME, Pair::NAME, Quad::NAME].contains(&of));
                 assert_eq!(calls > 0, !has_none, "{} on {isa} {of}: {calls} calls", stringify!($test));
                 let line = format!("guard pages: {} on {isa} {of}: {calls} calls\n", stringify!($test));
                 let _ = std::io::stderr().write_all(line.as_bytes());
@@ -741,17 +742,15 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     }
     let mut calls = 0;
     let lanes = kernels.lanes;
-    // Integers can't be halved.
-    let most_taps = if T::HALF == T::ZERO { 2 } else { 3 };
-    let taps = (1..=most_taps).flat_map(|rows| (1..=most_taps).map(move |columns| (rows, columns)));
+    let taps = (1..=3).flat_map(|rows| (1..=3).map(move |columns| (rows, columns)));
     let winograd = taps.map(|(rows, columns)| TileKind::Winograd { results: 2, rows, columns });
     let threes = [(1, 2), (2, 1), (2, 2)];
     let threes = threes.map(|(rows, columns)| TileKind::Winograd { results: 3, rows, columns });
     let fourier = FOURIER_VALUES
         .into_iter()
         .flat_map(|values| [1, 3, values / 2, values].map(|taps| TileKind::Fourier { values, taps }));
-    let others = threes.into_iter().chain([TileKind::Cyclic]).chain(fourier).filter(|_| most_taps == 3);
-    for (kind, tiles) in winograd.chain(others).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
+    let cyclic = CYCLIC_RESULTS.map(|results| TileKind::Cyclic { results });
+    for (kind, tiles) in winograd.chain(threes).chain(cyclic).chain(fourier).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
         let transforms = kernels.tile_transforms(kind);
         let points = kind.points();
         // Taps, results and offsets along rows and columns.
@@ -760,7 +759,7 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let of = |taps: usize| if taps == 1 { 1 } else { results };
                 ((rows, columns), (of(rows), of(columns)), (results, results))
             }
-            TileKind::Cyclic => ((3, 3), (4, 4), (4, 4)),
+            TileKind::Cyclic { results } => ((3, 3), (results, results), (results, results)),
             TileKind::Fourier { values, taps } => ((1, taps), (1, values - taps + 1), (1, values - taps + 1)),
         };
         let (height, width) = kind.reads();
@@ -812,8 +811,8 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 // The expected value is the bias plus twice the sum.
                 let sum = (0..2).fold(bias[c], |sum, _| (0..rows * columns).fold(sum, of_tap));
                 let got = to[offset(tile, result) + c];
-                if matches!(kind, TileKind::Fourier { .. }) {
-                    // Its cosines are rounded.
+                if matches!(kind, TileKind::Fourier { .. } | TileKind::Cyclic { results: 7 | 8 }) {
+                    // Their cosines are rounded.
                     assert!(got.is_near(sum), "{kind:?}, result {result} of tile {tile}: {got:?}, not {sum:?}");
                 } else {
                     assert_eq!(got, sum, "{kind:?}, result {result} of tile {tile}");

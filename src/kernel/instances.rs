@@ -3,7 +3,9 @@
 use crate::activation::Activation;
 use crate::compute::{Compute, Pair, Quad};
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
-use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
+use crate::kernel::cyclic::{
+    CyclicAxis, Roots, transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products,
+};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
@@ -116,30 +118,39 @@ macro_rules! kernels {
 
             #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
-            unsafe fn cyclic_data(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides) {
+            unsafe fn cyclic_data<const RESULTS: usize, const VALUES: usize>(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides)
+            where
+                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
+            {
                 // SAFETY: only called by `TileTransforms::data`, which checks the contract.
-                unsafe { transform_cyclic_data::<$vector>(data, to, strides) }
+                unsafe { transform_cyclic_data::<$vector, RESULTS, VALUES>(data, to, strides) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
-            unsafe fn cyclic_filter(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
+            unsafe fn cyclic_filter<const RESULTS: usize, const VALUES: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize)
+            where
+                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
+            {
                 // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
-                unsafe { transform_cyclic_filter::<$vector>(taps, to, point) }
+                unsafe { transform_cyclic_filter::<$vector, RESULTS, VALUES>(taps, to, point) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
-            unsafe fn cyclic_products(
+            unsafe fn cyclic_products<const RESULTS: usize, const VALUES: usize>(
                 products: &[$lane],
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
                 offsets: (&[usize], usize),
                 to: &mut [$lane],
-            ) -> bool {
+            ) -> bool
+            where
+                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
+            {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
-                unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, offsets, to) }
+                unsafe { transform_cyclic_products::<$vector, RESULTS, VALUES>(products, strides, start, channels, offsets, to) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
@@ -385,6 +396,20 @@ macro_rules! kernels {
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
+            const fn cyclic_of<const RESULTS: usize, const VALUES: usize>() -> TileTransforms<$lane>
+            where
+                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
+            {
+                TileTransforms {
+                    kind: TileKind::Cyclic { results: RESULTS },
+                    lanes: LANES,
+                    data: cyclic_data::<RESULTS, VALUES>,
+                    filter: cyclic_filter::<RESULTS, VALUES>,
+                    products: cyclic_products::<RESULTS, VALUES>,
+                }
+            }
+
+            #[allow(dead_code, reason = "some types have no transforms")]
             const fn fourier_of<const VALUES: usize, const BINS: usize>() -> TileTransforms<$lane>
             where
                 [$vector; VALUES]: Fourier<$vector, BINS>,
@@ -416,13 +441,7 @@ macro_rules! kernels {
                         winograd_of::<3, 0>(data::<2, 0>),
                         winograd_of::<3, 3>(data::<2, 2>),
                     ],
-                    cyclic: TileTransforms {
-                        kind: TileKind::Cyclic,
-                        lanes: LANES,
-                        data: cyclic_data,
-                        filter: cyclic_filter,
-                        products: cyclic_products,
-                    },
+                    cyclic: [cyclic_of::<4, 6>(), cyclic_of::<7, 9>(), cyclic_of::<8, 10>()],
                     fourier: [fourier_of::<16, 9>(), fourier_of::<32, 17>()],
                 }),
                 pixels_to_rows,
@@ -614,7 +633,7 @@ macro_rules! channel_tiles_of_15_registers {
 
 kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
 kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms with);
-kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms with);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
 
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);

@@ -9,6 +9,7 @@ use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
 use crate::kernel::pad_copy::{Rows, SplitRows};
@@ -16,6 +17,7 @@ use crate::kernel::pool::PoolAxis;
 use crate::kernel::resample::TwoTaps;
 use crate::kernel::tile_transforms::{TileKind, TileTransforms};
 use crate::kernel::winograd::MOST_TAPS;
+use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
@@ -38,7 +40,8 @@ pub(super) struct Transforms<T: 'static> {
     pub two_results: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
     /// Of two taps along columns, along rows, and along both.
     pub three_results: [TileTransforms<T>; 3],
-    pub cyclic: TileTransforms<T>,
+    /// By the numbers of results.
+    pub cyclic: [TileTransforms<T>; CYCLIC_RESULTS.len()],
     /// For the numbers of values in [`FOURIER_VALUES`].
     pub fourier: [TileTransforms<T>; FOURIER_VALUES.len()],
 }
@@ -103,6 +106,12 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
+    /// Prefetches the cache lines of some elements, if there is an instruction for it.
+    pub fn prefetch(&self, from: &[T]) {
+        const LINE: usize = 64;
+        from.iter().step_by(LINE / size_of::<T>()).for_each(|element| prefetch(element));
+    }
+
     /// The transforms of a kind of tiles.
     ///
     /// # Panics
@@ -118,7 +127,10 @@ impl<T: Compute> Kernels<T> {
                 (2, 2) => transforms.three_results[2],
                 _ => panic!("three results of {rows}x{columns} taps"),
             },
-            TileKind::Cyclic => transforms.cyclic,
+            TileKind::Cyclic { results } => {
+                let at = CYCLIC_RESULTS.iter().position(|of| *of == results).expect("one of the numbers of results");
+                transforms.cyclic[at]
+            }
             TileKind::Fourier { values, taps } => {
                 assert!((1..=values).contains(&taps));
                 let at = FOURIER_VALUES.iter().position(|of| *of == values).expect("one of the numbers of values");

@@ -59,5 +59,5 @@ pub(crate) use resample::TwoTaps;
 pub(crate) use rescale::{AddedBytes, AddedIntegers, ByteScales, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
-pub(crate) use tile_transforms::TileKind;
+pub(crate) use tile_transforms::{TileKind, TileTransforms};
 pub(crate) use winograd::MOST_TAPS;

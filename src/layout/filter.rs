@@ -4,6 +4,7 @@ use crate::compute::Grouped;
 use crate::element::{Element, dispatch_element, dispatch_grouped};
 use crate::integers;
 use crate::kernel::{DEPTH, Dispatch, SIDE, WEIGHTS_OF_SIDE, limbs_needed};
+use crate::layout::tile_weights::TileWeights;
 use crate::memory;
 use crate::precision::Precision;
 use crate::simd::isa::Isa;
@@ -42,6 +43,18 @@ pub enum FilterLayout {
         last_width: usize,
         /// Input channels per chunk; the last chunk has the remainder.
         chunk: usize,
+    },
+    /// As [`FilterLayout::Chunks`], and beside it the weights as tiles of fewer products multiply
+    /// them.
+    Tiles {
+        /// Output channels per panel.
+        width: usize,
+        /// Output channels of the last panel.
+        last_width: usize,
+        /// Input channels per chunk; the last chunk has the remainder.
+        chunk: usize,
+        /// The transformed weights.
+        tiles: TileWeights,
     },
     /// `[group][panel of products][input channel][product of the panel]`
     ///
@@ -104,6 +117,13 @@ impl FilterLayout {
             FilterLayout::Plain => return Ok(()),
             FilterLayout::Phases { mr, last_mr } | FilterLayout::Columns { mr, last_mr } => ([mr, last_mr], 1, 1),
             FilterLayout::Chunks { width, last_width, chunk } => ([width, last_width], chunk, 1),
+            FilterLayout::Tiles { width, last_width, chunk, ref tiles } => {
+                ensure!(
+                    tiles.fits(&taps_per_phase(spec)),
+                    "filter layout: tiles={tiles:?}, they have taps of another filter than \"{spec}\""
+                );
+                ([width, last_width], chunk, 1)
+            }
             FilterLayout::Limbs { width, last_width, .. } => ([width, last_width], 1, SIDE),
             FilterLayout::Pixels { width } | FilterLayout::Vectors { width } => ([width; 2], 1, 1),
         };
@@ -115,6 +135,21 @@ impl FilterLayout {
             spec.group_in().max(1)
         );
         Ok(())
+    }
+
+    /// The layout without transformed weights: what strategies read that do not need them.
+    pub(crate) fn untransformed(&self) -> Cow<'_, FilterLayout> {
+        match *self {
+            FilterLayout::Tiles { width, last_width, chunk, .. } => {
+                Cow::Owned(FilterLayout::Chunks { width, last_width, chunk })
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// Whether a filter in this layout can be read as one in `other`.
+    fn holds(&self, other: &FilterLayout) -> bool {
+        self == other || *self.untransformed() == *other
     }
 }
 
@@ -132,6 +167,8 @@ pub struct PackedFilter {
     /// How many integers an element holds, if several.
     grouped: Option<Grouped>,
     data: Arc<Tensor>,
+    /// Its transformed weights, in [`FilterLayout::Tiles`].
+    transformed: Option<Arc<Tensor>>,
     /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
     /// examined for the layouts that tile registers read, on CPUs that have them.
     limbs: Option<usize>,
@@ -172,7 +209,18 @@ impl PackedFilter {
             _ => Cow::Owned(without_subnormals(&filter)?),
         };
         let (data, limbs) = dispatch_grouped!(grouped, computed_as, E => Self::pack_t::<E>(spec, layout, &filter)?);
-        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, grouped, data, limbs })
+        let transformed = match layout {
+            FilterLayout::Tiles { width, last_width, chunk, tiles } => {
+                ensure!(datum_type.is_float(), "filter layout: datum_type={datum_type:?}, only floats are transformed");
+                let panels = || panel_heights(spec.group_out(), *width, *last_width).map(|(_, width)| width);
+                let panels: Vec<usize> = (0..spec.group).flat_map(|_| panels()).collect();
+                let (panels, chunk) = ((&panels[..], &taps_per_phase(spec)[..]), (spec.group_in(), *chunk));
+                dispatch_element!(computed_as, E => tiles.transformed::<<E as Element>::Compute>(panels, chunk, &data)?)
+            }
+            _ => None,
+        };
+        let transformed = transformed.map(Arc::new);
+        Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, grouped, data, transformed, limbs })
     }
 
     /// The filter's data in the layout, and the limbs that its values need in tile registers.
@@ -189,7 +237,7 @@ impl PackedFilter {
             FilterLayout::Pixels { width } => Arc::new(pixels(spec, *width, plain)?),
             FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
             FilterLayout::Phases { mr, last_mr } => Arc::new(phases(spec, *mr, *last_mr, 1, plain)?),
-            FilterLayout::Chunks { width, last_width, chunk } => {
+            FilterLayout::Chunks { width, last_width, chunk } | FilterLayout::Tiles { width, last_width, chunk, .. } => {
                 Arc::new(phases(spec, *width, *last_width, *chunk, plain)?)
             }
             FilterLayout::Limbs { width, last_width, precision } => {
@@ -204,7 +252,7 @@ impl PackedFilter {
             }
         };
         let limbs = match layout {
-            FilterLayout::Chunks { .. } => limbs_of(&data, Precision::Exact)?,
+            FilterLayout::Chunks { .. } | FilterLayout::Tiles { .. } => limbs_of(&data, Precision::Exact)?,
             _ => None,
         };
         Ok((data, limbs))
@@ -227,13 +275,14 @@ impl PackedFilter {
         if self.is_for(spec, layout) {
             return Ok(());
         }
-        ensure!(self.layout == *layout, "filter: layout={:?}, the plan reads {layout:?}", self.layout);
+        ensure!(self.layout.holds(layout), "filter: layout={:?}, the plan reads {layout:?}", self.layout);
         bail!("filter: packed for \"{}\", the plan is for \"{spec}\"", self.spec)
     }
 
-    /// Whether it was packed in this layout, for a spec that packs filters in the same way.
+    /// Whether it can be read in this layout and was packed for a spec that packs filters in the same
+    /// way.
     pub(crate) fn is_for(&self, spec: &DeconvSpec, layout: &FilterLayout) -> bool {
-        self.layout == *layout && self.spec.packs_like(spec)
+        self.layout.holds(layout) && self.spec.packs_like(spec)
     }
 
     /// The spec it was packed for.
@@ -246,9 +295,16 @@ impl PackedFilter {
         &self.layout
     }
 
-    /// The size in bytes.
+    /// The size in bytes, with the transformed weights.
     pub fn bytes(&self) -> usize {
-        self.data.len() * self.data.datum_type().size_of()
+        let bytes = |tensor: &Tensor| tensor.len() * tensor.datum_type().size_of();
+        bytes(&self.data) + self.transformed.as_deref().map_or(0, bytes)
+    }
+
+    /// The transformed weights, in [`FilterLayout::Tiles`].
+    pub(crate) fn transformed<T: Datum>(&self) -> TractResult<&[T]> {
+        let transformed = self.transformed.as_ref().context("filter: its weights are not transformed")?;
+        transformed.try_as_plain_ram()?.as_slice::<T>()
     }
 
     /// The limbs of a filter for tile registers, if it was split into limbs: see
@@ -308,6 +364,11 @@ pub(crate) fn taps_of_phases(spec: &DeconvSpec) -> Vec<Vec<usize>> {
         .multi_cartesian_product()
         .map(|axes| axes.into_iter().multi_cartesian_product().map(|tap| tap.iter().sum()).collect())
         .collect()
+}
+
+/// The number of taps of each phase, in the same order.
+fn taps_per_phase(spec: &DeconvSpec) -> Vec<usize> {
+    taps_of_phases(spec).iter().map(|taps| taps.len()).collect()
 }
 
 /// Packs [`FilterLayout::Phases`] (chunks of one channel) and [`FilterLayout::Chunks`].

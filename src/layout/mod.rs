@@ -6,6 +6,7 @@ pub(crate) mod input;
 pub(crate) mod input_tile;
 pub(crate) mod panels;
 pub(crate) mod taps;
+pub mod tile_weights;
 pub(crate) mod window;
 
 use crate::compute::Compute;

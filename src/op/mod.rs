@@ -177,10 +177,12 @@ impl Op for GroupedDeconv {
 impl EvalOp for GroupedDeconv {
     fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         ensure!(inputs.len() >= 2, "inputs: count={}, data and filter are needed", inputs.len());
+        // The filter may be another one in each run.
+        let options = self.options.clone().with_transformed_bytes(0);
         Run {
             spec: &self.spec,
             plans: &self.plans,
-            options: &self.options,
+            options: &options,
             inputs: tvec!(&*inputs[0]),
             bias: tensor(&inputs, self.bias_slot())?,
             output_shape: tensor(&inputs, self.output_shape_slot())?,

@@ -6,7 +6,7 @@
 //! - Winograd tiles of two results along each axis. More than three taps are split into blocks of
 //!   two and three.
 //! - Winograd tiles of three results, if there are at most two adjacent taps along each axis.
-//! - Cyclic tiles of four results, in blocks of up to three taps along both axes.
+//! - Cyclic tiles of four, seven or eight results, in blocks of up to three taps along both axes.
 //! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
 //!
 //! The planner chooses by the numbers of products and the cost of transforms. Taps that read every
@@ -30,11 +30,12 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
-use crate::kernel::{Dispatch, Kernels, MOST_TAPS, PointStrides, Source, Start, TileData, TileKind};
-use crate::layout::filter::{FilterLayout, PackedFilter};
+use crate::kernel::{Dispatch, Kernels, PointStrides, Source, Start, TileData, TileKind};
+use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
+use crate::layout::tile_weights::{TermTaps, TileWeights};
 use crate::memory::{Aligned, Scratch, reserve, reserved};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::task::Task;
@@ -44,7 +45,6 @@ use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tiles::{Lattice, TapBlock, Term, TileInput, TilePhase, TileTable, Tiling};
 use tract_core::internal::tract_itertools::Itertools;
-use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// The fewest input channels. With few channels, cancellation in the tiles dominates the rounding
@@ -70,6 +70,10 @@ const FEWEST_TILES: usize = 128;
 /// The most bytes of the transformed tiles of an accumulator block, as a multiple of L2.
 /// Accumulator blocks of layers with many taps have fewer tiles.
 const MOST_OF_L2: usize = 4;
+
+/// The most of a layer's estimate with weights transformed in each run that remains with weights
+/// transformed in the filter. Less of a gain is not worth the memory.
+const WORTH_THE_MEMORY: f64 = 0.97;
 
 /// The most positions per accumulator block. Layers of few channels would gain nothing from more.
 const MOST_POSITIONS: usize = 4096;
@@ -97,6 +101,9 @@ pub struct Winograd {
     tiling: Tiling,
     /// The layouts of tiles on rows and columns.
     lattices: [Lattice; 2],
+    /// The weights that are transformed when the filter is packed, and their bytes. Otherwise every
+    /// run transforms them.
+    transformed: Option<(TileWeights, usize)>,
 }
 
 /// The tables of a plan.
@@ -106,6 +113,45 @@ pub(crate) struct Table {
     tiles: TileTable,
     /// The offsets of the tiles' data in a channel's input tiles.
     offsets: Vec<usize>,
+    /// The taps of each term of each phase.
+    weights: Vec<Vec<TermTaps>>,
+    /// Where the filter has the transformed weights, if it does.
+    transformed: Option<TransformedTable>,
+}
+
+/// Where a filter has transformed weights. Panels have one of two widths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TransformedTable {
+    /// Elements per group.
+    of_group: usize,
+    /// Elements per panel but the last.
+    of_panel: usize,
+    /// Elements of a panel before each term of each phase, for both widths.
+    before: [Vec<Vec<usize>>; 2],
+}
+
+impl TransformedTable {
+    fn new(plan: &Winograd, tiles: &TileTable, weights: &TileWeights, problem: &Problem, lanes: usize) -> Self {
+        let Blocked { width, last_width, .. } = plan.blocked;
+        let channels = problem.group_in;
+        let of_terms = |of: &TilePhase, width: usize| {
+            let before = |term| weights.before((of.of_filter, term), channels, width, lanes);
+            (0..of.terms.len()).map(before).collect()
+        };
+        let before = [width, last_width].map(|width| tiles.phases.iter().map(|of| of_terms(of, width)).collect());
+        let panels = panel_heights(problem.group_out, width, last_width).map(|(_, width)| width);
+        TransformedTable {
+            of_group: weights.of_panels(channels, panels, lanes),
+            of_panel: weights.of_panel(channels, width, lanes),
+            before,
+        }
+    }
+
+    /// The index of the weights of a term in a filter.
+    fn first(&self, plan: &Winograd, g: usize, of: &PhaseSums, term: usize) -> usize {
+        let width = usize::from(of.panel.width != plan.blocked.width);
+        g * self.of_group + of.panel.index * self.of_panel + self.before[width][of.phase][term]
+    }
 }
 
 impl Table {
@@ -115,7 +161,12 @@ impl Table {
         let offset = |of: &TileInput| input_tiles.tap(&of.shifts) - of.lead[0] * input_tiles.pitch - of.lead[1];
         let offsets = tiles.data.iter().map(offset).collect();
         let taps = TapTable::new(axes, input_tiles, false, 1, problem.group_in)?;
-        Ok(Table { accumulators: AccumulatorTable::new(problem, axes, shape, lanes, taps)?, tiles, offsets })
+        let of_filter = tiles.weights(axes, |tap_blocks| plan.passes(problem, tap_blocks));
+        let weights = tiles.phases.iter().map(|of| of_filter[of.of_filter].clone()).collect();
+        let transformed = plan.transformed.as_ref();
+        let transformed = transformed.map(|(of, _)| TransformedTable::new(plan, &tiles, of, problem, lanes));
+        let accumulators = AccumulatorTable::new(problem, axes, shape, lanes, taps)?;
+        Ok(Table { accumulators, tiles, offsets, weights, transformed })
     }
 }
 
@@ -145,7 +196,7 @@ impl GridSplit {
         let of_position: f64 = tiles.data.iter().map(bytes_of).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = results_of(lattices.map(|lattice| lattice.gap.is_some()));
-        let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2));
+        let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2)).min(MOST_POSITIONS);
         let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
         // The pixels of a single row are split into blocks: they are not to be smaller than
         // accumulator blocks.
@@ -175,6 +226,15 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
 fn chain(problem: &Problem, tiling: Tiling, tap_blocks: usize) -> usize {
     let longest = if matches!(tiling, Tiling::Fourier { .. }) { LONGEST_FOURIER_CHAIN } else { LONGEST_CHAIN };
     even_part(problem.group_in, longest / tap_blocks.clamp(1, longest))
+}
+
+/// Returns the input channels per chain for this many tap blocks, and the input channels whose
+/// weights are transformed together.
+fn passes(problem: &Problem, tiling: Tiling, chunk: usize, tap_blocks: usize) -> (usize, usize) {
+    let chain = chain(problem, tiling, tap_blocks);
+    let pass = chain * CHAINS_OF_PASS;
+    // The weights of a chunk are adjacent.
+    (chain, if chunk < pass { pass / chunk * chunk } else { pass })
 }
 
 impl Algorithm for Winograd {
@@ -228,6 +288,9 @@ impl Algorithm for Winograd {
             let transformed: usize = table.data.iter().map(transformed).sum();
             let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
             let of_results = tiling.cost_of_results();
+            let chunk = forced.map_or(problem.group_in, |f| f.2);
+            let weights = table.weights(axes, |tap_blocks| passes(problem, tiling, chunk, tap_blocks));
+            let weights = TileWeights::new(query.isa, weights);
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
@@ -241,16 +304,26 @@ impl Algorithm for Winograd {
                     let of = |nv: usize| cost::run(tiles_of_run, positions, nv, tiles, lanes * element, machine);
                     of(nv) * (panels - 1) + of(last_width / lanes)
                 };
-                let of_term = |tiles: usize, term: &Term| {
+                let panel_widths = panel_heights(problem.group_out, width, last_width).map(|(_, width)| width);
+                let of_group = weights.of_panels(problem.group_in, panel_widths, lanes).saturating_mul(element);
+                let bytes = of_group.saturating_mul(problem.group);
+                let ways: &[bool] = match query.layout {
+                    None if bytes <= query.transformed_bytes => &[false, true],
+                    Some(FilterLayout::Tiles { tiles, .. }) if *tiles == weights => &[true],
+                    _ => &[false],
+                };
+                let of_term = |tiles: usize, term: &Term, in_filter: bool| {
                     let (products, points) = (term.products(), term.kind.points());
                     let of_chain = chain(problem, tiling, term.tap_blocks.len());
                     let of_pass = CHAINS_OF_PASS * of_chain;
-                    let bytes = [channels_of(problem, lanes) * element, of_pass * element];
+                    let of_pixel = [channels_of(problem, lanes) * element, of_pass * element];
                     let pixels = tiles.saturating_mul(products);
-                    let read_again = cost::read_in_passes(pixels, bytes, lanes * element, machine) * panels;
-                    let weights = cost::TRANSFORMED_WEIGHTS.times(&[problem.group_in, vectors_out])
-                        * machine.rates.transforms
-                        * (term.tap_blocks.len() * points);
+                    let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
+                    let of_weight = match in_filter {
+                        true => cost::streamed_tiles(bytes, lanes * element, machine),
+                        false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms,
+                    };
+                    let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
                     let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
                     let chains = runs.saturating_mul(problem.group_in / of_chain);
                     let result = of_results * points * machine.rates.transforms + cost::SUMMED * chains;
@@ -259,33 +332,39 @@ impl Algorithm for Winograd {
                         + result.times(&[tiles, vectors_out])
                         + read_again
                 };
-                let of_phase = |of: &TilePhase| {
-                    let tiles = tiles_of_phase(lattices, of, window);
-                    of.terms.iter().map(|term| of_term(tiles, term)).sum::<Cost>()
-                };
-                let multiplied = (table.phases.iter().map(of_phase).sum::<Cost>() + data) * accumulators;
-                let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
-                let image = (multiplied + stored) * outer + copied * blocks.count;
-                let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
-                if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
-                    let chunk = forced.map_or(problem.group_in, |f| f.2);
-                    best = Some(Winograd {
-                        blocked: Blocked {
-                            width,
-                            last_width,
-                            rows: block.0,
-                            columns: block.1,
-                            copy_per_shift: false,
-                            overhang: (lattices[0].overhang, lattices[1].overhang),
-                            cost,
-                            axes: axes.clone(),
-                        },
-                        tiles: positions,
-                        chunk,
-                        window,
-                        tiling,
-                        lattices,
-                    });
+                for &in_filter in ways {
+                    let of_phase = |of: &TilePhase| {
+                        let tiles = tiles_of_phase(lattices, of, window);
+                        of.terms.iter().map(|term| of_term(tiles, term, in_filter)).sum::<Cost>()
+                    };
+                    let multiplied = (table.phases.iter().map(of_phase).sum::<Cost>() + data) * accumulators;
+                    let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
+                    let image = (multiplied + stored) * outer + copied * blocks.count;
+                    let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
+                    let is_worth = |less: u64| match in_filter && ways.len() > 1 {
+                        true => (cost as f64) < less as f64 * WORTH_THE_MEMORY,
+                        false => cost < less,
+                    };
+                    if best.as_ref().is_none_or(|best| is_worth(best.blocked.cost)) {
+                        best = Some(Winograd {
+                            blocked: Blocked {
+                                width,
+                                last_width,
+                                rows: block.0,
+                                columns: block.1,
+                                copy_per_shift: false,
+                                overhang: (lattices[0].overhang, lattices[1].overhang),
+                                cost,
+                                axes: axes.clone(),
+                            },
+                            tiles: positions,
+                            chunk,
+                            window,
+                            tiling,
+                            lattices,
+                            transformed: in_filter.then(|| (weights.clone(), bytes)),
+                        });
+                    }
                 }
             }
         }
@@ -319,9 +398,10 @@ impl Algorithm for Winograd {
         let terms = || table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of, term)));
         let points =
             terms().map(|(of, term)| tiles_of_phase(self.lattices, of, self.window).saturating_mul(term.kind.points()));
-        // See [`Self::passes`].
+        // See [`passes`].
         let weights = terms().map(|(_, term)| term.kind.points() * term.tap_blocks.len().max(LONGEST_CHAIN));
-        let weights = weights.max().unwrap_or(0).saturating_mul(CHAINS_OF_PASS);
+        let weights = weights.max().filter(|_| self.transformed.is_none());
+        let weights = weights.unwrap_or(0).saturating_mul(CHAINS_OF_PASS);
         let points = points.max().unwrap_or(0);
         data.saturating_add(points.saturating_add(weights).saturating_mul(width))
             .saturating_mul(element)
@@ -330,13 +410,21 @@ impl Algorithm for Winograd {
     }
 
     fn filter_layout(&self) -> FilterLayout {
-        let Blocked { width, last_width, .. } = self.blocked;
-        FilterLayout::Chunks { width, last_width, chunk: self.chunk }
+        let (Blocked { width, last_width, .. }, chunk) = (&self.blocked, self.chunk);
+        let (width, last_width) = (*width, *last_width);
+        match &self.transformed {
+            Some((tiles, _)) => FilterLayout::Tiles { width, last_width, chunk, tiles: tiles.clone() },
+            None => FilterLayout::Chunks { width, last_width, chunk },
+        }
     }
 
     fn explain(&self) -> String {
+        let weights = match self.transformed {
+            Some((_, bytes)) => format!("weights transformed in the filter, {bytes} bytes"),
+            None => "weights transformed in each run".to_string(),
+        };
         format!(
-            "{}, products of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
+            "{}, {weights}, products of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
             self.variant(),
             self.tiles,
             self.blocked.width,
@@ -418,13 +506,9 @@ impl Winograd {
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
 
-    /// Returns the input channels per chain for this many tap blocks, and the input channels whose
-    /// weights are transformed together.
+    /// See [`passes`].
     fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
-        let chain = chain(problem, self.tiling, tap_blocks);
-        let pass = chain * CHAINS_OF_PASS;
-        // The weights of a chunk are adjacent.
-        (chain, if self.chunk < pass { pass / self.chunk * self.chunk } else { pass })
+        passes(problem, self.tiling, self.chunk, tap_blocks)
     }
 }
 
@@ -435,6 +519,8 @@ struct Prepared<'a, E: Element> {
     kernels: &'static Kernels<E::Compute>,
     table: &'a Table,
     panels: Panels<'a, E>,
+    /// The weights that were transformed when the filter was packed.
+    transformed: Option<(&'a TransformedTable, &'a [E::Compute])>,
     /// Zeros, as many as a tap has weights in a chain.
     zeros: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
@@ -506,7 +592,10 @@ impl<'a, E: Element> Prepared<'a, E> {
             positions: plan.tiles,
             weights: tables.accumulators.taps.weights,
         };
+        let transformed = tables.transformed.as_ref();
+        let transformed = transformed.map(|of| TractResult::Ok((of, filter.transformed::<E::Compute>()?))).transpose()?;
         Ok(Prepared {
+            transformed,
             plan,
             problem,
             kernels,
@@ -545,7 +634,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first_phase = task.output.outer_phases.first().map(|outer| outer * self.phases_per_outer());
         // Allocates for all data at once, as growing the buffer would lose its contents.
         let of_data = |of: &TileInput| {
-            of.kind.points() * self.point_stride(tiles_of_data(plan.lattices, of.several, plan.window))
+            let tiles = tiles_of_data(plan.lattices, of.several, plan.window);
+            self.strides(of.kind, tiles, self.channels()).1
         };
         let data = data.of(self.table.tiles.data.iter().map(of_data).sum())?;
         let mut transformed = Transformed::new(&self.table.tiles);
@@ -569,11 +659,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         channels_of(self.problem, self.kernels.lanes)
     }
 
-    /// Elements between the points of so many transformed tiles. An odd number of vectors, as the
-    /// points of a tile would otherwise compete for the same cache sets.
-    fn point_stride(&self, tiles: usize) -> usize {
-        let lanes = self.kernels.lanes;
-        ((tiles * self.channels() / lanes) | 1) * lanes
+    /// The layout of so many transformed tiles of `size` elements per point, and all of their elements.
+    ///
+    /// Distances are odd numbers of vectors, as the points of a tile would otherwise compete for the
+    /// same cache sets.
+    fn strides(&self, kind: TileKind, tiles: usize, size: usize) -> (PointStrides, usize) {
+        let odd = |elements: usize| ((elements / self.kernels.lanes) | 1) * self.kernels.lanes;
+        if self.plan.tiling.stands_by_tile() {
+            let tile = odd(kind.points() * size);
+            (PointStrides { point: size, tile }, tiles * tile)
+        } else {
+            let point = odd(tiles * size);
+            (PointStrides { point, tile: size }, kind.points() * point)
+        }
     }
 
     /// Phases of rows and columns.
@@ -657,7 +755,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         let lanes = self.kernels.lanes;
         let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * pixels.size);
         let (down, along) = (steps[0] * pixels.pitch, steps[1]);
-        let strides = PointStrides { point: self.point_stride(tiles.starts.len()), tile: self.channels() };
         for block in of_phase.terms.iter().flat_map(|term| &term.tap_blocks) {
             if transformed.data[block.data].is_some() {
                 continue;
@@ -671,9 +768,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                 steps,
                 channels: self.problem.group_in.next_multiple_of(lanes),
             };
+            let (strides, len) = self.strides(kind, tiles.starts.len(), self.channels());
             self.kernels.tile_transforms(kind).data(&data, &mut to[transformed.used..], strides);
             transformed.data[block.data] = Some(transformed.used);
-            transformed.used += kind.points() * strides.point;
+            transformed.used += len;
         }
         Ok(())
     }
@@ -701,47 +799,55 @@ impl<'a, E: Element> Prepared<'a, E> {
             }
             return Ok(true);
         };
-        let (tile_stride, point_stride) = (self.channels(), self.point_stride(tiles.starts.len()));
-        let step = tiles.inner * tile_stride;
         let mut finite = true;
         let mut start = Start::Bias(bias);
-        for term in &of_phase.terms {
+        for (at_term, (term, taps)) in of_phase.terms.iter().zip(&self.table.weights[of.phase]).enumerate() {
+            let in_filter = self.transformed.map(|(at, filter)| &filter[at.first(plan, g, of, at_term)..]);
             let transforms = self.kernels.tile_transforms(term.kind);
             let points = term.kind.points();
             let count = results.len() / term.kind.offsets();
+            let (of_data, _) = self.strides(term.kind, tiles.starts.len(), self.channels());
+            let step = tiles.inner * of_data.tile;
             let offset = |block: &TapBlock| {
                 let outer = block.ahead[usize::from(lists_columns(self.plan.lattices))];
                 transformed.data[block.data].map(|begin| begin + outer * step).context("winograd: data of no phase")
             };
             let tap_blocks: TVec<usize> = term.tap_blocks.iter().map(offset).collect::<TractResult<_>>()?;
-            let of_products = ((count * width / lanes) | 1) * lanes;
-            let products = products.of(points * of_products)?;
-            let (of_chain, of_pass) = plan.passes(problem, tap_blocks.len());
-            for from in (0..problem.group_in).step_by(of_pass) {
-                let pass = from..(from + of_pass).min(problem.group_in);
-                // One more vector, as points a power of two apart would compete for the same cache
-                // sets.
-                let of_point = tap_blocks.len() * pass.len() * width + lanes;
-                let weights = weights.of(points * of_point)?;
-                let chains: TVec<(usize, Range<usize>)> = (pass.clone().step_by(of_chain))
-                    .map(|chain| (tap_blocks.len() * (chain - from) * width, chain..(chain + of_chain).min(pass.end)))
-                    .collect();
-                for (at, chain) in &chains {
-                    self.transform_weights(g, of, term, chain.clone(), (&mut weights[*at..], of_point));
-                }
+            let (of_products, len) = self.strides(term.kind, count, width);
+            let products = products.of(len)?;
+            for from in (0..problem.group_in).step_by(taps.pass) {
+                let pass = from..(from + taps.pass).min(problem.group_in);
+                let of_point = taps.of_point(pass.len(), width, lanes);
+                let of_pass = in_filter.map(|filter| &filter[taps.before(from, width, lanes)..]);
+                let weights = match of_pass {
+                    Some(filter) => filter,
+                    None => {
+                        let weights = weights.of(points * of_point)?;
+                        let chunk_of = |channel| self.chunk(g, of, channel);
+                        taps.transform(&transforms, &pass, width, chunk_of, &self.zeros, (weights, of_point));
+                        weights
+                    }
+                };
+                let chains = taps.chains(&pass, width);
                 for (point, runs) in term.points.iter().enumerate() {
+                    // The next weights, which come from beyond L2. They are prefetched part by part.
+                    let ahead = of_pass.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
+                    let ahead = &ahead[..of_point.min(ahead.len())];
                     let weights = &weights[point * of_point..][..of_point];
-                    let products = &mut products[point * of_products..][..of_products];
+                    let products = &mut products[point * of_products.point..];
                     if runs.is_empty() && from == 0 {
-                        products.fill(E::Compute::ZERO);
+                        let tiles = products.chunks_mut(of_products.tile).take(count);
+                        tiles.for_each(|tile| tile[..width].fill(E::Compute::ZERO));
                     }
                     let mut at = 0;
                     for tile in self.panels.tiles(of.panel) {
                         while at + tile.positions() <= count {
+                            let part = |at: usize| ahead.len() * at / count;
+                            self.kernels.prefetch(&ahead[part(at)..part(at + tile.positions())]);
                             for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
                                 let source = Source {
                                     data,
-                                    base: point * point_stride + at * tile_stride + chain.start,
+                                    base: point * of_data.point + at * of_data.tile + chain.start,
                                     channel_stride: 1,
                                     channels: chain.len(),
                                     taps: &tap_blocks[run.clone()],
@@ -750,49 +856,18 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let first = chain.start == 0 && Some(run) == runs.first();
                                 let sum = if first { Start::Bias(&self.zeros) } else { Start::Add };
                                 let weights = &weights[weight + run.start * chain.len() * width..];
-                                tile.run(weights, &source, tile_stride, sum, &mut products[at * width..], width);
+                                let to = &mut products[at * of_products.tile..];
+                                tile.run(weights, &source, of_data.tile, sum, to, of_products.tile);
                             }
                             at += tile.positions();
                         }
                     }
                 }
             }
-            let strides = PointStrides { point: of_products, tile: width };
-            finite &= transforms.products(products, strides, start, width, results, sums);
+            finite &= transforms.products(products, of_products, start, width, results, sums);
             start = Start::Add;
         }
         Ok(finite)
-    }
-
-    /// Transforms the weights of a term for some input channels:
-    /// `[point][tap block][input channel][output channel]`.
-    fn transform_weights(
-        &self,
-        g: usize,
-        of: &PhaseSums,
-        term: &Term,
-        pass: Range<usize>,
-        (to, of_point): (&mut [E::Compute], usize),
-    ) {
-        let width = of.panel.width;
-        let transforms = self.kernels.tile_transforms(term.kind);
-        let mut from = pass.start;
-        while from < pass.end {
-            let (chunk, weights) = self.chunk(g, of, from);
-            let end = pass.end.min(chunk.end);
-            for (block, at) in term.tap_blocks.iter().zip((from - pass.start..).step_by(pass.len())) {
-                let tap = |tap: &Option<usize>| match tap {
-                    Some(tap) => {
-                        let first = tap * chunk.len() + from - chunk.start;
-                        &weights[first * width..(first + end - from) * width]
-                    }
-                    None => &self.zeros[..(end - from) * width],
-                };
-                let taps: SmallVec<[&[E::Compute]; MOST_TAPS * MOST_TAPS]> = block.taps.iter().map(tap).collect();
-                transforms.filter(&taps, &mut to[at * width..], of_point);
-            }
-            from = end;
-        }
     }
 
     /// Returns the chunk of an input channel, and its weights in a phase of a panel:

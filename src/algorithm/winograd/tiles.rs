@@ -15,6 +15,7 @@ use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind};
 use crate::layout::input_tile::AxisTiles;
+use crate::layout::tile_weights::{TermTaps, TileTaps};
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::TVec;
@@ -25,8 +26,8 @@ use tract_core::internal::tract_itertools::Itertools;
 pub(crate) enum Tiling {
     /// Two results along each axis of two or three taps, or three results of two taps.
     Winograd { results: usize },
-    /// Four results of three taps along both axes.
-    Cyclic,
+    /// Four, seven or eight results of three taps along both axes.
+    Cyclic { results: usize },
     /// The results along one axis that a Fourier transform of `values` values has for `taps` taps.
     Fourier { values: usize, taps: usize },
 }
@@ -59,7 +60,8 @@ impl Tiling {
         // More taps have fewer products, and smaller errors, in other tiles.
         let threes =
             Some(both(Tiling::Winograd { results: 3 })).filter(|of| any(of) && most.iter().all(|most| *most <= 2));
-        let cyclic = Some(both(Tiling::Cyclic)).filter(|(_, of)| {
+        let cyclic = CYCLIC_RESULTS.map(|results| both(Tiling::Cyclic { results }));
+        let cyclic = cyclic.into_iter().filter(|(_, of)| {
             of.iter().all(|lattice| lattice.gap.is_some()) && most.iter().all(|most| *most >= MOST_TAPS)
         });
         let fourier = FOURIER_VALUES.into_iter().cartesian_product([0, 1]).filter_map(|(values, axis)| {
@@ -74,8 +76,7 @@ impl Tiling {
     /// Results of a tile along an axis.
     fn results(self) -> usize {
         match self {
-            Tiling::Winograd { results } => results,
-            Tiling::Cyclic => CYCLIC_RESULTS,
+            Tiling::Winograd { results } | Tiling::Cyclic { results } => results,
             Tiling::Fourier { values, taps } => values - taps + 1,
         }
     }
@@ -84,7 +85,7 @@ impl Tiling {
     fn taps(self) -> usize {
         match self {
             Tiling::Winograd { results: 3 } => 2,
-            Tiling::Winograd { .. } | Tiling::Cyclic => MOST_TAPS,
+            Tiling::Winograd { .. } | Tiling::Cyclic { .. } => MOST_TAPS,
             Tiling::Fourier { taps, .. } => taps,
         }
     }
@@ -93,7 +94,7 @@ impl Tiling {
     fn kind(self, (rows, columns): (usize, usize)) -> TileKind {
         match self {
             Tiling::Winograd { results } => TileKind::Winograd { results, rows, columns },
-            Tiling::Cyclic => TileKind::Cyclic,
+            Tiling::Cyclic { results } => TileKind::Cyclic { results },
             Tiling::Fourier { values, taps } => TileKind::Fourier { values, taps },
         }
     }
@@ -101,6 +102,13 @@ impl Tiling {
     /// Returns whether results of a tile depend on data that none of their taps read.
     pub(crate) fn mixes_results(self) -> bool {
         self != Tiling::Winograd { results: 2 }
+    }
+
+    /// Whether the points of a tile stand together. Otherwise the tiles of a point do.
+    ///
+    /// A hundred points of as many tiles each would be in as many pages.
+    pub(crate) fn stands_by_tile(self) -> bool {
+        matches!(self, Tiling::Cyclic { results: 7 | 8 })
     }
 
     /// The cost of a vector of a tile's results, per product of the tile.
@@ -113,7 +121,9 @@ impl Tiling {
         match self {
             Tiling::Winograd { results: 3 } => "tiles of 3x3 results",
             Tiling::Winograd { .. } => "tiles of 2x2 results",
-            Tiling::Cyclic => "cyclic tiles of 4x4 results",
+            Tiling::Cyclic { results: 4 } => "cyclic tiles of 4x4 results",
+            Tiling::Cyclic { results: 7 } => "cyclic tiles of 7x7 results",
+            Tiling::Cyclic { .. } => "cyclic tiles of 8x8 results",
             Tiling::Fourier { values, .. } if values == FOURIER_VALUES[0] => "Fourier tiles of 16 values",
             Tiling::Fourier { .. } => "Fourier tiles of 32 values",
         }
@@ -309,7 +319,7 @@ pub(crate) struct TapBlock {
     /// Positions along rows and columns from a tile to the one whose data it reads.
     pub(crate) ahead: [usize; 2],
     /// The indices of its taps in the phase, row by row. None for a weight of zero.
-    pub(crate) taps: TVec<Option<usize>>,
+    pub(crate) taps: TileTaps,
 }
 
 /// The taps of a phase that tiles of one kind read.
@@ -344,6 +354,8 @@ pub(crate) struct TilePhase {
     /// Positions that the results begin before their tile along rows and columns.
     pub(crate) lead: [usize; 2],
     pub(crate) terms: Vec<Term>,
+    /// Its index among the phases of a packed filter.
+    pub(crate) of_filter: usize,
 }
 
 impl TileTable {
@@ -402,7 +414,24 @@ impl TileTable {
                 terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(blocks_of).collect() });
             }
         }
-        TilePhase { several, lead, terms }
+        let residues = axes.iter().zip(phases).map(|(axis, phase)| (axis.out_step, phase.residue));
+        let of_filter = residues.fold(0, |at, (step, residue)| at * step + residue);
+        TilePhase { several, lead, terms, of_filter }
+    }
+
+    /// The taps of all phases, in the order of a packed filter. `passes` are the input channels per
+    /// chain and per pass, for a number of tap blocks.
+    pub(crate) fn weights(&self, axes: &Axes, passes: impl Fn(usize) -> (usize, usize)) -> Vec<Vec<TermTaps>> {
+        let mut weights = vec![vec![]; axes.iter().map(|axis| axis.out_step).product()];
+        let taps = |term: &Term| {
+            let blocks: Vec<TileTaps> = term.tap_blocks.iter().map(|block| block.taps.clone()).collect();
+            let (chain, pass) = passes(blocks.len());
+            TermTaps { kind: term.kind, blocks, chain, pass }
+        };
+        for phase in &self.phases {
+            weights[phase.of_filter] = phase.terms.iter().map(taps).collect();
+        }
+        weights
     }
 }
 
@@ -431,7 +460,9 @@ mod tests {
     const TWO: Tiling = Tiling::Winograd { results: 2 };
     const THREE: Tiling = Tiling::Winograd { results: 3 };
     const FOURIER: Tiling = Tiling::Fourier { values: 16, taps: 5 };
-    const ALL: [Tiling; 4] = [TWO, THREE, Tiling::Cyclic, FOURIER];
+    const CYCLIC: Tiling = Tiling::Cyclic { results: 4 };
+    const ALL: [Tiling; 6] =
+        [TWO, THREE, CYCLIC, Tiling::Cyclic { results: 7 }, Tiling::Cyclic { results: 8 }, FOURIER];
 
     /// Axes of both directions, with their kernels, strides and dilations.
     fn all_axes() -> impl Iterator<Item = AxisPhases> {
@@ -567,8 +598,8 @@ mod tests {
         // the four classes of a forward layer
         assert_eq!(products(&table(square(3, 2, Forward), THREE, None)), (4, 7 * 7));
         // four phases of 3x3, 3x2, 2x3 and 2x2 taps
-        assert_eq!(products(&table(square(5, 2, Transposed), Tiling::Cyclic, None)), (1, 46 + 39 + 39 + 33));
-        assert_eq!(products(&table(square(5, 2, Forward), Tiling::Cyclic, None)), (4, 46 + 39 + 39 + 33));
+        assert_eq!(products(&table(square(5, 2, Transposed), CYCLIC, None)), (1, 46 + 39 + 39 + 33));
+        assert_eq!(products(&table(square(5, 2, Forward), CYCLIC, None)), (4, 46 + 39 + 39 + 33));
         // five rows, or five columns, of five taps
         let five = || square(5, 1, Forward);
         assert_eq!(products(&table(five(), FOURIER, Some(1))), (1, 5 * FOURIER.kind((1, 5)).points()));
@@ -584,7 +615,7 @@ mod tests {
             if tiling == FOURIER {
                 lattices[0] = Lattice::alone(y, tiling);
             }
-            if tiling == Tiling::Cyclic && lattices.iter().any(|lattice| lattice.gap.is_none()) {
+            if matches!(tiling, Tiling::Cyclic { .. }) && lattices.iter().any(|lattice| lattice.gap.is_none()) {
                 continue;
             }
             let table = TileTable::new(&Axes::of(&all), lattices);
