@@ -11,6 +11,7 @@
 use super::shared;
 use crate::cache::{PackedFilters, PlanCache};
 use crate::compute::{Grouped, Pair, Quad};
+use crate::element::QUANTISED;
 use crate::kernel::Bytes;
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
@@ -76,6 +77,7 @@ impl IntegerSums {
     /// A spec that is not valid, a filter of another shape or type, a weight outside the range, or a
     /// sum that could leave `i32`.
     pub fn new(spec: &DeconvSpec, filter: &Tensor, options: &PlanOptions) -> TractResult<IntegerSums> {
+        ensure!(QUANTISED, "sums: this build lacks the Cargo feature quantised");
         spec.validate()?;
         ensure!(
             *filter.shape() == *spec.filter_shape(),

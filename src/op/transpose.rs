@@ -2,6 +2,7 @@
 
 use super::axes::product;
 use crate::compute::Compute;
+use crate::element::F64;
 use crate::kernel::{Dispatch, Kernels};
 use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{self, reserved};
@@ -109,7 +110,7 @@ impl OptTranspose {
             DatumType::F32 => {
                 planes.run(&ByVectors(f32::kernels(self.isa)), from.as_slice::<f32>()?, to.as_slice_mut::<f32>()?)?
             }
-            DatumType::F64 => {
+            DatumType::F64 if F64 => {
                 planes.run(&ByVectors(f64::kernels(self.isa)), from.as_slice::<f64>()?, to.as_slice_mut::<f64>()?)?
             }
             _ => match dt.size_of() {
