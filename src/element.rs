@@ -1,6 +1,6 @@
 //! The element types of tensors, and the type that each is computed in.
 
-use crate::compute::{Grouped, Pair, Quad};
+use crate::compute::{F16, F64, Grouped, INTEGERS, Pair, Quad};
 use crate::kernel::Dispatch;
 use tract_core::internal::*;
 
@@ -103,14 +103,6 @@ pub(crate) fn compute_bytes(datum_type: DatumType, grouped: Option<Grouped>) -> 
     if grouped.is_some() || matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
 }
 
-/// Whether f16, f64, the integers' 64-bit sums and sums of several integers are in this build.
-///
-/// What is behind a constant that is false is not compiled, so that it adds nothing to a program's size.
-pub(crate) const F16: bool = cfg!(feature = "f16");
-pub(crate) const F64: bool = cfg!(feature = "f64");
-pub(crate) const INTEGERS: bool = cfg!(feature = "integers");
-pub(crate) const QUANTISED: bool = cfg!(feature = "quantised");
-
 /// Returns whether this build computes tensors of a type, or else the error that names the feature.
 pub(crate) fn check_built(what: &str, datum_type: DatumType) -> TractResult<()> {
     let (built, feature) = match datum_type {
@@ -153,15 +145,15 @@ macro_rules! dispatch_element {
                 type $E = f32;
                 $body
             }
-            DatumType::F16 if crate::element::F16 => {
+            DatumType::F16 if crate::compute::F16 => {
                 type $E = f16;
                 $body
             }
-            DatumType::F64 if crate::element::F64 => {
+            DatumType::F64 if crate::compute::F64 => {
                 type $E = f64;
                 $body
             }
-            DatumType::I64 if crate::element::INTEGERS => {
+            DatumType::I64 if crate::compute::INTEGERS => {
                 type $E = i64;
                 $body
             }
@@ -178,11 +170,11 @@ macro_rules! dispatch_grouped {
     ($grouped:expr, $dt:expr, $E:ident => $body:expr) => {{
         use crate::compute::{Grouped, Pair, Quad};
         match $grouped {
-            Some(Grouped::Pairs) if crate::element::QUANTISED => {
+            Some(Grouped::Pairs) if crate::compute::QUANTISED => {
                 type $E = Pair;
                 $body
             }
-            Some(Grouped::Quads) if crate::element::QUANTISED => {
+            Some(Grouped::Quads) if crate::compute::QUANTISED => {
                 type $E = Quad;
                 $body
             }

@@ -19,7 +19,8 @@
 //!
 //! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
-use crate::element::{self, QUANTISED};
+use crate::compute::QUANTISED;
+use crate::element;
 use crate::memory;
 use crate::op::bodies::{bodies_mut, condition, for_each_node};
 use crate::op::{DataZeroPoint, Dialect, GroupedDeconv, Output, Quantisation, QuantisedDeconv, Scale, Scaling};

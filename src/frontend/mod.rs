@@ -14,7 +14,7 @@ mod readme;
 #[cfg(test)]
 mod tests;
 
-use crate::element::QUANTISED;
+use crate::compute::QUANTISED;
 use crate::options;
 use quantised::{Kind, Quantised};
 use std::sync::OnceLock;

@@ -1,7 +1,6 @@
 //! The choice of the kernels of an instruction set and compute type.
 
-use crate::compute::{Compute, Grouped, Pair, Quad};
-use crate::element::{F64, INTEGERS, QUANTISED};
+use crate::compute::{Compute, F64, Grouped, INTEGERS, Pair, QUANTISED, Quad};
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
 use crate::kernel::instances::*;

@@ -10,8 +10,7 @@
 
 use super::shared;
 use crate::cache::{PackedFilters, PlanCache};
-use crate::compute::{Grouped, Pair, Quad};
-use crate::element::QUANTISED;
+use crate::compute::{Grouped, Pair, QUANTISED, Quad};
 use crate::kernel::Bytes;
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};

@@ -1,8 +1,8 @@
 //! Sums, extremes and their positions over axes that tract reads element by element.
 
 use super::axes::{neighbours, product};
-use crate::compute::Compute;
-use crate::element::{Element, F16, F64, is_float};
+use crate::compute::{Compute, F16, F64};
+use crate::element::{Element, is_float};
 use crate::kernel::Dispatch;
 use crate::memory;
 use crate::parallel::{parallel, threads};

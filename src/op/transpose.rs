@@ -1,8 +1,7 @@
 //! The move of an axis, which exchanges two groups of neighbouring axes.
 
 use super::axes::product;
-use crate::compute::Compute;
-use crate::element::F64;
+use crate::compute::{Compute, F64};
 use crate::kernel::{Dispatch, Kernels};
 use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{self, reserved};
