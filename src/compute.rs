@@ -5,6 +5,14 @@ use realfft::num_complex::Complex;
 use std::fmt;
 use tract_core::internal::{Datum, DatumType};
 
+/// Whether f16, f64, the integers' 64-bit sums and sums of several integers are in this build.
+///
+/// What is behind a constant that is false is not compiled, so that it adds nothing to a program's size.
+pub(crate) const F16: bool = cfg!(feature = "f16");
+pub(crate) const F64: bool = cfg!(feature = "f64");
+pub(crate) const INTEGERS: bool = cfg!(feature = "integers");
+pub(crate) const QUANTISED: bool = cfg!(feature = "quantised");
+
 /// The byte with which floats are filled: all bytes `0xff` are NaN in any size.
 pub(crate) const NAN: u8 = 0xff;
 

@@ -1,6 +1,6 @@
 //! The element types of tensors, and the type that each is computed in.
 
-use crate::compute::{Grouped, Pair, Quad};
+use crate::compute::{F16, F64, Grouped, INTEGERS, Pair, Quad};
 use crate::kernel::Dispatch;
 use tract_core::internal::*;
 
@@ -103,6 +103,23 @@ pub(crate) fn compute_bytes(datum_type: DatumType, grouped: Option<Grouped>) -> 
     if grouped.is_some() || matches!(datum_type, DatumType::F32 | DatumType::F16) { 4 } else { 8 }
 }
 
+/// Returns whether this build computes tensors of a type, or else the error that names the feature.
+pub(crate) fn check_built(what: &str, datum_type: DatumType) -> TractResult<()> {
+    let (built, feature) = match datum_type {
+        DatumType::F32 => (true, ""),
+        DatumType::F16 => (F16, "f16"),
+        DatumType::F64 => (F64, "f64"),
+        _ => (INTEGERS, "integers"),
+    };
+    ensure!(built, "{what}: datum_type={datum_type:?}, this build lacks the Cargo feature {feature}");
+    Ok(())
+}
+
+/// Returns whether a type is one of the floats that this build computes.
+pub(crate) fn is_float(datum_type: DatumType) -> bool {
+    matches!(datum_type, DatumType::F16 | DatumType::F32 | DatumType::F64) && check_built("", datum_type).is_ok()
+}
+
 /// The element types that a deconvolution can run on.
 pub(crate) const ELEMENT_TYPES: [DatumType; 11] = [
     DatumType::F32,
@@ -128,15 +145,15 @@ macro_rules! dispatch_element {
                 type $E = f32;
                 $body
             }
-            DatumType::F16 => {
+            DatumType::F16 if crate::compute::F16 => {
                 type $E = f16;
                 $body
             }
-            DatumType::F64 => {
+            DatumType::F64 if crate::compute::F64 => {
                 type $E = f64;
                 $body
             }
-            DatumType::I64 => {
+            DatumType::I64 if crate::compute::INTEGERS => {
                 type $E = i64;
                 $body
             }
@@ -153,15 +170,15 @@ macro_rules! dispatch_grouped {
     ($grouped:expr, $dt:expr, $E:ident => $body:expr) => {{
         use crate::compute::{Grouped, Pair, Quad};
         match $grouped {
-            Some(Grouped::Pairs) => {
+            Some(Grouped::Pairs) if crate::compute::QUANTISED => {
                 type $E = Pair;
                 $body
             }
-            Some(Grouped::Quads) => {
+            Some(Grouped::Quads) if crate::compute::QUANTISED => {
                 type $E = Quad;
                 $body
             }
-            None => dispatch_element!($dt, $E => $body),
+            _ => dispatch_element!($dt, $E => $body),
         }
     }};
 }

@@ -7,7 +7,7 @@
 
 use crate::algorithm::{Decision, Query, Restrictions, Strategy};
 use crate::compute::Grouped;
-use crate::element::{ELEMENT_TYPES, compute_bytes};
+use crate::element::{self, ELEMENT_TYPES, compute_bytes};
 use crate::estimate::machine::Machine;
 use crate::integers;
 use crate::layout::filter::FilterLayout;
@@ -351,6 +351,9 @@ impl Plan {
         let limit = options.limit();
         limit.check_output(&problem.output_shape(), datum_type)?;
         let grouped = options.grouped;
+        if grouped.is_none() {
+            element::check_built("input", datum_type)?;
+        }
         ensure!(
             grouped.is_none() || datum_type == DatumType::I32,
             "input: datum_type={datum_type:?}, elements of several integers are I32"

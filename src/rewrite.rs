@@ -19,6 +19,8 @@
 //!
 //! `examples/facade` applies the transforms through the `tract` crate, including their [`Options`].
 
+use crate::compute::QUANTISED;
+use crate::element;
 use crate::memory;
 use crate::op::bodies::{bodies_mut, condition, for_each_node};
 use crate::op::{DataZeroPoint, Dialect, GroupedDeconv, Output, Quantisation, QuantisedDeconv, Scale, Scaling};
@@ -181,6 +183,7 @@ impl<'a> TractOp<'a> {
         };
         let dt = data.datum_type;
         ensure!(dt.is_number() && !dt.is_quantized(), "input: datum_type={dt:?}, plain numbers are replaced");
+        element::check_built("input", dt)?;
         ensure!(!filter.is_exotic(), "filter: its values are packed in blocks, plain tensors are replaced");
         for (what, fact) in [("filter", filter), ("bias", bias)] {
             let found = fact.datum_type;
@@ -270,6 +273,7 @@ impl Quantised {
             ensure!(scales.len() == 1, "{what}: count={}, one scale is replaced", scales.len());
             Ok(scales[0])
         };
+        ensure!(QUANTISED, "layer: this build lacks the Cargo feature quantised");
         ensure!(node.inputs.len() == 9, "inputs: count={}, 9 are needed", node.inputs.len());
         let data = model.outlet_fact(node.inputs[0])?.datum_type;
         ensure!(

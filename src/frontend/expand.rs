@@ -1,6 +1,7 @@
 //! The import-time op that all dialects share. It becomes a [`DeconvSpec`] once the filter's shape
 //! is known.
 
+use crate::element;
 use crate::op::{Dialect, DynamicFilterDeconv, GroupedDeconv, SpecOfFilter, integers};
 use crate::options::Settings;
 use crate::settings;
@@ -104,6 +105,7 @@ impl Node {
             self.operator,
             self.datum_types
         );
+        element::check_built("input", input)?;
         ensure!(filter == input, "filter: datum_type={filter:?}, the input's is {input:?}");
         Ok(())
     }

@@ -14,6 +14,7 @@ mod readme;
 #[cfg(test)]
 mod tests;
 
+use crate::compute::QUANTISED;
 use crate::options;
 use quantised::{Kind, Quantised};
 use std::sync::OnceLock;
@@ -93,9 +94,11 @@ pub trait WithConv {
 impl WithConv for Onnx {
     fn enable_conv(&mut self) {
         self.op_register.insert("Conv", conv);
-        self.op_register.insert("ConvInteger", conv_integer);
-        self.op_register.insert("QLinearConv", qlinear_conv);
         self.op_register.insert("If", condition);
+        if QUANTISED {
+            self.op_register.insert("ConvInteger", conv_integer);
+            self.op_register.insert("QLinearConv", qlinear_conv);
+        }
         enable_quantised(&mut self.op_register);
         enable_pulse();
     }
@@ -108,6 +111,9 @@ impl WithConv for Onnx {
 
 /// Lets convolutions find out whether they are between these.
 fn enable_quantised(register: &mut OnnxOpRegister) {
+    if !QUANTISED {
+        return;
+    }
     register.insert("DequantizeLinear", dequantize_linear);
     register.insert("QuantizeLinear", quantize_linear);
 }
@@ -191,6 +197,9 @@ fn built(ctx: &ParsingContext, node: expand::Node) -> Built {
 
 /// Builds a convolution that may be between DequantizeLinear and QuantizeLinear.
 fn built_between(ctx: &ParsingContext, node: expand::Node) -> Built {
+    if !QUANTISED {
+        return built(ctx, node);
+    }
     Ok((expand(quantised::Layer(with_settings(ctx, node)?)), vec![]))
 }
 

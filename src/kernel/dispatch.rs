@@ -1,6 +1,6 @@
 //! The choice of the kernels of an instruction set and compute type.
 
-use crate::compute::{Compute, Grouped, Pair, Quad};
+use crate::compute::{Compute, F64, Grouped, INTEGERS, Pair, QUANTISED, Quad};
 use crate::kernel::amx;
 use crate::kernel::amx::MatrixKernels;
 use crate::kernel::instances::*;
@@ -9,6 +9,10 @@ use crate::kernel::sizes::KernelSizes;
 use crate::memory::scratch::{self, Scratch};
 use crate::simd::isa::Isa;
 use tract_core::internal::DatumType;
+
+/// Whether the kernels without vectors are in a program whose CPUs all have those of simd128.
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+const PORTABLE: bool = cfg!(feature = "portable");
 
 /// Scratch memory of one type, lent for the duration of a task.
 macro_rules! scratch_of_type {
@@ -42,7 +46,7 @@ impl Dispatch for f32 {
     scratch_of_type!(f32, F32);
 
     fn kernels(isa: Isa) -> &'static Kernels<f32> {
-        if isa.is_available() { compiled_f32(isa) } else { &portable_f32::KERNELS }
+        compiled_f32(isa.available_or_portable())
     }
 
     fn sizes(isa: Isa) -> KernelSizes {
@@ -58,7 +62,7 @@ impl Dispatch for f64 {
     scratch_of_type!(f64, F64);
 
     fn kernels(isa: Isa) -> &'static Kernels<f64> {
-        if isa.is_available() { compiled_f64(isa) } else { &portable_f64::KERNELS }
+        compiled_f64(isa.available_or_portable())
     }
 
     fn sizes(isa: Isa) -> KernelSizes {
@@ -79,7 +83,7 @@ fn compiled_f32(isa: Isa) -> &'static Kernels<f32> {
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_f32::KERNELS,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Isa::Simd128 => &simd128_f32::KERNELS,
+        isa if isa == Isa::Simd128 || !PORTABLE => &simd128_f32::KERNELS,
         _ => &portable_f32::KERNELS,
     }
 }
@@ -94,7 +98,7 @@ fn compiled_f64(isa: Isa) -> &'static Kernels<f64> {
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_f64::KERNELS,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Isa::Simd128 => &simd128_f64::KERNELS,
+        isa if isa == Isa::Simd128 || !PORTABLE => &simd128_f64::KERNELS,
         _ => &portable_f64::KERNELS,
     }
 }
@@ -115,7 +119,7 @@ impl Dispatch for Pair {
     scratch_of_type!(Pair, PAIR);
 
     fn kernels(isa: Isa) -> &'static Kernels<Pair> {
-        if Grouped::Pairs.is_available(isa) { compiled_pair(isa) } else { &portable_pair::KERNELS }
+        compiled_pair(if Grouped::Pairs.is_available(isa) { isa } else { Isa::Portable })
     }
 
     fn sizes(isa: Isa) -> KernelSizes {
@@ -145,7 +149,7 @@ fn compiled_pair(isa: Isa) -> &'static Kernels<Pair> {
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_pair::KERNELS,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Isa::Simd128 => &simd128_pair::KERNELS,
+        isa if isa == Isa::Simd128 || !PORTABLE => &simd128_pair::KERNELS,
         _ => &portable_pair::KERNELS,
     }
 }
@@ -197,11 +201,12 @@ impl KernelSizes {
     /// The kernel sizes for the compute type of `datum_type`, or for elements of several integers.
     pub fn new(datum_type: DatumType, grouped: Option<Grouped>, isa: Isa) -> KernelSizes {
         match (grouped, datum_type) {
-            (Some(Grouped::Pairs), _) => Pair::sizes(isa),
-            (Some(Grouped::Quads), _) => Quad::sizes(isa),
-            (None, DatumType::F32 | DatumType::F16) => f32::sizes(isa),
-            (None, DatumType::F64) => f64::sizes(isa),
-            (None, _) => i64::sizes(isa),
+            (Some(Grouped::Pairs), _) if QUANTISED => Pair::sizes(isa),
+            (Some(Grouped::Quads), _) if QUANTISED => Quad::sizes(isa),
+            (None, DatumType::F64) if F64 => f64::sizes(isa),
+            (None, datum_type) if INTEGERS && !datum_type.is_float() => i64::sizes(isa),
+            // plans for types that this build lacks are refused
+            _ => f32::sizes(isa),
         }
     }
 

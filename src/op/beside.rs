@@ -1,6 +1,7 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
 use super::{BetweenLayers, If, OptFourier, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass};
+use crate::element::is_float;
 use crate::plan::PlanOptions;
 use crate::spec::DataFormat;
 use std::collections::HashSet;
@@ -114,7 +115,7 @@ fn faster(
         }
         _ => None,
     };
-    if let Some(pool) = pool.filter(|_| matches!(input.datum_type, DatumType::F32 | DatumType::F64)) {
+    if let Some(pool) = pool.filter(|_| input.datum_type != DatumType::F16 && is_float(input.datum_type)) {
         // An error means a pool that the kernel can't compute.
         let op = BetweenLayers::new(vec![Pass::SumPool(Box::new(pool))], DataFormat::Ncx, options);
         return Ok(op.ok().map(|op| (Box::new(op) as _, outlet)));

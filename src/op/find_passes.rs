@@ -1,6 +1,7 @@
 //! The search for passes: nodes before a convolution that [`BetweenLayers`] can replace.
 
 use crate::activation::Activation;
+use crate::element::is_float;
 use crate::fuse::{affine_of, scalar};
 use crate::op::OptResize;
 use crate::op::between::{BetweenLayers, Pass, check_pool};
@@ -61,9 +62,7 @@ impl BetweenLayers {
         options: &PlanOptions,
     ) -> TractResult<Option<TypedModelPatch>> {
         let fact = model.outlet_fact(data)?;
-        if fact.rank() != spec.rank() + 2
-            || !matches!(fact.datum_type, DatumType::F16 | DatumType::F32 | DatumType::F64)
-        {
+        if fact.rank() != spec.rank() + 2 || !is_float(fact.datum_type) {
             return Ok(None);
         }
         let mut found = Found { passes: vec![], inputs: vec![], from: data };

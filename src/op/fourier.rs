@@ -95,6 +95,9 @@ impl OptFourier {
         epilogue: &[Step],
         options: &PlanOptions,
     ) -> TractResult<Option<Result<OptFourier, String>>> {
+        if !cfg!(feature = "fourier") {
+            return Ok(None);
+        }
         let spec = &layer.spec;
         let (signals, channels) = match spec.direction {
             Direction::Forward => (spec.in_channels, spec.out_channels),

@@ -11,7 +11,7 @@
 use super::shared;
 use crate::algorithm::depthwise_bytes::{ByteData, DepthwiseBytes};
 use crate::cache::{ByteFilters, PackedFilters, PlanCache};
-use crate::compute::{Grouped, Pair, Quad};
+use crate::compute::{Grouped, Pair, QUANTISED, Quad};
 use crate::kernel::{ByteKernels, ByteScales, Bytes};
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
@@ -80,6 +80,7 @@ impl IntegerSums {
     /// A spec that is not valid, a filter of another shape or type, a weight outside the range, or a
     /// sum that could leave `i32`.
     pub fn new(spec: &DeconvSpec, filter: &Tensor, options: &PlanOptions) -> TractResult<IntegerSums> {
+        ensure!(QUANTISED, "sums: this build lacks the Cargo feature quantised");
         spec.validate()?;
         ensure!(
             *filter.shape() == *spec.filter_shape(),

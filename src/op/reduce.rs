@@ -1,8 +1,8 @@
 //! Sums, extremes and their positions over axes that tract reads element by element.
 
 use super::axes::{neighbours, product};
-use crate::compute::Compute;
-use crate::element::Element;
+use crate::compute::{Compute, F16, F64};
+use crate::element::{Element, is_float};
 use crate::kernel::Dispatch;
 use crate::memory;
 use crate::parallel::{parallel, threads};
@@ -72,8 +72,7 @@ impl OptReduce {
             }
             _ => return None,
         };
-        let float = matches!(dt, DatumType::F16 | DatumType::F32 | DatumType::F64);
-        (slow && float).then(|| OptReduce {
+        (slow && is_float(dt)).then(|| OptReduce {
             axes,
             reduction,
             isa: options.isa.unwrap_or_else(Isa::best),
@@ -248,19 +247,23 @@ impl EvalOp for OptReduce {
         let input = args_1!(inputs);
         let output = match (self.reduction, input.datum_type()) {
             (Reduction::Sum, DatumType::F32) => self.sum::<f32>(&input)?,
-            (Reduction::Sum, DatumType::F64) => self.sum::<f64>(&input)?,
-            (Reduction::Extreme { largest }, DatumType::F16) => {
+            (Reduction::Sum, DatumType::F64) if F64 => self.sum::<f64>(&input)?,
+            (Reduction::Extreme { largest }, DatumType::F16) if F16 => {
                 self.extremes(&input, largest, if largest { f16::NEG_INFINITY } else { f16::INFINITY })?
             }
             (Reduction::Extreme { largest }, DatumType::F32) => {
                 self.extremes(&input, largest, if largest { f32::NEG_INFINITY } else { f32::INFINITY })?
             }
-            (Reduction::Extreme { largest }, DatumType::F64) => {
+            (Reduction::Extreme { largest }, DatumType::F64) if F64 => {
                 self.extremes(&input, largest, if largest { f64::NEG_INFINITY } else { f64::INFINITY })?
             }
-            (Reduction::Position { largest, last }, DatumType::F16) => self.positions::<f16>(&input, largest, last)?,
+            (Reduction::Position { largest, last }, DatumType::F16) if F16 => {
+                self.positions::<f16>(&input, largest, last)?
+            }
             (Reduction::Position { largest, last }, DatumType::F32) => self.positions::<f32>(&input, largest, last)?,
-            (Reduction::Position { largest, last }, DatumType::F64) => self.positions::<f64>(&input, largest, last)?,
+            (Reduction::Position { largest, last }, DatumType::F64) if F64 => {
+                self.positions::<f64>(&input, largest, last)?
+            }
             (_, other) => bail!("input: datum_type={other:?}, floats are needed"),
         };
         Ok(tvec!(output.into_tvalue()))

@@ -2,7 +2,7 @@
 
 use super::axes::{neighbours, product};
 use crate::compute::Compute;
-use crate::element::{Element, dispatch_element};
+use crate::element::{Element, dispatch_element, is_float};
 use crate::kernel::{Dispatch, Kernels};
 use crate::memory::{self, collected, reserved, zeros};
 use crate::parallel::{parallel, threads};
@@ -40,7 +40,7 @@ impl OptSoftmax {
     /// Returns the op that replaces tract's, or none if tract's is as fast or not understood.
     pub(super) fn of(op: &Softmax, input: &TypedFact, options: &PlanOptions) -> Option<OptSoftmax> {
         let axes = neighbours(&op.axes, input.rank())?;
-        let float = matches!(input.datum_type, DatumType::F16 | DatumType::F32 | DatumType::F64);
+        let float = is_float(input.datum_type);
         let inner: TDim = input.shape[axes.end..].iter().product();
         let length: TDim = input.shape[axes.clone()].iter().product();
         let slow = !inner.is_one() || length.to_usize().is_ok_and(|length| length < LONG_ROW);

@@ -1,7 +1,7 @@
 //! The move of an axis, which exchanges two groups of neighbouring axes.
 
 use super::axes::product;
-use crate::compute::Compute;
+use crate::compute::{Compute, F64};
 use crate::kernel::{Dispatch, Kernels};
 use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{self, reserved};
@@ -109,7 +109,7 @@ impl OptTranspose {
             DatumType::F32 => {
                 planes.run(&ByVectors(f32::kernels(self.isa)), from.as_slice::<f32>()?, to.as_slice_mut::<f32>()?)?
             }
-            DatumType::F64 => {
+            DatumType::F64 if F64 => {
                 planes.run(&ByVectors(f64::kernels(self.isa)), from.as_slice::<f64>()?, to.as_slice_mut::<f64>()?)?
             }
             _ => match dt.size_of() {

@@ -64,6 +64,11 @@ impl Isa {
         }
     }
 
+    /// The instruction set, or the portable one if this CPU lacks it.
+    pub(crate) fn available_or_portable(self) -> Isa {
+        if self.is_available() { self } else { Isa::Portable }
+    }
+
     /// The best one that this CPU has.
     pub fn best() -> Isa {
         Isa::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
