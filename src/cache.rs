@@ -186,6 +186,47 @@ impl PackedFilters {
     }
 }
 
+impl PackedFilters {
+    /// Returns the one used last.
+    pub fn latest(&self) -> Option<(Grouped, Arc<PackedFilter>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
+    }
+}
+
+/// The weights of a constant filter, until they are packed. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct PlainFilter(Arc<Mutex<Option<Arc<Tensor>>>>);
+
+impl PlainFilter {
+    pub fn new(weights: Tensor) -> PlainFilter {
+        PlainFilter(Arc::new(Mutex::new(Some(weights.into_arc_tensor()))))
+    }
+
+    /// Returns the weights, unless they were forgotten.
+    pub fn get(&self) -> Option<Arc<Tensor>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Frees the weights.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl PartialEq for PlainFilter {
+    fn eq(&self, other: &PlainFilter) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for PlainFilter {}
+
+impl Hash for PlainFilter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state)
+    }
+}
+
 /// The weights of a constant filter for kernels from bytes to bytes. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct ByteFilters(Arc<Mutex<Option<Arc<ByteFilter>>>>);

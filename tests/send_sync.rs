@@ -6,10 +6,10 @@ use tract_deconv::op::Bias;
 use tract_deconv::rewrite::Replace;
 use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
-    Activation, BetweenLayers, ByteTable, DataFormat, DeconvSpec, Dialect, Direction, Explanation, FilterFormat,
-    GroupedDeconv, If, Layer, LeftToTract, Machine, Measured, OptDynamicQuantise, OptFourier, OptGroupedDeconv, OptIf,
-    OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Options, OutputShape, Padding,
-    Pass, Plan, PlanOptions, Precision, QuantisedDeconv, Side, Step, Strategy, Tuning,
+    Activation, BetweenLayers, ByteSum, ByteTable, DataFormat, DeconvSpec, Dialect, Direction, Explanation,
+    FilterFormat, GroupedDeconv, If, Layer, LeftToTract, Machine, Measured, OptDynamicQuantise, OptFourier,
+    OptGroupedDeconv, OptIf, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Options,
+    OutputShape, Padding, Pass, Plan, PlanOptions, Precision, QuantisedDeconv, Side, Step, Strategy, Tuning,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
 
@@ -27,6 +27,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Activation,
         BetweenLayers,
         Bias,
+        ByteSum,
         ByteTable,
         Concrete,
         DataFormat,

@@ -16,7 +16,10 @@ use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pixel_lists::PixelLists;
 use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::tile_transforms::TileKind;
-use crate::kernel::{Dispatch, Kernels, StridedRuns};
+use crate::kernel::{
+    AddedBytes, BYTE_STEPS, ByteKernels, ByteRows, ByteScales, ByteSums, ChannelScale, Dispatch, Kernels, Narrowing,
+    StridedRuns, SumsOfBytes,
+};
 use crate::simd::isa::Isa;
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
@@ -897,6 +900,61 @@ fn conversions_of_halves_stay_inside() {
             assert_eq!(singles[..], again[..], "{len} on {side:?}");
         }
     }
+}
+
+/// Kernels whose results are bytes, in exactly the memory that their contracts name.
+#[test]
+fn bytes_between_guarded_pages() -> tract_core::internal::TractResult<()> {
+    let scale = |channel: usize| ChannelScale { before: 3.0, factor: 0.01 + channel as f64 * 1e-3, term: 0.25 };
+    let narrowing = Narrowing { limits: (-20.0, 200.0), zero_point: 20 };
+    let added = AddedBytes { factor: 0.3, zero_point: 100, flip: 0x80 };
+    let scales_of = |added| ByteScales::new((0..131).map(scale).collect(), narrowing, false, added, |_| 1e6);
+    let (plain, with_added) = (scales_of(None)?, scales_of(Some(added))?);
+    let bytes = |len: usize| (0..len).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>();
+    let (offsets, weights) = ([0, 3, 9], [[1i8, -2, 3, 0], [-128, 127, 5, 6], [0, 0, 7, -9]]);
+    let quads = weights.map(|weights| Quad::of(weights.map(|weight| weight as u8)));
+    let kernel_sets = Isa::ALL.iter().filter(|isa| isa.is_available()).map(|isa| ByteKernels::of(*isa));
+    for (kernels, side) in kernel_sets.cartesian_product([Side::Before, Side::After]) {
+        for ((count, len), step) in
+            [(1, 1), (2, 15), (1, 64), (3, 65), (2, 130)].into_iter().cartesian_product(BYTE_STEPS)
+        {
+            let rows = ByteRows { count, len, steps: [len * step + 5, len + 1] };
+            let source = Guarded::new(side, &bytes(9 + kernels.reach(step, rows)));
+            let mut to = Guarded::new(side, &vec![0xa5u8; (count - 1) * (len + 1) + len]);
+            let sums = ByteSums { offsets: &offsets, weights: &quads, start: -77, step, scales: &plain, channel: 5 };
+            kernels.sums(&sums, &source, rows, &mut to);
+            for (row, at) in (0..count).cartesian_product(0..len) {
+                let from = |tap: usize, byte: usize| source[row * rows.steps[0] + at * step + offsets[tap] + byte];
+                let products = (0..3)
+                    .cartesian_product(0..4)
+                    .map(|(tap, byte)| i32::from(from(tap, byte)) * i32::from(weights[tap][byte]));
+                assert_eq!(to[row * (len + 1) + at], plain.exact(5, products.sum::<i32>() - 77, None));
+            }
+            let untouched = (1..count).all(|row| to[row * (len + 1) - 1] == 0xa5);
+            assert!(untouched, "{side:?}");
+            let copied = ByteRows { count, len, steps: [len + 2, len + 1] };
+            let source = Guarded::new(side, &bytes((count - 1) * (len + 2) + len));
+            kernels.copy(&source, 0x80, copied, &mut to);
+            let same = |(row, at): (usize, usize)| to[row * (len + 1) + at] == source[row * (len + 2) + at] ^ 0x80;
+            assert!((0..count).cartesian_product(0..len).all(same));
+            let halves = [Guarded::new(side, &bytes(len)), Guarded::new(side, &bytes(len + 1)[1..])];
+            let mut to = Guarded::new(side, &vec![0u8; 2 * len - 1]);
+            kernels.interleave(&[&halves[0], &halves[1]], &mut to);
+            assert!(to.iter().enumerate().all(|(at, to)| *to == halves[at % 2][at / 2]));
+        }
+        for (len, scales) in [1, 16, 63, 64, 65, 131].into_iter().cartesian_product([&plain, &with_added]) {
+            let wide: Vec<i32> = (0..len as i32).map(|i| i * 797 % 20_000 - 7_000).collect();
+            let (from, more) = (Guarded::new(side, &wide), Guarded::new(side, &bytes(len)));
+            let sums = SumsOfBytes { sums: &from, added: scales.added.map(|_| &more[..]), scales };
+            let mut to = Guarded::new(side, &vec![0u8; len]);
+            let want = |at: usize, channel: usize| scales.exact(channel, wide[at], scales.added.map(|_| more[at]));
+            kernels.rescale(sums, 7, &mut to);
+            assert!(to.iter().enumerate().all(|(at, to)| *to == want(at, 7)), "{len}");
+            kernels.rescale_pixel(sums, 131 - len, &mut to);
+            assert!(to.iter().enumerate().all(|(at, to)| *to == want(at, 131 - len + at)), "{len}");
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the pages do fault, without which the other tests would prove nothing.

@@ -258,6 +258,29 @@ impl PackedFilter {
         Ok((data, limbs))
     }
 
+    /// Returns the filter of elements of several integers that was packed.
+    ///
+    /// # Errors
+    /// Elements of one number each, or failure to allocate memory.
+    pub(crate) fn unpacked(&self) -> TractResult<Tensor> {
+        ensure!(self.grouped.is_some(), "filter: elements of one number, those of several integers are needed");
+        let shape = self.spec.filter_shape();
+        let count: usize = shape.iter().product();
+        // Where the packed elements come from, counted from one: padding is zero.
+        let places = memory::tensor_of("filter", &shape, (0..count).map(|at| at as i32 + 1))?.into_arc_tensor();
+        let places = PackedFilter::pack_grouped(&self.spec, &self.layout, &places, self.grouped)?;
+        let (places, data) = (places.data.try_as_plain_ram()?, self.data.try_as_plain_ram()?);
+        let mut filter = memory::zero_tensor::<i32>("filter", &shape)?;
+        let mut view = filter.try_as_plain_ram_mut()?;
+        let to = view.as_slice_mut::<i32>()?;
+        for (place, element) in places.as_slice::<i32>()?.iter().zip(data.as_slice::<i32>()?) {
+            if *place > 0 {
+                to[*place as usize - 1] = *element;
+            }
+        }
+        Ok(filter)
+    }
+
     /// Checks that this filter was packed for the given layout, element type and filter geometry.
     ///
     /// # Errors

@@ -93,14 +93,49 @@ impl Terms {
     /// # Errors
     /// Failure to allocate memory.
     pub fn filter(&self, spec: &DeconvSpec, weights: &[i16], element: impl Fn(&[i16]) -> i32) -> TractResult<Tensor> {
+        let mut tensor = zero_tensor::<i32>("filter", &self.spec(spec).filter_shape())?;
+        let mut view = tensor.try_as_plain_ram_mut()?;
+        let elements = view.as_slice_mut::<i32>()?;
+        let mut integers = [0; 4];
+        self.for_each_element(spec, |at, slots| {
+            for (integer, slot) in integers.iter_mut().zip(slots) {
+                *integer = slot.map_or(0, |slot| weights[slot]);
+            }
+            elements[at] = element(&integers[..slots.len()]);
+        });
+        Ok(tensor)
+    }
+
+    /// Returns the weights that [`Terms::filter`] made a filter of. `integers` returns those of an element.
+    ///
+    /// # Errors
+    /// Failure to allocate memory.
+    pub fn weights(
+        &self,
+        spec: &DeconvSpec,
+        filter: &[i32],
+        integers: impl Fn(i32) -> [i16; 4],
+    ) -> TractResult<Tensor> {
+        let mut tensor = zero_tensor::<i16>("filter", &spec.filter_shape())?;
+        let mut view = tensor.try_as_plain_ram_mut()?;
+        let weights = view.as_slice_mut::<i16>()?;
+        self.for_each_element(spec, |at, slots| {
+            for (integer, slot) in integers(filter[at]).into_iter().zip(slots) {
+                if let Some(slot) = slot {
+                    weights[*slot] = integer;
+                }
+            }
+        });
+        Ok(tensor)
+    }
+
+    /// Calls `each` with the index of each element of the filter of elements, and the indices of its
+    /// integers in the spec's filter. None for those that are missing.
+    fn for_each_element(&self, spec: &DeconvSpec, mut each: impl FnMut(usize, &[Option<usize>])) {
         let of_elements = self.spec(spec);
         let (from, to) = (spec.filter_strides(), of_elements.filter_strides());
         let last = spec.rank() - 1;
-        let mut tensor = zero_tensor::<i32>("filter", &of_elements.filter_shape())?;
-        let mut view = tensor.try_as_plain_ram_mut()?;
-        let elements = view.as_slice_mut::<i32>()?;
         let taps = of_elements.kernel.iter().map(|size| 0..*size).multi_cartesian_product();
-        let mut integers = [0; 4];
         for (tap, c) in taps.cartesian_product(0..self.group_in(spec)) {
             let outer: usize = tap[..last].iter().zip(&from.kernel).map(|(k, stride)| k * stride).sum();
             let slots: SmallVec<[Option<usize>; 4]> = self
@@ -115,15 +150,13 @@ impl Terms {
                 })
                 .collect();
             let at: usize = c * to.input + tap.iter().zip(&to.kernel).map(|(k, stride)| k * stride).sum::<usize>();
+            let mut all = [None; 4];
             for (g, o) in (0..spec.group).cartesian_product(0..spec.group_out()) {
                 let base = g * from.group + o * from.output;
-                for (integer, slot) in integers.iter_mut().zip(&slots) {
-                    *integer = slot.map_or(0, |slot| weights[base + slot]);
-                }
-                elements[g * to.group + o * to.output + at] = element(&integers[..slots.len()]);
+                all.iter_mut().zip(&slots).for_each(|(to, slot)| *to = slot.map(|slot| base + slot));
+                each(g * to.group + o * to.output + at, &all[..slots.len()]);
             }
         }
-        Ok(tensor)
     }
 }
 

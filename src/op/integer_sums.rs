@@ -10,7 +10,7 @@
 
 use super::shared;
 use crate::algorithm::depthwise_bytes::{ByteData, DepthwiseBytes};
-use crate::cache::{ByteFilters, PackedFilters, PlanCache};
+use crate::cache::{ByteFilters, PackedFilters, PlainFilter, PlanCache};
 use crate::compute::{Grouped, Pair, QUANTISED, Quad};
 use crate::kernel::{ByteKernels, ByteScales, Bytes};
 use crate::layout::filter::PackedFilter;
@@ -37,8 +37,8 @@ const MOST_PHASES: usize = 64;
 pub struct IntegerSums {
     spec: DeconvSpec,
     options: PlanOptions,
-    /// The weights, as `i8` if all fit, else as `i16`.
-    filter: Arc<Tensor>,
+    /// The weights, as `i8` if all fit, else as `i16`. Once they are packed, they are only there.
+    filter: PlainFilter,
     /// Whether all weights fit `i8`.
     fits: bool,
     /// The largest magnitude that a sum may have.
@@ -103,7 +103,7 @@ impl IntegerSums {
         Ok(IntegerSums {
             spec: spec.clone(),
             options: options.clone(),
-            filter: kept.into_arc_tensor(),
+            filter: PlainFilter::new(kept),
             largest: sum as i32,
             fits,
             totals: totals(spec, weights)?.map(Arc::new),
@@ -188,6 +188,7 @@ impl IntegerSums {
             let filter = self.filter_of(form.grouped, form.layer.terms)?.into_arc_tensor();
             PackedFilter::pack_grouped(&form.layer.spec, &layout, &filter, Some(form.grouped))
         })?;
+        self.filter.forget();
         let totals = self.totals.as_ref().filter(|_| form.zero_point != 0);
         let channels = self.spec.out_channels;
         let Some(totals) = totals else { return layer.run(&input, &filter, None) };
@@ -248,8 +249,9 @@ impl IntegerSums {
         limit.check_output(&shape, datum_type)?;
         limit.check_working(plan.working_bytes())?;
         let filter = self.bytes.get(|| {
-            let ram = self.filter.try_as_plain_ram()?;
-            let weights = ram.as_slice::<i8>()?;
+            let wide = self.weights()?;
+            let ram = wide.try_as_plain_ram()?;
+            let weights = ram.as_slice::<i16>()?;
             plan.pack(&self.spec, |at| weights[at].into())
         })?;
         let scales = scales(&|channel| filter.largest_sum(channel))?;
@@ -264,12 +266,30 @@ impl IntegerSums {
         Ok(Some(output))
     }
 
+    /// The weights, as `i16`.
+    fn weights(&self) -> TractResult<Arc<Tensor>> {
+        if let Some(filter) = self.filter.get() {
+            return Ok(match self.fits {
+                true => memory::mapped_tensor("filter", &filter, |weight: i8| i16::from(weight))?.into_arc_tensor(),
+                false => filter,
+            });
+        }
+        let (grouped, packed) = self.packed.latest().context("filter: it is neither there nor packed")?;
+        let terms = [Terms::new(&self.spec, grouped), Terms::of_channels(grouped)];
+        let terms = terms.into_iter().find(|terms| terms.spec(&self.spec).packs_like(packed.spec()));
+        let terms = terms.context("filter: its elements are others")?;
+        let elements = packed.unpacked()?;
+        let ram = elements.try_as_plain_ram()?;
+        let integers = |element: i32| match grouped {
+            Grouped::Pairs => [element as i16, (element >> 16) as i16, 0, 0],
+            Grouped::Quads => element.to_le_bytes().map(|byte| i16::from(byte as i8)),
+        };
+        Ok(terms.weights(&self.spec, ram.as_slice::<i32>()?, integers)?.into_arc_tensor())
+    }
+
     /// The filter as elements.
     fn filter_of(&self, grouped: Grouped, terms: Terms) -> TractResult<Tensor> {
-        let wide = match self.fits {
-            true => memory::mapped_tensor("filter", &self.filter, |weight: i8| i16::from(weight))?.into_arc_tensor(),
-            false => Arc::clone(&self.filter),
-        };
+        let wide = self.weights()?;
         let ram = wide.try_as_plain_ram()?;
         let weights = ram.as_slice::<i16>()?;
         match grouped {
@@ -410,4 +430,56 @@ fn totals(spec: &DeconvSpec, weights: &[i16]) -> TractResult<Option<Vec<i32>>> {
         }
     }
     Ok(Some(totals))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{FilterFormat, Padding};
+
+    /// Weights are found in each packed form.
+    #[test]
+    fn weights_are_found_where_they_are_packed() -> TractResult<()> {
+        let forms = [
+            (Direction::Forward, FilterFormat::GroupedOix, [3, 20, 1]),
+            (Direction::Forward, FilterFormat::GroupedOix, [10, 18, 2]),
+            (Direction::Transposed, FilterFormat::Iox, [12, 5, 1]),
+            (Direction::Transposed, FilterFormat::Iox, [6, 6, 6]),
+        ];
+        for ((direction, filter_format, [inputs, outputs, group]), most) in
+            forms.into_iter().cartesian_product([127, 255])
+        {
+            let spec = DeconvSpec {
+                direction,
+                data_format: DataFormat::Ncx,
+                filter_format,
+                in_channels: inputs,
+                out_channels: outputs,
+                group,
+                kernel: tvec!(3, 5),
+                strides: tvec!(2, 2),
+                dilations: tvec!(1, 1),
+                padding: Padding::Explicit { begin: tvec!(1, 2), end: tvec!(1, 2) },
+                output_padding: tvec!(0, 0),
+            };
+            let shape = spec.filter_shape();
+            let count: usize = shape.iter().product();
+            let values: Vec<i16> = (0..count).map(|at| (at * 37 % (2 * most + 1)) as i16 - most as i16).collect();
+            let weights = Tensor::from_shape(&shape, &values)?;
+            for grouped in [Grouped::Pairs, Grouped::Quads] {
+                let options = PlanOptions::default().with_isa(Isa::Portable).with_grouped(grouped);
+                let sums = IntegerSums::new(&spec, &weights, &options)?;
+                assert_eq!(*sums.weights()?, weights);
+                for size in [1, 9, 40] {
+                    let x = Tensor::from_shape(&[1, inputs, size, size], &vec![3u8; inputs * size * size])?;
+                    let first = sums.run(&x, 7, None)?;
+                    assert!(sums.filter.get().is_none());
+                    assert_eq!(*sums.weights()?, weights, "{direction:?} {group} {grouped:?} {size}");
+                    let fresh = IntegerSums::new(&spec, &weights, &options)?;
+                    assert_eq!(first, fresh.run(&x, 7, None)?);
+                }
+            }
+        }
+        Ok(())
+    }
 }
