@@ -1,33 +1,26 @@
 #!/usr/bin/env bash
-# How many bytes this crate adds to a WebAssembly module: builds the least program that loads and runs a model, with and
-# without it, optimised for speed and for size, and prints the sizes, also after wasm-opt and gzip.
+# How many bytes this crate adds to a WebAssembly module: builds that of examples/web without it, with it for f32 alone, and
+# with all its types, and prints the sizes, optimised by wasm-opt where it is installed, and after gzip.
 #
-#   tools/wasm/size.sh              -O3 and -Os
+#   tools/wasm/size.sh              for speed (-O3) and for size (-Os)
 #   tools/wasm/size.sh 3            one of them
 #
-# Needs what tools/check_targets.sh needs for wasm32-wasip1. wasm-opt is Debian's binaryen.
+# Needs what examples/web/build.sh needs. Each line takes minutes.
 set -euo pipefail
-cd "$(dirname "$0")/size"
+cd "$(dirname "$0")/../.."
 
-export RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TERM_COLOR=never
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-../../../target-cross}
-export RUSTFLAGS='-C target-feature=+simd128'
-export CARGO_TARGET_WASM32_WASIP1_LINKER=$PWD/../link.sh
-
-printf '%s\n' 'opt-level, with, bytes, bytes after wasm-opt, bytes after gzip'
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+printf '%s\n' 'opt-level, with, bytes, bytes after gzip'
 [ $# -gt 0 ] || set -- 3 s
 for level in "$@"; do
-  for with in stock plugin; do
-    features=()
-    [ $with = stock ] || features=(--features plugin)
-    CARGO_PROFILE_RELEASE_OPT_LEVEL=$level cargo build --quiet --release --target wasm32-wasip1 \
-      -Z build-std=std,panic_abort "${features[@]}"
-    module=$CARGO_TARGET_DIR/wasm32-wasip1/release/wasm_size.wasm
-    smaller=-
-    if command -v wasm-opt >/dev/null; then
-      option=-O$level
-      wasm-opt "$option" --all-features "$module" -o "$module.opt" && smaller=$(stat -c %s "$module.opt")
-    fi
-    printf '%s, %s, %s, %s, %s\n' "$level" "$with" "$(stat -c %s "$module")" "$smaller" "$(gzip -9 <"$module" | wc -c)"
+  for with in stock f32 all; do
+    case $with in
+    stock) features=(--no-default-features) ;;
+    f32) features=() ;;
+    all) features=(--features all-types) ;;
+    esac
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=$level examples/web/module.sh "$folder/module.wasm" --quiet "${features[@]}"
+    printf '%s, %s, %s, %s\n' "$level" "$with" "$(stat -c %s "$folder/module.wasm")" "$(gzip -9 <"$folder/module.wasm" | wc -c)"
   done
 done
