@@ -284,9 +284,12 @@ impl Algorithm for Winograd {
             let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
-            let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, window) * of.kind.points();
-            let transformed: usize = table.data.iter().map(transformed).sum();
-            let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
+            let transformed = |of: &TileInput| {
+                let points = tiles_of_data(lattices, of.several, window) * of.kind.points();
+                points as f64 * cost::of_points(of.kind.points())
+            };
+            let transformed: f64 = table.data.iter().map(transformed).sum();
+            let data = cost::TRANSFORMED * transformed * vectors_in * machine.rates.transforms;
             let of_results = tiling.cost_of_results();
             let chunk = forced.map_or(problem.group_in, |f| f.2);
             let weights = table.weights(axes, |tap_blocks| passes(problem, tiling, chunk, tap_blocks));
@@ -320,13 +323,16 @@ impl Algorithm for Winograd {
                     let pixels = tiles.saturating_mul(products);
                     let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
                     let of_weight = match in_filter {
-                        true => cost::streamed_tiles(bytes, lanes * element, machine),
-                        false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms,
+                        true => cost::streamed_tiles(bytes, tiles, machine),
+                        false => {
+                            cost::TRANSFORMED_WEIGHTS * machine.rates.transforms * cost::of_weight_points(points)
+                        }
                     };
                     let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
                     let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
                     let chains = runs.saturating_mul(problem.group_in / of_chain);
-                    let result = of_results * points * machine.rates.transforms + cost::SUMMED * chains;
+                    let transforms = machine.rates.transforms * cost::of_points(points);
+                    let result = of_results * points * transforms + cost::SUMMED * chains;
                     of_run(tiles) * problem.group_in * products
                         + weights
                         + result.times(&[tiles, vectors_out])
