@@ -570,8 +570,8 @@ macro_rules! row_tiles_of_15_registers {
     };
 }
 
-/// Of f64, which few models have: enough for each number of output channels, to keep the program
-/// small.
+/// Of f64, which few models have, and of 8-bit integers: enough for each number of output channels,
+/// to keep the program small.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
 macro_rules! few_row_tiles {
     ($of:ident, 1) => {
@@ -658,16 +658,16 @@ kernels!(portable_pair, Lanes<Pair, 4>, Pair, [], tiles tiles_of_16_registers, r
 kernels!(portable_quad, Lanes<Quad, 4>, Quad, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
 
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_pair, Pair8, Pair, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+kernels!(avx2_pair, Pair8, Pair, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx_vnni_quad, Quad8, Quad, [#[target_feature(enable = "avxvnni,avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+kernels!(avx_vnni_quad, Quad8, Quad, [#[target_feature(enable = "avxvnni,avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_vnni_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+kernels!(avx512_vnni_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_vnni_quad, Quad16, Quad, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+kernels!(avx512_vnni_quad, Quad16, Quad, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_pair, Pair4, Pair, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+kernels!(neon_pair, Pair4, Pair, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
 
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-kernels!(simd128_pair, Pair4, Pair, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+kernels!(simd128_pair, Pair4, Pair, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
