@@ -159,7 +159,7 @@ impl TileWeights {
         let mut view = tensor.try_as_plain_ram_mut()?;
         let mut to = view.as_slice_mut::<T>()?;
         let longest = self.phases.iter().flatten().map(|term| term.chain).max().unwrap_or(0);
-        let zeros = vec![T::ZERO; longest * panels.iter().max().unwrap_or(&0)];
+        let zeros = memory::zeros("weights of zero", longest * panels.iter().max().unwrap_or(&0))?;
         for width in panels.iter().copied() {
             for (terms, taps) in self.phases.iter().zip(taps) {
                 let (of_phase, rest) = weights.split_at(taps * channels * width);

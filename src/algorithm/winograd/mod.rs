@@ -36,7 +36,7 @@ use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::layout::tile_weights::{TermTaps, TileWeights};
-use crate::memory::{Aligned, Scratch, reserve, reserved};
+use crate::memory::{self, Aligned, Scratch, reserve, reserved};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::task::Task;
 use crate::ranges::even_part;
@@ -329,7 +329,7 @@ impl Algorithm for Winograd {
                         }
                     };
                     let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
-                    let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
+                    let runs: usize = term.points().map(<[_]>::len).sum();
                     let chains = runs.saturating_mul(problem.group_in / of_chain);
                     let transforms = machine.rates.transforms * cost::of_points(points);
                     let result = of_results * points * transforms + cost::SUMMED * chains;
@@ -607,7 +607,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             kernels,
             table: tables,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
-            zeros: vec![E::Compute::ZERO; plan.blocked.width * LONGEST_CHAIN],
+            zeros: memory::zeros("weights of zero", plan.blocked.width * LONGEST_CHAIN)?,
             input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, shape, &tables.accumulators, operands.epilogue),
         })
@@ -835,7 +835,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 };
                 let chains = taps.chains(&pass, width);
-                for (point, runs) in term.points.iter().enumerate() {
+                for (point, runs) in term.points().enumerate() {
                     // The next weights, which come from beyond L2. They are prefetched part by part.
                     let ahead = of_pass.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
                     let ahead = &ahead[..of_point.min(ahead.len())];

@@ -328,14 +328,21 @@ pub(crate) struct Term {
     /// The kind of the tiles.
     pub(crate) kind: TileKind,
     pub(crate) tap_blocks: Vec<TapBlock>,
-    /// Per point, the runs of tap blocks whose weights may differ from zero.
-    pub(crate) points: Vec<TVec<Range<usize>>>,
+    /// The runs of tap blocks whose weights may differ from zero, for points that differ in them.
+    runs: Vec<TVec<Range<usize>>>,
+    /// Per point, the index of its runs. A tile has more than a hundred points.
+    points: Vec<u16>,
 }
 
 impl Term {
     /// Products per pair of channels.
     pub(crate) fn products(&self) -> usize {
-        self.points.iter().flatten().map(|run| run.len()).sum()
+        self.points().flatten().map(|run| run.len()).sum()
+    }
+
+    /// Per point, the runs of tap blocks whose weights may differ from zero.
+    pub(crate) fn points(&self) -> impl Iterator<Item = &[Range<usize>]> {
+        self.points.iter().map(|at| &*self.runs[usize::from(*at)])
     }
 }
 
@@ -410,8 +417,16 @@ impl TileTable {
             };
             let tap_blocks: Vec<TapBlock> = places.map(&mut tap_block).collect();
             if !tap_blocks.is_empty() {
-                let blocks_of = |point: usize| runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
-                terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(blocks_of).collect() });
+                let (mut runs, mut points) = (vec![], vec![]);
+                for point in 0..kind.points() {
+                    let of_point = runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
+                    let known = runs.iter().position(|runs| *runs == of_point).unwrap_or(runs.len());
+                    if known == runs.len() {
+                        runs.push(of_point);
+                    }
+                    points.push(known as u16);
+                }
+                terms.push(Term { kind, tap_blocks, runs, points });
             }
         }
         let residues = axes.iter().zip(phases).map(|(axis, phase)| (axis.out_step, phase.residue));
