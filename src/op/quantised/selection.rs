@@ -2,7 +2,7 @@
 
 use super::Quantise;
 use tract_core::internal::*;
-use tract_core::ops::array::{Slice, TypedConcat};
+use tract_core::ops::array::TypedConcat;
 use tract_core::ops::cnn::MaxPool;
 use tract_core::ops::quant::DequantizeLinearF32;
 
@@ -10,7 +10,8 @@ use tract_core::ops::quant::DequantizeLinearF32;
 /// that does not decrease.
 fn selects(node: &TypedNode) -> bool {
     let pools = node.op_as::<MaxPool>().is_some_and(|pool| pool.with_index_outputs.is_none());
-    pools || node.op_is::<TypedConcat>() || node.op_is::<Slice>() || node.op_is::<AxisOp>()
+    // tract itself moves Slice and changes of axes.
+    pools || node.op_is::<TypedConcat>()
 }
 
 /// Moves a QuantizeLinear before such a node, if that reads dequantised tensors, perhaps through other such
