@@ -14,6 +14,7 @@ use tract_core::ops::array::TypedConcat;
 use tract_core::ops::binary::TypedBinOp;
 use tract_core::ops::cnn::MaxPool;
 use tract_core::ops::element_wise::ElementWiseOp;
+use tract_core::ops::identity::Identity;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_hir::internal::*;
 
@@ -213,7 +214,10 @@ impl Wiring<'_> {
                 return Ok(self.target.outlet_fact(self.inputs[0])?.datum_type == DatumType::F32);
             }
             let quantises = node.op_is::<Quantise>() || node.op_is::<DequantizeLinearF32>();
-            let selects = node.op_is::<TypedConcat>() || node.op_is::<MaxPool>() || node.op_is::<AxisOp>();
+            let selects = node.op_is::<TypedConcat>()
+                || node.op_is::<MaxPool>()
+                || node.op_is::<AxisOp>()
+                || node.op_is::<Identity>();
             if quantises || selects || node.op_is::<TypedBinOp>() || node.op_is::<ElementWiseOp>() {
                 open.extend(&node.inputs);
             }
