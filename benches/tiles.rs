@@ -91,14 +91,16 @@ fn layers() -> TractResult<Vec<(String, Layer)>> {
             padding: Padding::Explicit { begin: tvec!(begin; rank), end: tvec!(end; rank) },
             output_padding: tvec!(0; rank),
         };
-        let name = format!("{direction:?} {inputs}-{outputs} {} k{kernel} s{stride} d{dilation}", size.iter().join("x"));
+        let name =
+            format!("{direction:?} {inputs}-{outputs} {} k{kernel} s{stride} d{dilation}", size.iter().join("x"));
         Ok((name, Layer::new(spec, &[&[1, inputs], size].concat())?))
     };
     let forward = Direction::Forward;
-    let squares = THREE_BY_THREE.iter().map(|(inputs, outputs, size)| layer((*inputs, *outputs), size, 3, 1, 1, forward));
-    let lines = ONE_AXIS.iter().map(|[channels, len, taps, dilation]| {
-        layer((*channels, *channels), &[*len], *taps, 1, *dilation, forward)
-    });
+    let squares =
+        THREE_BY_THREE.iter().map(|(inputs, outputs, size)| layer((*inputs, *outputs), size, 3, 1, 1, forward));
+    let lines = ONE_AXIS
+        .iter()
+        .map(|[channels, len, taps, dilation]| layer((*channels, *channels), &[*len], *taps, 1, *dilation, forward));
     let strided = STRIDED.iter().map(|((inputs, outputs, size), kernel, direction)| {
         layer((*inputs, *outputs), size, *kernel, 2, 1, *direction)
     });

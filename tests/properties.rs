@@ -365,7 +365,12 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
                 let layer = Layer::new(other);
                 let run = || layer.run_with_epilogue(&x, &filter, bias.as_ref(), &steps, &residuals);
                 let in_run = multithread_tract_scope(executor, run).map_err(|e| fail(what, e))?;
-                prop_assert!(bits(&in_run) == bits(&y), "{}, {}: other bits than with weights transformed in a run", what, plan);
+                prop_assert!(
+                    bits(&in_run) == bits(&y),
+                    "{}, {}: other bits than with weights transformed in a run",
+                    what,
+                    plan
+                );
             }
         }
         Ok(Some(plan))

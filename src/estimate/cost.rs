@@ -150,17 +150,17 @@ pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 const MANY_POINTS: usize = 64;
 
 /// How much longer each value of such a tile takes to transform, and each of its weights.
-const LARGE_TILE: f64 = 2.0;
-const LARGE_TILE_WEIGHTS: f64 = 2.5;
+const LARGE_TILE: f64 = 2.5;
+const LARGE_TILE_WEIGHTS: f64 = 3.0;
 
 /// Loading a vector of a filter's transformed weights, of so many bytes, once per accumulator block.
 ///
 /// A vector is multiplied by each of `tiles` tiles. That hides a part of the wait for a vector from
 /// beyond L2.
 pub(crate) fn streamed_tiles(bytes: usize, tiles: usize, machine: &Machine) -> Cost {
-    const LEAST: f64 = 8.0;
-    const MOST: f64 = 22.0;
-    const HIDDEN: f64 = 0.3;
+    const LEAST: f64 = 10.0;
+    const MOST: f64 = 24.0;
+    const HIDDEN: f64 = 0.2;
     if bytes <= machine.l2 / 2 { Cost::ZERO } else { Cost((MOST - HIDDEN * tiles as f64).max(LEAST)) }
 }
 

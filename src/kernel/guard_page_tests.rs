@@ -5,11 +5,11 @@
 
 use crate::compute::{Grouped, Pair, Quad};
 use crate::kernel::col2im_row::Col2imRun;
+use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
-use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{LISTED_POSITIONS, ListedPixels, PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
@@ -750,7 +750,9 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         .into_iter()
         .flat_map(|values| [1, 3, values / 2, values].map(|taps| TileKind::Fourier { values, taps }));
     let cyclic = CYCLIC_RESULTS.map(|results| TileKind::Cyclic { results });
-    for (kind, tiles) in winograd.chain(threes).chain(cyclic).chain(fourier).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
+    for (kind, tiles) in
+        winograd.chain(threes).chain(cyclic).chain(fourier).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles)))
+    {
         let transforms = kernels.tile_transforms(kind);
         let points = kind.points();
         // Taps, results and offsets along rows and columns.

@@ -4,12 +4,12 @@
 use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::col2im_row::Col2imRun;
+use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::depthwise_pixels::PixelSums;
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 use crate::kernel::extent::{product, reach, rounded_up};
-use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
 use crate::kernel::pad_copy::{Rows, SplitRows};

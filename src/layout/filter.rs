@@ -237,7 +237,8 @@ impl PackedFilter {
             FilterLayout::Pixels { width } => Arc::new(pixels(spec, *width, plain)?),
             FilterLayout::Vectors { width } => Arc::new(products(spec, *width, *width, plain)?),
             FilterLayout::Phases { mr, last_mr } => Arc::new(phases(spec, *mr, *last_mr, 1, plain)?),
-            FilterLayout::Chunks { width, last_width, chunk } | FilterLayout::Tiles { width, last_width, chunk, .. } => {
+            FilterLayout::Chunks { width, last_width, chunk }
+            | FilterLayout::Tiles { width, last_width, chunk, .. } => {
                 Arc::new(phases(spec, *width, *last_width, *chunk, plain)?)
             }
             FilterLayout::Limbs { width, last_width, precision } => {

@@ -324,9 +324,7 @@ impl Algorithm for Winograd {
                     let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
                     let of_weight = match in_filter {
                         true => cost::streamed_tiles(bytes, tiles, machine),
-                        false => {
-                            cost::TRANSFORMED_WEIGHTS * machine.rates.transforms * cost::of_weight_points(points)
-                        }
+                        false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms * cost::of_weight_points(points),
                     };
                     let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
                     let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
@@ -599,7 +597,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             weights: tables.accumulators.taps.weights,
         };
         let transformed = tables.transformed.as_ref();
-        let transformed = transformed.map(|of| TractResult::Ok((of, filter.transformed::<E::Compute>()?))).transpose()?;
+        let transformed =
+            transformed.map(|of| TractResult::Ok((of, filter.transformed::<E::Compute>()?))).transpose()?;
         Ok(Prepared {
             transformed,
             plan,
