@@ -146,32 +146,15 @@ pub(crate) const TRANSFORMED: Cost = Cost(4.0);
 /// Transforming a vector of weights, per product of the tile.
 pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 
-/// From more points on, the values of a tile are beyond registers and pages.
-const MANY_POINTS: usize = 64;
-
-/// How much longer each value of such a tile takes to transform, and each of its weights.
-const LARGE_TILE: f64 = 2.0;
-const LARGE_TILE_WEIGHTS: f64 = 2.5;
-
 /// Loading a vector of a filter's transformed weights, of so many bytes, once per accumulator block.
 ///
 /// A vector is multiplied by each of `tiles` tiles. That hides a part of the wait for a vector from
 /// beyond L2.
 pub(crate) fn streamed_tiles(bytes: usize, tiles: usize, machine: &Machine) -> Cost {
-    const LEAST: f64 = 8.0;
-    const MOST: f64 = 22.0;
-    const HIDDEN: f64 = 0.3;
+    const LEAST: f64 = 10.0;
+    const MOST: f64 = 24.0;
+    const HIDDEN: f64 = 0.2;
     if bytes <= machine.l2 / 2 { Cost::ZERO } else { Cost((MOST - HIDDEN * tiles as f64).max(LEAST)) }
-}
-
-/// The factor of the transforms of data and results, by the points of a tile.
-pub(crate) fn of_points(points: usize) -> f64 {
-    if points > MANY_POINTS { LARGE_TILE } else { 1.0 }
-}
-
-/// The factor of the transforms of weights, by the points of a tile.
-pub(crate) fn of_weight_points(points: usize) -> f64 {
-    if points > MANY_POINTS { LARGE_TILE_WEIGHTS } else { 1.0 }
 }
 
 /// Transforming products to a vector of results. Each result is stored and loaded once.

@@ -1,4 +1,4 @@
-//! Cyclic tiles: four, seven or eight results of three taps along both axes.
+//! Cyclic tiles: four results of three taps along both axes. The code holds for other numbers.
 //!
 //! `M` adjacent results of three taps are a cyclic correlation of `dM, d1, .., d(M-1)` with the taps,
 //! and two corrections: `(d0-dM)·g0` in the first result and `(d(M+1)-d1)·g2` in the last. The cyclic
@@ -12,20 +12,13 @@
 //! | results of products `m0, m1, m2, m3, re, im` | `m1+m2+re+m0, m1-m2+im, m1+m2-re, m1-m2-im+m3` |
 //!
 //! Only additions and powers of two are involved, which keeps the errors near those of a direct
-//! sum. Of seven and eight results, the cosines and sines of the roots are involved. `R` values
-//! along an axis are real: the first correction, those at 1 and at -1 if that is a root, and the last
+//! sum. `R` values along an axis are real: the first correction, those at 1 and at -1 if that is a root, and the last
 //! correction. `C` complex ones follow, one for each pair of conjugate roots.
 //!
 //! In two dimensions, `R·R` values are real. `2·R·C` are complex along one axis. Those that are
 //! complex along both axes are two complex numbers each for data and filter: `rr-ii + i(ri+ir)` and
 //! `rr+ii + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
-//! `b(c+d)`. That makes `R·R + 6·R·C + 6·C·C` products:
-//!
-//! | results | `R` | `C` | products | per result |
-//! |---|---|---|---|---|
-//! | 4×4 | 4 | 1 | 46 | 2.9 |
-//! | 7×7 | 3 | 3 | 117 | 2.4 |
-//! | 8×8 | 4 | 3 | 142 | 2.2 |
+//! `b(c+d)`. That makes `R·R + 6·R·C + 6·C·C` products: 46 for 16 results of 9 taps.
 //!
 //! Every result depends on all data of its tile. Its error scales with the largest of them, and
 //! non-finite values spread over the tile.
@@ -38,10 +31,9 @@ use crate::kernel::gemm_tile::Start;
 use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
 use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::Vector;
-use std::f64::consts::FRAC_1_SQRT_2;
 
 /// The numbers of results along an axis.
-pub(crate) const CYCLIC_RESULTS: [usize; 3] = [4, 7, 8];
+pub(crate) const CYCLIC_RESULTS: [usize; 1] = [4];
 
 /// The real and the complex values along an axis of a tile.
 const fn real_and_complex(results: usize) -> (usize, usize) {
@@ -387,179 +379,12 @@ impl<V: Vector> CyclicAxis<V, 4, 6> for Roots<4> {
     }
 }
 
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn constant<V: Vector>(value: f64) -> V {
-    // SAFETY: this function's contract.
-    unsafe { V::splat(V::Lane::of_constant(value)) }
-}
-
-impl<V: Vector> CyclicAxis<V, 8, 10> for Roots<8> {
-    #[inline(always)]
-    unsafe fn data(d: [V; 10]) -> [V; 10] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let (root, less) = (constant(FRAC_1_SQRT_2), constant(-FRAC_1_SQRT_2));
-            let even = [d[8].plus(d[4]), d[1].plus(d[5]), d[2].plus(d[6]), d[3].plus(d[7])];
-            let odd = [d[8].minus(d[4]), d[1].minus(d[5]), d[2].minus(d[6]), d[3].minus(d[7])];
-            let (s, t) = (even[0].plus(even[2]), even[1].plus(even[3]));
-            let (u, v) = (odd[1].minus(odd[3]), odd[1].plus(odd[3]));
-            let minus = V::splat(V::Lane::ZERO).minus(odd[2]);
-            [
-                d[0].minus(d[8]),
-                s.plus(t),
-                s.minus(t),
-                d[9].minus(d[1]),
-                odd[0].mul_add(u, root),
-                odd[2].mul_add(v, root),
-                even[0].minus(even[2]),
-                even[1].minus(even[3]),
-                odd[0].mul_add(u, less),
-                minus.mul_add(v, root),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn filter(g: [V; MOST_TAPS]) -> [V; 10] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let zero = V::splat(V::Lane::ZERO);
-            let (eighth, quarter) = (constant(0.125), constant(0.25));
-            let (root, less) = (constant(FRAC_1_SQRT_2 / 4.0), constant(-FRAC_1_SQRT_2 / 4.0));
-            let (s, t) = (times(g[0].plus(g[2]), eighth), times(g[1], eighth));
-            let (first, last) = (times(g[0], quarter), times(g[2], quarter));
-            [
-                g[0],
-                s.plus(t),
-                s.minus(t),
-                g[2],
-                first.mul_add(g[1], root),
-                zero.minus(last).mul_add(g[1], less),
-                times(g[0].minus(g[2]), quarter),
-                zero.minus(times(g[1], quarter)),
-                first.mul_add(g[1], less),
-                last.mul_add(g[1], less),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn results(m: [V; 10]) -> [V; 8] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let (root, less) = (constant(FRAC_1_SQRT_2), constant(-FRAC_1_SQRT_2));
-            let (s, t) = (m[1].plus(m[2]), m[1].minus(m[2]));
-            let even = [s.plus(m[6]), t.plus(m[7]), s.minus(m[6]), t.minus(m[7])];
-            let (u, v) = (m[4].minus(m[8]), m[5].plus(m[9]));
-            let odd = [m[4].plus(m[8]), u.plus(v), m[5].minus(m[9]), v.minus(u)];
-            [
-                even[0].plus(odd[0]).plus(m[0]),
-                even[1].mul_add(odd[1], root),
-                even[2].plus(odd[2]),
-                even[3].mul_add(odd[3], root),
-                even[0].minus(odd[0]),
-                even[1].mul_add(odd[1], less),
-                even[2].minus(odd[2]),
-                even[3].mul_add(odd[3], less).plus(m[3]),
-            ]
-        }
-    }
-}
-
-/// The cosines and the sines of one, two and three sevenths of a turn.
-const COSINES: [f64; 3] = [0.623_489_801_858_733_5, -0.222_520_933_956_314_4, -0.900_968_867_902_419_1];
-const SINES: [f64; 3] = [0.781_831_482_468_029_8, 0.974_927_912_181_823_6, 0.433_883_739_117_558_1];
-
-/// The cosine and the sine of `k` sevenths of a turn, times a factor.
-///
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn seventh<V: Vector>(k: usize, factor: f64) -> (V, V) {
-    let at = [6, 0, 1, 2, 2, 1, 0][k % 7];
-    let (cosine, sine) = if at == 6 { (1.0, 0.0) } else { (COSINES[at], SINES[at]) };
-    let sine = if k % 7 > 3 { -sine } else { sine };
-    // SAFETY: this function's contract.
-    unsafe { (constant(factor * cosine), constant(factor * sine)) }
-}
-
-impl<V: Vector> CyclicAxis<V, 7, 9> for Roots<7> {
-    #[inline(always)]
-    unsafe fn data(d: [V; 9]) -> [V; 9] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let plus = [d[1].plus(d[6]), d[2].plus(d[5]), d[3].plus(d[4])];
-            let minus = [d[1].minus(d[6]), d[2].minus(d[5]), d[3].minus(d[4])];
-            let whole = d[7].plus(plus[0]).plus(plus[1].plus(plus[2]));
-            let mut values = [d[0].minus(d[7]), whole, d[8].minus(d[1]), whole, whole, whole, whole, whole, whole];
-            for k in 1..4 {
-                let (mut re, mut im) = (d[7], V::splat(V::Lane::ZERO));
-                for n in (1..4).rev() {
-                    let (cosine, sine) = seventh(k * n, 1.0);
-                    re = re.mul_add(plus[n - 1], cosine);
-                    im = im.mul_add(minus[n - 1], sine);
-                }
-                (values[1 + 2 * k], values[2 + 2 * k]) = (re, im);
-            }
-            values
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn filter(g: [V; MOST_TAPS]) -> [V; 9] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let whole = times(g[0].plus(g[2]).plus(g[1]), constant(1.0 / 7.0));
-            let first = times(g[0], constant(2.0 / 7.0));
-            let mut values = [g[0], whole, g[2], whole, whole, whole, whole, whole, whole];
-            for k in 1..4 {
-                let (of_one, of_two) = (seventh::<V>(k, 2.0 / 7.0), seventh::<V>(2 * k, 2.0 / 7.0));
-                // conjugated
-                let im = times(g[2], of_two.1).mul_add(g[1], of_one.1);
-                values[1 + 2 * k] = first.mul_add(g[2], of_two.0).mul_add(g[1], of_one.0);
-                values[2 + 2 * k] = V::splat(V::Lane::ZERO).minus(im);
-            }
-            values
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn results(m: [V; 9]) -> [V; 7] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let whole = m[1].plus(m[3]).plus(m[5].plus(m[7])).plus(m[0]);
-            let mut results = [whole; 7];
-            for n in 1..4 {
-                let (mut even, mut odd) = (m[1], V::splat(V::Lane::ZERO));
-                for k in (1..4).rev() {
-                    let (cosine, sine) = seventh(k * n, 1.0);
-                    even = even.mul_add(m[1 + 2 * k], cosine);
-                    odd = odd.mul_add(m[2 + 2 * k], sine);
-                }
-                (results[n], results[7 - n]) = (even.plus(odd), even.minus(odd));
-            }
-            results[6] = results[6].plus(m[2]);
-            results
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn cosines_are_those_of_their_angles() {
-        for (k, (cosine, sine)) in (1..).zip(COSINES.into_iter().zip(SINES)) {
-            let angle = std::f64::consts::TAU * k as f64 / 7.0;
-            assert!((cosine - angle.cos()).abs() < 1e-15 && (sine - angle.sin()).abs() < 1e-15, "{k}");
-        }
-    }
-
-    #[test]
     fn points_are_those_of_the_table() {
-        assert_eq!(CYCLIC_RESULTS.map(cyclic_points), [46, 117, 142]);
+        assert_eq!([4, 6, 7, 8].map(cyclic_points), [46, 88, 117, 142]);
     }
 }

@@ -441,7 +441,7 @@ macro_rules! kernels {
                         winograd_of::<3, 0>(data::<2, 0>),
                         winograd_of::<3, 3>(data::<2, 2>),
                     ],
-                    cyclic: [cyclic_of::<4, 6>(), cyclic_of::<7, 9>(), cyclic_of::<8, 10>()],
+                    cyclic: [cyclic_of::<4, 6>()],
                     fourier: [fourier_of::<16, 9>(), fourier_of::<32, 17>()],
                 }),
                 pixels_to_rows,

@@ -23,7 +23,7 @@ pub(crate) enum TileKind {
         /// Taps along columns.
         columns: usize,
     },
-    /// Four, seven or eight results of three taps along both axes: `cyclic.rs`.
+    /// Four results of three taps along both axes: `cyclic.rs`.
     Cyclic {
         /// Results along each axis.
         results: usize,

@@ -6,7 +6,7 @@
 //! - Winograd tiles of two results along each axis. More than three taps are split into blocks of
 //!   two and three.
 //! - Winograd tiles of three results, if there are at most two adjacent taps along each axis.
-//! - Cyclic tiles of four, seven or eight results, in blocks of up to three taps along both axes.
+//! - Cyclic tiles of four results, in blocks of up to three taps along both axes.
 //! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
 //!
 //! The planner chooses by the numbers of products and the cost of transforms. Taps that read every
@@ -286,7 +286,7 @@ impl Algorithm for Winograd {
             let store = cost::store_of_channels(problem, datum_type, machine);
             let transformed = |of: &TileInput| {
                 let points = tiles_of_data(lattices, of.several, window) * of.kind.points();
-                points as f64 * cost::of_points(of.kind.points())
+                points as f64
             };
             let transformed: f64 = table.data.iter().map(transformed).sum();
             let data = cost::TRANSFORMED * transformed * vectors_in * machine.rates.transforms;
@@ -324,12 +324,12 @@ impl Algorithm for Winograd {
                     let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
                     let of_weight = match in_filter {
                         true => cost::streamed_tiles(bytes, tiles, machine),
-                        false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms * cost::of_weight_points(points),
+                        false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms,
                     };
                     let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
                     let runs: usize = term.points().map(<[_]>::len).sum();
                     let chains = runs.saturating_mul(problem.group_in / of_chain);
-                    let transforms = machine.rates.transforms * cost::of_points(points);
+                    let transforms = machine.rates.transforms;
                     let result = of_results * points * transforms + cost::SUMMED * chains;
                     of_run(tiles) * problem.group_in * products
                         + weights
@@ -670,13 +670,8 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// same cache sets.
     fn strides(&self, kind: TileKind, tiles: usize, size: usize) -> (PointStrides, usize) {
         let odd = |elements: usize| ((elements / self.kernels.lanes) | 1) * self.kernels.lanes;
-        if self.plan.tiling.stands_by_tile() {
-            let tile = odd(kind.points() * size);
-            (PointStrides { point: size, tile }, tiles * tile)
-        } else {
-            let point = odd(tiles * size);
-            (PointStrides { point, tile: size }, kind.points() * point)
-        }
+        let point = odd(tiles * size);
+        (PointStrides { point, tile: size }, kind.points() * point)
     }
 
     /// Phases of rows and columns.

@@ -26,7 +26,7 @@ use tract_core::internal::tract_itertools::Itertools;
 pub(crate) enum Tiling {
     /// Two results along each axis of two or three taps, or three results of two taps.
     Winograd { results: usize },
-    /// Four, seven or eight results of three taps along both axes.
+    /// Four results of three taps along both axes.
     Cyclic { results: usize },
     /// The results along one axis that a Fourier transform of `values` values has for `taps` taps.
     Fourier { values: usize, taps: usize },
@@ -104,13 +104,6 @@ impl Tiling {
         self != Tiling::Winograd { results: 2 }
     }
 
-    /// Whether the points of a tile stand together. Otherwise the tiles of a point do.
-    ///
-    /// A hundred points of as many tiles each would be in as many pages.
-    pub(crate) fn stands_by_tile(self) -> bool {
-        matches!(self, Tiling::Cyclic { results: 7 | 8 })
-    }
-
     /// The cost of a vector of a tile's results, per product of the tile.
     pub(crate) fn cost_of_results(self) -> Cost {
         if self == (Tiling::Winograd { results: 3 }) { cost::THREE_FROM_PRODUCTS } else { cost::FROM_PRODUCTS }
@@ -121,9 +114,7 @@ impl Tiling {
         match self {
             Tiling::Winograd { results: 3 } => "tiles of 3x3 results",
             Tiling::Winograd { .. } => "tiles of 2x2 results",
-            Tiling::Cyclic { results: 4 } => "cyclic tiles of 4x4 results",
-            Tiling::Cyclic { results: 7 } => "cyclic tiles of 7x7 results",
-            Tiling::Cyclic { .. } => "cyclic tiles of 8x8 results",
+            Tiling::Cyclic { .. } => "cyclic tiles of 4x4 results",
             Tiling::Fourier { values, .. } if values == FOURIER_VALUES[0] => "Fourier tiles of 16 values",
             Tiling::Fourier { .. } => "Fourier tiles of 32 values",
         }
@@ -476,8 +467,7 @@ mod tests {
     const THREE: Tiling = Tiling::Winograd { results: 3 };
     const FOURIER: Tiling = Tiling::Fourier { values: 16, taps: 5 };
     const CYCLIC: Tiling = Tiling::Cyclic { results: 4 };
-    const ALL: [Tiling; 6] =
-        [TWO, THREE, CYCLIC, Tiling::Cyclic { results: 7 }, Tiling::Cyclic { results: 8 }, FOURIER];
+    const ALL: [Tiling; 4] = [TWO, THREE, CYCLIC, FOURIER];
 
     /// Axes of both directions, with their kernels, strides and dilations.
     fn all_axes() -> impl Iterator<Item = AxisPhases> {
