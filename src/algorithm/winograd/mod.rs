@@ -427,8 +427,13 @@ impl Algorithm for Winograd {
             Some((_, bytes)) => format!("weights transformed in the filter, {bytes} bytes"),
             None => "weights transformed in each run".to_string(),
         };
+        let of_taps = match self.tiling {
+            Tiling::Fourier { taps, .. } if self.lattices[0].gap.is_some() => format!(" for {taps} taps down columns"),
+            Tiling::Fourier { taps, .. } => format!(" for {taps} taps along rows"),
+            Tiling::Winograd { .. } | Tiling::Cyclic { .. } => String::new(),
+        };
         format!(
-            "{}, {weights}, products of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
+            "{}{of_taps}, {weights}, products of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
             self.variant(),
             self.tiles,
             self.blocked.width,
