@@ -574,3 +574,13 @@ fn options_changed_after_a_run_are_obeyed() -> TractResult<()> {
     ensure!(error.contains("limit of 16"), "{error}");
     Ok(())
 }
+
+/// Legal sizes whose products 32 bits do not hold: of bytes of a row, and of strides.
+#[test]
+fn plans_of_many_products_are_made() -> TractResult<()> {
+    for (kernel, stride, input) in [(&[64][..], 4, &[1, 2, 1 << 20][..]), (&[1, 1, 1, 1], 1024, &[1, 16, 1, 1, 1, 1])] {
+        let spec = unpadded(Direction::Transposed, (input[1], 16, 1), kernel, stride);
+        Plan::new(&spec, input, None, f32::datum_type(), &PlanOptions::default())?;
+    }
+    Ok(())
+}

@@ -91,7 +91,7 @@ impl Algorithm for Col2im {
             }
             // Enough rows to fill a tile, or to copy long runs, if the ring and the copy still fit in
             // half of L2 each.
-            let fits = machine.l2 / 2 / (element * products * x.input).max(row_bytes);
+            let fits = machine.l2 / 2 / products.saturating_mul(x.input).saturating_mul(element).max(row_bytes);
             let positions = if far { LONG_RUN } else { nv * lanes };
             let chunk_rows = positions.div_ceil(x.input).clamp(1, fits.clamp(1, y.input));
             let vectors = (chunk_rows * x.input).div_ceil(lanes);

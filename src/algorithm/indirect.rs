@@ -137,7 +137,8 @@ impl Algorithm for Indirect {
             let product =
                 |nv| cost::tile(positions, nv, lanes * element, false, machine) * problem.group_in + cost::LISTED_TAP;
             let of_panels = product(nv) * (panels - 1) + product(last_width / lanes);
-            let multiplied = of_panels * (tiles * taps / phases) * share;
+            // `tiles` is a multiple of `phases`. The product of all tiles and taps may exceed 32 bits.
+            let multiplied = of_panels * (tiles / phases * taps) * share;
             let summed = cost::SUMMED.times(&[tiles * positions, vectors, passes]);
             let scattered = if phases > 1 { cost::SCATTERED } else { Cost::ZERO };
             let store = cost::store_of_channels(problem, query.datum_type, machine) + scattered;
