@@ -19,7 +19,7 @@ use tract_core::ops::quant::DequantizeLinearF32;
 use tract_hir::internal::*;
 
 /// The most nodes searched between a convolution and QuantizeLinear.
-const MOST_SEEN: usize = 16;
+const MOST_SEEN: usize = 64;
 
 /// What a node is.
 #[derive(Clone, Debug)]
