@@ -103,7 +103,7 @@ pub struct Winograd {
     lattices: [Lattice; 2],
     /// The weights that are transformed when the filter is packed, and their bytes. Otherwise every
     /// run transforms them.
-    transformed: Option<(TileWeights, usize)>,
+    transformed: Option<Box<(TileWeights, usize)>>,
 }
 
 /// The tables of a plan.
@@ -164,7 +164,7 @@ impl Table {
         let of_filter = tiles.weights(axes, |tap_blocks| plan.passes(problem, tap_blocks));
         let weights = tiles.phases.iter().map(|of| of_filter[of.of_filter].clone()).collect();
         let transformed = plan.transformed.as_ref();
-        let transformed = transformed.map(|(of, _)| TransformedTable::new(plan, &tiles, of, problem, lanes));
+        let transformed = transformed.map(|of| TransformedTable::new(plan, &tiles, &of.0, problem, lanes));
         let accumulators = AccumulatorTable::new(problem, axes, shape, lanes, taps)?;
         Ok(Table { accumulators, tiles, offsets, weights, transformed })
     }
@@ -366,7 +366,7 @@ impl Algorithm for Winograd {
                             window,
                             tiling,
                             lattices,
-                            transformed: in_filter.then(|| (weights.clone(), bytes)),
+                            transformed: in_filter.then(|| Box::new((weights.clone(), bytes))),
                         });
                     }
                 }
@@ -417,14 +417,14 @@ impl Algorithm for Winograd {
         let (Blocked { width, last_width, .. }, chunk) = (&self.blocked, self.chunk);
         let (width, last_width) = (*width, *last_width);
         match &self.transformed {
-            Some((tiles, _)) => FilterLayout::Tiles { width, last_width, chunk, tiles: tiles.clone() },
+            Some(of) => FilterLayout::Tiles { width, last_width, chunk, tiles: of.0.clone() },
             None => FilterLayout::Chunks { width, last_width, chunk },
         }
     }
 
     fn explain(&self) -> String {
-        let weights = match self.transformed {
-            Some((_, bytes)) => format!("weights transformed in the filter, {bytes} bytes"),
+        let weights = match &self.transformed {
+            Some(of) => format!("weights transformed in the filter, {} bytes", of.1),
             None => "weights transformed in each run".to_string(),
         };
         let of_taps = match self.tiling {
