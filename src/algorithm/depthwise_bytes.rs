@@ -73,6 +73,9 @@ pub(crate) struct ByteData<'a> {
     pub zero_point: u8,
 }
 
+/// The first plane of a task, its block of rows, and the rows of its planes in the output.
+type RowTask<'a> = (usize, &'a [Range<usize>], &'a mut [u8]);
+
 /// Adjacent taps of an axis.
 struct AxisQuad {
     /// The shift of the first one.
@@ -254,7 +257,7 @@ impl DepthwiseBytes {
         };
         let blocks: Vec<Range<usize>> = blocks_of(y.grid, rows);
         let phases = self.phases();
-        let mut tasks: Vec<(usize, &[Range<usize>], &mut [u8])> = vec![];
+        let mut tasks: Vec<RowTask> = vec![];
         if let [_] = blocks[..] {
             let mut rest = to;
             for planes in even_blocks(planes, (TASKS * threads(self.cost)).min(planes)) {
@@ -502,7 +505,7 @@ mod tests {
                         Direction::Forward => o * axis.stride as i64 + tap - axis.pad_begin,
                         Direction::Transposed => {
                             let i = o + axis.pad_begin - tap;
-                            (i.rem_euclid(axis.stride as i64) == 0).then_some(i / axis.stride as i64).unwrap_or(-1)
+                            if i.rem_euclid(axis.stride as i64) == 0 { i / axis.stride as i64 } else { -1 }
                         }
                     };
                     if !(0..input[ax] as i64).contains(&i) {

@@ -80,13 +80,13 @@ impl ByteKernels {
         {
             let has_vnni = is_x86_feature_detected!("avx512vnni");
             let has_512 = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq");
-            return match isa {
+            match isa {
                 Isa::Avx512 | Isa::Amx if isa.is_available() && has_512 && has_vnni => avx512_vnni::KERNELS,
                 Isa::Avx2 | Isa::Avx512 | Isa::Amx if Isa::Avx2.is_available() => {
                     if is_x86_feature_detected!("avxvnni") { avx_vnni::KERNELS } else { avx2::KERNELS }
                 }
                 _ => portable::KERNELS,
-            };
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
@@ -464,9 +464,9 @@ unsafe impl Dots for Lanes {
     unsafe fn dot(self, data: Lanes, weights: Lanes) -> Lanes {
         let mut sums = self.0;
         for byte in 0..4 {
-            for lane in 0..4 {
-                let (x, w) = (data.0[lane] >> (8 * byte) & 0xff, weights.0[lane] << (24 - 8 * byte) >> 24);
-                sums[lane] = sums[lane].wrapping_add(x * w);
+            for (sum, (x, w)) in sums.iter_mut().zip(data.0.into_iter().zip(weights.0)) {
+                let (x, w) = (x >> (8 * byte) & 0xff, w << (24 - 8 * byte) >> 24);
+                *sum = sum.wrapping_add(x * w);
             }
         }
         Lanes(sums)

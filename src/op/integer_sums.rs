@@ -210,7 +210,7 @@ impl IntegerSums {
     }
 
     /// How bytes are computed without sums of 32 bits in memory, or the reason why they are not.
-    fn from_bytes_to_bytes(&self, problem: &Problem) -> TractResult<Result<DepthwiseBytes, String>> {
+    fn bytes_to_bytes(&self, problem: &Problem) -> TractResult<Result<DepthwiseBytes, String>> {
         if self.options.grouped.is_some() {
             return Ok(Err("elements of several integers are forced".to_string()));
         }
@@ -244,7 +244,7 @@ impl IntegerSums {
         if x.shape().contains(&0) || shape.contains(&0) {
             return Ok(None);
         }
-        let Ok(plan) = self.from_bytes_to_bytes(&problem)? else { return Ok(None) };
+        let Ok(plan) = self.bytes_to_bytes(&problem)? else { return Ok(None) };
         let limit = self.options.limit();
         limit.check_output(&shape, datum_type)?;
         limit.check_working(plan.working_bytes())?;
@@ -383,7 +383,7 @@ impl IntegerSums {
     pub fn plan(&self, data: &TypedFact, to_bytes: bool) -> TractResult<Option<String>> {
         let Some(shape) = shared::known_shape(&self.spec, data) else { return Ok(None) };
         let problem = self.spec.problem(shape, None)?;
-        if to_bytes && let Ok(plan) = self.from_bytes_to_bytes(&problem)? {
+        if to_bytes && let Ok(plan) = self.bytes_to_bytes(&problem)? {
             return Ok(Some(plan.explain()));
         }
         let form = self.form(&problem, DatumType::U8, 0)?;
