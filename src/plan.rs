@@ -30,8 +30,10 @@ pub const DEFAULT_MEMORY_LIMIT: usize = {
     if bytes < most as u64 { bytes as usize } else { most }
 };
 
-/// The most bytes of transformed weights if [`PlanOptions::transformed_bytes`] is not set: 32 MiB.
-pub const DEFAULT_TRANSFORMED_BYTES: usize = 32 << 20;
+/// The most bytes of transformed weights if [`PlanOptions::transformed_bytes`] is not set: 1 MiB.
+///
+/// Weights that L2 does not hold take longer to load than to transform, unless they serve many tiles.
+pub const DEFAULT_TRANSFORMED_BYTES: usize = 1 << 20;
 
 /// The choices that can be forced on the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -715,8 +717,8 @@ mod tests {
 
     #[test]
     fn the_most_transformed_bytes_are_documented() {
-        let most = "32 MiB";
-        assert_eq!(DEFAULT_TRANSFORMED_BYTES, 32 << 20);
+        let most = "1 MiB";
+        assert_eq!(DEFAULT_TRANSFORMED_BYTES, 1 << 20);
         assert_documented("docs/limits.md", &format!("the transformed ones have at most {most}"));
         assert_documented("docs/knobs.md", &format!("| `TRACT_DECONV_TRANSFORMED_BYTES` | {most} |"));
     }
