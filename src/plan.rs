@@ -52,8 +52,7 @@ pub struct PlanOptions {
     ///
     /// Tiles whose results share their rounding errors are then not considered.
     pub local_accuracy: bool,
-    /// The most bytes of a filter's weights that are transformed when it is packed.
-    /// [`DEFAULT_TRANSFORMED_BYTES`] if not set.
+    /// The most bytes of a filter's weights that are transformed when it is packed. 1 MiB if not set.
     ///
     /// Tiles of fewer products multiply transformed weights. Where those have more bytes, every run
     /// transforms them again.
