@@ -126,6 +126,17 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
 }
 
 #[test]
+fn a_kernel_of_many_rows_is_not_for_tiles() -> TractResult<()> {
+    let mut spec = forward([20, 200], 1, [3, 1, 0]);
+    spec.kernel = tvec!(96, 3);
+    for options in [vectors(), tile_registers()] {
+        assert_ne!(plan(&spec, [96, 300], &options)?.strategy(), Strategy::Winograd);
+        assert!(plan(&spec, [96, 300], &options.with_strategy(Strategy::Winograd)).is_err());
+    }
+    Ok(())
+}
+
+#[test]
 fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<()> {
     let reads = |spec: &DeconvSpec, isa, size, how: &str| -> TractResult<bool> {
         let options = on(isa).with_strategy(Strategy::DepthwiseRows);

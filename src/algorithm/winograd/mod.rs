@@ -222,9 +222,14 @@ fn channels_of(problem: &Problem, lanes: usize) -> usize {
     (problem.group_in.div_ceil(lanes) | 1) * lanes
 }
 
+/// The most products of a chain.
+fn longest_chain(tiling: Tiling) -> usize {
+    if matches!(tiling, Tiling::Fourier { .. }) { LONGEST_FOURIER_CHAIN } else { LONGEST_CHAIN }
+}
+
 /// Input channels per chain for this many tap blocks.
 fn chain(problem: &Problem, tiling: Tiling, tap_blocks: usize) -> usize {
-    let longest = if matches!(tiling, Tiling::Fourier { .. }) { LONGEST_FOURIER_CHAIN } else { LONGEST_CHAIN };
+    let longest = longest_chain(tiling);
     even_part(problem.group_in, longest / tap_blocks.clamp(1, longest))
 }
 
@@ -269,11 +274,18 @@ impl Algorithm for Winograd {
         }
         let element = query.element;
         let mut best: Option<Winograd> = None;
+        let mut declined = "no kernel has the tile that the filter is packed for".to_string();
         for (tiling, lattices) in candidates {
             if query.leaves_out(tiling.name()) || period(lattices) > LONGEST_PERIOD {
                 continue;
             }
             let table = TileTable::new(axes, lattices);
+            // A chain of one input channel would be too long, and its sums slow to add up.
+            let blocks_of = table.phases.iter().flat_map(|of| &of.terms).map(|term| term.tap_blocks.len());
+            if let Some(blocks) = blocks_of.max().filter(|blocks| *blocks > longest_chain(tiling)) {
+                declined = format!("{blocks} blocks of taps, a chain has at most {}", longest_chain(tiling));
+                continue;
+            }
             let GridSplit { block, window } =
                 GridSplit::of(axes, lattices, &table, channels_of(problem, lanes) * element, machine);
             let blocks = GridBlocks::even(axes, block, false, false);
@@ -372,7 +384,7 @@ impl Algorithm for Winograd {
                 }
             }
         }
-        best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+        best.ok_or(declined)
     }
 
     fn cost(&self) -> Option<u64> {
