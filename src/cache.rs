@@ -184,9 +184,7 @@ impl PackedFilters {
         filters.insert(0, (grouped, Arc::clone(&packed)));
         Ok(packed)
     }
-}
 
-impl PackedFilters {
     /// Returns the one used last.
     pub fn latest(&self) -> Option<(Grouped, Arc<PackedFilter>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()

@@ -358,10 +358,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
             };
             checked.map_err(|e| fail(format!("{what}, {plan}, {threads} threads, then {steps:?}"), e))?;
             let in_run = options.clone().with_transformed_bytes(0);
-            // Fourier tiles of one name can be along either axis.
-            let along_one = spec.kernel.iter().filter(|taps| **taps > 1).count() == 1;
             if options.layout.is_none()
-                && (along_one || !plan.variant().starts_with("Fourier"))
                 && matches!(plan.filter_layout(), FilterLayout::Tiles { .. })
                 && let Ok(other) = Plan::new(spec, input, requested, *dt, &in_run)
                 && tiles_of(&other) == tiles_of(&plan)

@@ -151,7 +151,7 @@ impl DepthwiseBytes {
     /// The decision in words.
     pub fn explain(&self) -> String {
         let how = if self.whole { "several rows" } else { "a row" };
-        format!("depthwise_bytes: cost {}, {how} at a time, isa {}", self.cost, self.isa)
+        format!("depthwise_bytes on {}, {how} at a time", self.isa)
     }
 
     /// Bytes of working memory per thread.

@@ -149,7 +149,7 @@ pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 /// Loading a vector of a filter's transformed weights, of so many bytes, once per accumulator block.
 ///
 /// A vector is multiplied by each of `tiles` tiles. That hides a part of the wait for a vector from
-/// beyond L2.
+/// beyond L2. The numbers are set by hand, by the layers of `benches/record/2026-11-26-tiles-2`.
 pub(crate) fn streamed_tiles(bytes: usize, tiles: usize, machine: &Machine) -> Cost {
     const LEAST: f64 = 10.0;
     const MOST: f64 = 24.0;

@@ -831,28 +831,14 @@ kernels!(avx512_vnni, x86::Vnni16, [#[target_feature(enable = "avx512f,avx512bw,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::rescale::tests::{hard_scales, random};
     use crate::kernel::rescale::{AddedBytes, ChannelScale, Narrowing};
     use tract_core::internal::TractResult;
 
     /// Numbers half way between integers, next to them, large ones, and others.
     #[test]
     fn bytes_are_those_of_exact_numbers() -> TractResult<()> {
-        let mut state = 7u64;
-        let mut random = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as i32
-        };
-        let scale = |before: f64, factor: f64, term: f64| ChannelScale { before, factor, term };
-        let scales = [
-            scale(0.0, 0.5, 0.0),
-            scale(3.0, 0.25, 0.125),
-            scale(-70_000.0, 1.0 / 3000.0, 0.5),
-            scale(0.0, 0.001_953_125, -7.5),
-            scale(1.0, 1e-9, 1e6),
-            scale(0.0, -0.037, 12.3),
-            scale(0.0, 1e300, 0.0),
-            scale(0.0, 0.0, 0.5),
-        ];
+        let (mut random, scales) = (random(), hard_scales());
         let channels: Vec<ChannelScale> = scales.into_iter().cycle().take(77).collect();
         for (signed, zero_point, (low, high)) in [
             (false, 0, (0, 255)),

@@ -1,9 +1,9 @@
-//! Cyclic tiles: four results of three taps along both axes. The code holds for other numbers.
+//! Cyclic tiles: four results of three taps along both axes.
 //!
-//! `M` adjacent results of three taps are a cyclic correlation of `dM, d1, .., d(M-1)` with the taps,
-//! and two corrections: `(d0-dM)·g0` in the first result and `(d(M+1)-d1)·g2` in the last. The cyclic
-//! correlation is a product of Fourier transforms at the `M`-th roots of unity. Of four results, these
-//! are the points 1, -1 and i. With `s = d2+d4` and `t = d1+d3`:
+//! Four adjacent results of three taps are a cyclic correlation of `d4, d1, d2, d3` with the taps,
+//! and two corrections: `(d0-d4)·g0` in the first result and `(d5-d1)·g2` in the last. The cyclic
+//! correlation is a product of Fourier transforms at the points 1, -1 and i. With `s = d2+d4` and
+//! `t = d1+d3`:
 //!
 //! | | values: two corrections, 1, -1, and the real and imaginary part at i |
 //! |---|---|
@@ -12,13 +12,10 @@
 //! | results of products `m0, m1, m2, m3, re, im` | `m1+m2+re+m0, m1-m2+im, m1+m2-re, m1-m2-im+m3` |
 //!
 //! Only additions and powers of two are involved, which keeps the errors near those of a direct
-//! sum. `R` values along an axis are real: the first correction, those at 1 and at -1 if that is a root, and the last
-//! correction. `C` complex ones follow, one for each pair of conjugate roots.
-//!
-//! In two dimensions, `R·R` values are real. `2·R·C` are complex along one axis. Those that are
-//! complex along both axes are two complex numbers each for data and filter: `rr-ii + i(ri+ir)` and
-//! `rr+ii + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
-//! `b(c+d)`. That makes `R·R + 6·R·C + 6·C·C` products: 46 for 16 results of 9 taps.
+//! sum. In two dimensions, 16 values are real. 8 are complex along one axis. Those that are complex
+//! along both axes are two complex numbers each for data and filter: `rr-ii + i(ri+ir)` and `rr+ii
+//! + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
+//! `b(c+d)`. That makes 16 + 8·3 + 2·3 = 46 products for 16 results of 9 taps.
 //!
 //! Every result depends on all data of its tile. Its error scales with the largest of them, and
 //! non-finite values spread over the tile.
@@ -32,26 +29,14 @@ use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
 use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::Vector;
 
-/// The numbers of results along an axis.
-pub(crate) const CYCLIC_RESULTS: [usize; 1] = [4];
-
-/// The real and the complex values along an axis of a tile.
-const fn real_and_complex(results: usize) -> (usize, usize) {
-    // Both corrections, and the roots 1 and, of an even number of results, -1.
-    let real = if results.is_multiple_of(2) { 4 } else { 3 };
-    (real, (results + 2 - real) / 2)
-}
+/// The results along an axis.
+pub(crate) const CYCLIC_RESULTS: usize = 4;
 
 /// The products of a tile.
-pub(super) const fn cyclic_points(results: usize) -> usize {
-    let (real, complex) = real_and_complex(results);
-    real * real + 6 * complex * (real + complex)
-}
+pub(super) const CYCLIC_POINTS: usize = 46;
 
 /// Values along an axis of a transformed tile. Also the number of inputs that it reads.
-pub(super) const fn cyclic_values(results: usize) -> usize {
-    results + MOST_TAPS - 1
-}
+pub(super) const CYCLIC_VALUES: usize = MOST_TAPS + CYCLIC_RESULTS - 1;
 
 /// The three real numbers whose products with those of [`complex_filter`] make a complex product.
 ///
@@ -83,142 +68,90 @@ pub(super) unsafe fn complex_product<V: Vector>(m: [V; 3]) -> [V; 2] {
     unsafe { [m[0].minus(m[2]), m[0].plus(m[1])] }
 }
 
+/// The real values of a cyclic tile along an axis. A complex one follows.
+const REAL: usize = CYCLIC_VALUES - 2;
+
 /// Whether the weights of a point can differ from zero, where the third tap along rows, or along
-/// columns, may be missing. It alone makes the last real value.
-pub(super) const fn cyclic_point_is_used(results: usize, point: usize, (rows, columns): (bool, bool)) -> bool {
-    let (real, complex) = real_and_complex(results);
-    let last_tap = real - 1;
-    let (along, down, both) = (real * real, real * (real + 3 * complex), real * (real + 6 * complex));
+/// columns, may be missing. It alone makes the values at [`LAST_TAP`].
+pub(super) const fn cyclic_point_is_used(point: usize, (rows, columns): (bool, bool)) -> bool {
+    let (along, down, both) = (REAL * REAL, REAL * (REAL + 3), REAL * (REAL + 6));
     if point < along {
-        (rows || point / real != last_tap) && (columns || point % real != last_tap)
+        (rows || point / REAL != LAST_TAP) && (columns || point % REAL != LAST_TAP)
     } else if point < down {
-        rows || (point - along) / (3 * complex) != last_tap
+        rows || (point - along) / 3 != LAST_TAP
     } else {
-        columns || point >= both || (point - down) / 3 % real != last_tap
+        columns || point >= both || (point - down) / 3 != LAST_TAP
     }
 }
 
-/// The transforms of a tile of so many results along an axis.
-pub(super) trait CyclicAxis<V, const RESULTS: usize, const VALUES: usize> {
-    /// # Safety
-    /// The CPU has `V`'s instruction set.
-    unsafe fn data(d: [V; VALUES]) -> [V; VALUES];
+/// The value of a cyclic tile's filter, along an axis, that is the last tap.
+const LAST_TAP: usize = 3;
 
-    /// # Safety
-    /// The CPU has `V`'s instruction set.
-    unsafe fn filter(g: [V; MOST_TAPS]) -> [V; VALUES];
-
-    /// # Safety
-    /// The CPU has `V`'s instruction set.
-    unsafe fn results(m: [V; VALUES]) -> [V; RESULTS];
-}
-
-/// The roots of unity, as many as a tile has results along an axis.
-pub(super) struct Roots<const RESULTS: usize>;
-
-/// Stores the points of the data of a tile, or of its filter, from the values along both axes.
+/// The points of the data of a tile, or of its filter, from the values along both axes.
 ///
-/// # Safety
-/// The CPU has `V`'s instruction set. `to` has room for a vector at each multiple of `stride`.
-#[inline(always)]
-unsafe fn store_points<V: Vector, const FILTER: bool, const RESULTS: usize, const VALUES: usize>(
-    t: &[[V; VALUES]; VALUES],
-    to: *mut V::Lane,
-    stride: usize,
-) {
-    let (real, complex) = const { real_and_complex(RESULTS) };
-    let (along, down, both) = (real * real, real * (real + 3 * complex), real * (real + 6 * complex));
-    // SAFETY: this function's contract.
-    unsafe {
-        for i in 0..real {
-            for j in 0..real {
-                t[i][j].store(to.wrapping_add((i * real + j) * stride));
-            }
-            for k in 0..complex {
-                let (re, im) = (real + 2 * k, real + 2 * k + 1);
-                let point = to.wrapping_add((along + 3 * (i * complex + k)) * stride);
-                store_complex::<V, FILTER>(t[i][re], t[i][im], point, stride);
-                let point = to.wrapping_add((down + 3 * (k * real + i)) * stride);
-                store_complex::<V, FILTER>(t[re][i], t[im][i], point, stride);
-            }
-        }
-        for k in 0..complex {
-            for l in 0..complex {
-                let (row, column) = (real + 2 * k, real + 2 * l);
-                let ([rr, ri], [ir, ii]) =
-                    ([t[row][column], t[row][column + 1]], [t[row + 1][column], t[row + 1][column + 1]]);
-                let point = to.wrapping_add((both + 6 * (k * complex + l)) * stride);
-                // the inverse of the values that are complex along both axes halves them
-                let same = (halved::<V, FILTER>(rr.minus(ii)), halved::<V, FILTER>(ri.plus(ir)));
-                store_complex::<V, FILTER>(same.0, same.1, point, stride);
-                let opposite = (halved::<V, FILTER>(rr.plus(ii)), halved::<V, FILTER>(ir.minus(ri)));
-                store_complex::<V, FILTER>(opposite.0, opposite.1, point.wrapping_add(3 * stride), stride);
-            }
-        }
-    }
-}
-
 /// # Safety
 /// The CPU has `V`'s instruction set.
 #[inline(always)]
-unsafe fn halved<V: Vector, const FILTER: bool>(value: V) -> V {
-    // SAFETY: this function's contract.
-    unsafe { if FILTER { times(value, V::splat(V::Lane::HALF)) } else { value } }
-}
-
-/// # Safety
-/// The CPU has `V`'s instruction set.
-#[inline(always)]
-unsafe fn times<V: Vector>(value: V, factor: V) -> V {
-    // SAFETY: this function's contract.
-    unsafe { V::splat(V::Lane::ZERO).mul_add(value, factor) }
-}
-
-/// Stores the three points of a complex number.
-///
-/// # Safety
-/// As [`store_points`].
-#[inline(always)]
-unsafe fn store_complex<V: Vector, const FILTER: bool>(re: V, im: V, to: *mut V::Lane, stride: usize) {
+unsafe fn cyclic_points<V: Vector, const FILTER: bool>(t: &[[V; CYCLIC_VALUES]; CYCLIC_VALUES]) -> [V; CYCLIC_POINTS] {
     // SAFETY: this function's contract.
     unsafe {
-        let three = if FILTER { complex_filter(re, im) } else { complex_data(re, im) };
+        let (zero, half) = (V::splat(V::Lane::ZERO), V::splat(V::Lane::HALF));
+        let complex = |re: V, im: V| if FILTER { complex_filter(re, im) } else { complex_data(re, im) };
+        // the inverse of the values that are complex along both axes halves them
+        let halved = |value: V| if FILTER { zero.mul_add(value, half) } else { value };
+        let mut points = [zero; CYCLIC_POINTS];
+        for i in 0..REAL {
+            for j in 0..REAL {
+                points[i * REAL + j] = t[i][j];
+            }
+            let (along, down) = (complex(t[i][REAL], t[i][REAL + 1]), complex(t[REAL][i], t[REAL + 1][i]));
+            for p in 0..3 {
+                points[REAL * REAL + 3 * i + p] = along[p];
+                points[REAL * (REAL + 3) + 3 * i + p] = down[p];
+            }
+        }
+        let ([rr, ri], [ir, ii]) = ([t[REAL][REAL], t[REAL][REAL + 1]], [t[REAL + 1][REAL], t[REAL + 1][REAL + 1]]);
+        let same = complex(halved(rr.minus(ii)), halved(ri.plus(ir)));
+        let opposite = complex(halved(rr.plus(ii)), halved(ir.minus(ri)));
         for p in 0..3 {
-            three[p].store(to.wrapping_add(p * stride));
+            points[CYCLIC_POINTS - 6 + p] = same[p];
+            points[CYCLIC_POINTS - 3 + p] = opposite[p];
         }
+        points
     }
 }
 
 /// # Safety
 /// As [`transform_data`](crate::kernel::winograd::transform_data).
 #[inline(always)]
-pub(crate) unsafe fn transform_cyclic_data<V: Vector, const RESULTS: usize, const VALUES: usize>(
+pub(crate) unsafe fn transform_cyclic_data<V: Vector>(
     data: &TileData<V::Lane>,
     to: &mut [V::Lane],
     strides: PointStrides,
-) where
-    Roots<RESULTS>: CyclicAxis<V, RESULTS, VALUES>,
-{
+) {
     for (tile, start) in data.starts.iter().enumerate() {
         for c in (0..data.channels).step_by(V::LANES) {
             let from = data.pixels.as_ptr().wrapping_add(start + c);
             let to = to.as_mut_ptr().wrapping_add(tile * strides.tile + c);
             // SAFETY: this function's contract.
             unsafe {
-                let mut d = [[V::splat(V::Lane::ZERO); VALUES]; VALUES];
-                for i in 0..VALUES {
-                    for j in 0..VALUES {
+                let mut d = [[V::splat(V::Lane::ZERO); CYCLIC_VALUES]; CYCLIC_VALUES];
+                for i in 0..CYCLIC_VALUES {
+                    for j in 0..CYCLIC_VALUES {
                         d[i][j] = V::load(from.wrapping_add(i * data.steps.0 + j * data.steps.1));
                     }
-                    d[i] = Roots::<RESULTS>::data(d[i]);
+                    d[i] = cyclic_data(d[i]);
                 }
-                for j in 0..VALUES {
-                    let column = Roots::<RESULTS>::data(std::array::from_fn(|i| d[i][j]));
-                    for i in 0..VALUES {
+                for j in 0..CYCLIC_VALUES {
+                    let column = cyclic_data(std::array::from_fn(|i| d[i][j]));
+                    for i in 0..CYCLIC_VALUES {
                         d[i][j] = column[i];
                     }
                 }
-                store_points::<V, false, RESULTS, VALUES>(&d, to, strides.point);
+                let points = cyclic_points::<V, false>(&d);
+                for p in 0..CYCLIC_POINTS {
+                    points[p].store(to.wrapping_add(p * strides.point));
+                }
             }
         }
     }
@@ -227,33 +160,30 @@ pub(crate) unsafe fn transform_cyclic_data<V: Vector, const RESULTS: usize, cons
 /// # Safety
 /// As [`transform_filter`](crate::kernel::winograd::transform_filter).
 #[inline(always)]
-pub(crate) unsafe fn transform_cyclic_filter<V: Vector, const RESULTS: usize, const VALUES: usize>(
-    taps: &[&[V::Lane]],
-    to: &mut [V::Lane],
-    point: usize,
-) where
-    Roots<RESULTS>: CyclicAxis<V, RESULTS, VALUES>,
-{
+pub(crate) unsafe fn transform_cyclic_filter<V: Vector>(taps: &[&[V::Lane]], to: &mut [V::Lane], point: usize) {
     let len = taps.first().map_or(0, |tap| tap.len());
     for at in (0..len).step_by(V::LANES) {
         let to = to.as_mut_ptr().wrapping_add(at);
         // SAFETY: this function's contract.
         unsafe {
             let zero = V::splat(V::Lane::ZERO);
-            let mut rows = [[zero; VALUES]; MOST_TAPS];
+            let mut rows = [[zero; CYCLIC_VALUES]; MOST_TAPS];
             for i in 0..MOST_TAPS {
                 let row =
                     std::array::from_fn(|j| V::load(taps.get_unchecked(i * MOST_TAPS + j).as_ptr().wrapping_add(at)));
-                rows[i] = Roots::<RESULTS>::filter(row);
+                rows[i] = cyclic_filter(row);
             }
-            let mut g = [[zero; VALUES]; VALUES];
-            for j in 0..VALUES {
-                let column = Roots::<RESULTS>::filter(std::array::from_fn(|i| rows[i][j]));
-                for i in 0..VALUES {
+            let mut g = [[zero; CYCLIC_VALUES]; CYCLIC_VALUES];
+            for j in 0..CYCLIC_VALUES {
+                let column = cyclic_filter(std::array::from_fn(|i| rows[i][j]));
+                for i in 0..CYCLIC_VALUES {
                     g[i][j] = column[i];
                 }
             }
-            store_points::<V, true, RESULTS, VALUES>(&g, to, point);
+            let points = cyclic_points::<V, true>(&g);
+            for p in 0..CYCLIC_POINTS {
+                points[p].store(to.wrapping_add(p * point));
+            }
         }
     }
 }
@@ -261,19 +191,14 @@ pub(crate) unsafe fn transform_cyclic_filter<V: Vector, const RESULTS: usize, co
 /// # Safety
 /// As [`transform_products`](crate::kernel::winograd::transform_products).
 #[inline(always)]
-pub(crate) unsafe fn transform_cyclic_products<V: Vector, const RESULTS: usize, const VALUES: usize>(
+pub(crate) unsafe fn transform_cyclic_products<V: Vector>(
     products: &[V::Lane],
     strides: PointStrides,
     start: Start<V::Lane>,
     channels: usize,
     (offsets, _): (&[usize], usize),
     to: &mut [V::Lane],
-) -> bool
-where
-    Roots<RESULTS>: CyclicAxis<V, RESULTS, VALUES>,
-{
-    let (real, complex) = const { real_and_complex(RESULTS) };
-    let (along, down, both) = (real * real, real * (real + 3 * complex), real * (real + 6 * complex));
+) -> bool {
     let mut finite = true;
     for c in (0..channels).step_by(V::LANES) {
         // SAFETY: this function's contract.
@@ -285,41 +210,36 @@ where
             };
             // A finite result times zero is zero. Any other is NaN.
             let mut zeros = zero;
-            for (tile, offsets) in offsets.chunks_exact(RESULTS * RESULTS).enumerate() {
+            for (tile, offsets) in offsets.as_chunks::<{ CYCLIC_RESULTS * CYCLIC_RESULTS }>().0.iter().enumerate() {
                 let from = products.as_ptr().wrapping_add(tile * strides.tile + c);
-                let mut rows = [[zero; RESULTS]; VALUES];
-                for i in 0..real {
-                    let mut m = [zero; VALUES];
-                    for j in 0..real {
-                        m[j] = V::load(from.wrapping_add((i * real + j) * strides.point));
+                let point = |p: usize| V::load(from.wrapping_add(p * strides.point));
+                let three = |p: usize| [point(p), point(p + 1), point(p + 2)];
+                let mut m = [[zero; CYCLIC_VALUES]; CYCLIC_VALUES];
+                for i in 0..REAL {
+                    for j in 0..REAL {
+                        m[i][j] = point(i * REAL + j);
                     }
-                    for k in 0..complex {
-                        let point = along + 3 * (i * complex + k);
-                        [m[real + 2 * k], m[real + 2 * k + 1]] = load_product(from, point, strides.point);
+                    let along = complex_product(three(REAL * REAL + 3 * i));
+                    let down = complex_product(three(REAL * (REAL + 3) + 3 * i));
+                    for p in 0..2 {
+                        m[i][REAL + p] = along[p];
+                        m[REAL + p][i] = down[p];
                     }
-                    rows[i] = Roots::<RESULTS>::results(m);
                 }
-                for k in 0..complex {
-                    let (mut re, mut im) = ([zero; VALUES], [zero; VALUES]);
-                    for i in 0..real {
-                        [re[i], im[i]] = load_product(from, down + 3 * (k * real + i), strides.point);
-                    }
-                    for l in 0..complex {
-                        let point = both + 6 * (k * complex + l);
-                        let same = load_product::<V>(from, point, strides.point);
-                        let opposite = load_product::<V>(from, point + 3, strides.point);
-                        re[real + 2 * l] = same[0].plus(opposite[0]);
-                        im[real + 2 * l + 1] = opposite[0].minus(same[0]);
-                        im[real + 2 * l] = same[1].plus(opposite[1]);
-                        re[real + 2 * l + 1] = same[1].minus(opposite[1]);
-                    }
-                    rows[real + 2 * k] = Roots::<RESULTS>::results(re);
-                    rows[real + 2 * k + 1] = Roots::<RESULTS>::results(im);
+                let same = complex_product(three(CYCLIC_POINTS - 6));
+                let opposite = complex_product(three(CYCLIC_POINTS - 3));
+                m[REAL][REAL] = same[0].plus(opposite[0]);
+                m[REAL + 1][REAL + 1] = opposite[0].minus(same[0]);
+                m[REAL + 1][REAL] = same[1].plus(opposite[1]);
+                m[REAL][REAL + 1] = same[1].minus(opposite[1]);
+                let mut rows = [[zero; CYCLIC_RESULTS]; CYCLIC_VALUES];
+                for i in 0..CYCLIC_VALUES {
+                    rows[i] = cyclic_results(m[i]);
                 }
-                for j in 0..RESULTS {
-                    let column = Roots::<RESULTS>::results(std::array::from_fn(|i| rows[i][j]));
-                    for i in 0..RESULTS {
-                        let to = to.as_mut_ptr().wrapping_add(offsets[i * RESULTS + j] + c);
+                for j in 0..CYCLIC_RESULTS {
+                    let column = cyclic_results(std::array::from_fn(|i| rows[i][j]));
+                    for i in 0..CYCLIC_RESULTS {
+                        let to = to.as_mut_ptr().wrapping_add(offsets[i * CYCLIC_RESULTS + j] + c);
                         let result = match start {
                             Start::Bias(_) => bias.plus(column[i]),
                             Start::Add => V::load(to).plus(column[i]),
@@ -335,56 +255,37 @@ where
     finite
 }
 
-/// Loads the three real products of a complex one and returns its real and imaginary part.
-///
 /// # Safety
-/// The CPU has `V`'s instruction set. A vector is readable at three points from `point` on.
+/// The CPU has `V`'s instruction set.
 #[inline(always)]
-unsafe fn load_product<V: Vector>(from: *const V::Lane, point: usize, stride: usize) -> [V; 2] {
+unsafe fn cyclic_data<V: Vector>(d: [V; CYCLIC_VALUES]) -> [V; CYCLIC_VALUES] {
     // SAFETY: this function's contract.
     unsafe {
-        let from = from.wrapping_add(point * stride);
-        complex_product([V::load(from), V::load(from.wrapping_add(stride)), V::load(from.wrapping_add(2 * stride))])
+        let (s, t) = (d[2].plus(d[4]), d[1].plus(d[3]));
+        [d[0].minus(d[4]), s.plus(t), s.minus(t), d[5].minus(d[1]), d[4].minus(d[2]), d[1].minus(d[3])]
     }
 }
 
-impl<V: Vector> CyclicAxis<V, 4, 6> for Roots<4> {
-    #[inline(always)]
-    unsafe fn data(d: [V; 6]) -> [V; 6] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let (s, t) = (d[2].plus(d[4]), d[1].plus(d[3]));
-            [d[0].minus(d[4]), s.plus(t), s.minus(t), d[5].minus(d[1]), d[4].minus(d[2]), d[1].minus(d[3])]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn filter(g: [V; MOST_TAPS]) -> [V; 6] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let (zero, half) = (V::splat(V::Lane::ZERO), V::splat(V::Lane::HALF));
-            let (even, odd) = (times(times(g[0].plus(g[2]), half), half), times(times(g[1], half), half));
-            let (re, im) = (times(g[0].minus(g[2]), half), zero.minus(times(g[1], half)));
-            [g[0], even.plus(odd), even.minus(odd), g[2], re, im]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn results(m: [V; 6]) -> [V; 4] {
-        // SAFETY: this function's contract.
-        unsafe {
-            let (s, t) = (m[1].plus(m[2]), m[1].minus(m[2]));
-            [s.plus(m[4]).plus(m[0]), t.plus(m[5]), s.minus(m[4]), t.minus(m[5]).plus(m[3])]
-        }
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+unsafe fn cyclic_filter<V: Vector>(g: [V; MOST_TAPS]) -> [V; CYCLIC_VALUES] {
+    // SAFETY: this function's contract.
+    unsafe {
+        let (zero, half) = (V::splat(V::Lane::ZERO), V::splat(V::Lane::HALF));
+        let halved = |value: V| zero.mul_add(value, half);
+        let (even, odd) = (halved(halved(g[0].plus(g[2]))), halved(halved(g[1])));
+        [g[0], even.plus(odd), even.minus(odd), g[2], halved(g[0].minus(g[2])), zero.minus(halved(g[1]))]
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn points_are_those_of_the_table() {
-        assert_eq!([4, 6, 7, 8].map(cyclic_points), [46, 88, 117, 142]);
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+unsafe fn cyclic_results<V: Vector>(m: [V; CYCLIC_VALUES]) -> [V; CYCLIC_RESULTS] {
+    // SAFETY: this function's contract.
+    unsafe {
+        let (s, t) = (m[1].plus(m[2]), m[1].minus(m[2]));
+        [s.plus(m[4]).plus(m[0]), t.plus(m[5]), s.minus(m[4]), t.minus(m[5]).plus(m[3])]
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::compute::{Grouped, Pair, Quad};
 use crate::kernel::col2im_row::Col2imRun;
-use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
@@ -752,10 +751,8 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let fourier = FOURIER_VALUES
         .into_iter()
         .flat_map(|values| [1, 3, values / 2, values].map(|taps| TileKind::Fourier { values, taps }));
-    let cyclic = CYCLIC_RESULTS.map(|results| TileKind::Cyclic { results });
-    for (kind, tiles) in
-        winograd.chain(threes).chain(cyclic).chain(fourier).flat_map(|kind| [1, 3].map(|tiles| (kind, tiles)))
-    {
+    let all = winograd.chain(threes).chain([TileKind::Cyclic]).chain(fourier);
+    for (kind, tiles) in all.flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
         let transforms = kernels.tile_transforms(kind);
         let points = kind.points();
         // Taps, results and offsets along rows and columns.
@@ -764,7 +761,7 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let of = |taps: usize| if taps == 1 { 1 } else { results };
                 ((rows, columns), (of(rows), of(columns)), (results, results))
             }
-            TileKind::Cyclic { results } => ((3, 3), (results, results), (results, results)),
+            TileKind::Cyclic => ((3, 3), (4, 4), (4, 4)),
             TileKind::Fourier { values, taps } => ((1, taps), (1, values - taps + 1), (1, values - taps + 1)),
         };
         let (height, width) = kind.reads();

@@ -3,9 +3,7 @@
 use crate::activation::Activation;
 use crate::compute::{Compute, Pair, Quad};
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
-use crate::kernel::cyclic::{
-    CyclicAxis, Roots, transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products,
-};
+use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
@@ -118,39 +116,30 @@ macro_rules! kernels {
 
             #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
-            unsafe fn cyclic_data<const RESULTS: usize, const VALUES: usize>(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides)
-            where
-                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
-            {
+            unsafe fn cyclic_data(data: &TileData<$lane>, to: &mut [$lane], strides: PointStrides) {
                 // SAFETY: only called by `TileTransforms::data`, which checks the contract.
-                unsafe { transform_cyclic_data::<$vector, RESULTS, VALUES>(data, to, strides) }
+                unsafe { transform_cyclic_data::<$vector>(data, to, strides) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
-            unsafe fn cyclic_filter<const RESULTS: usize, const VALUES: usize>(taps: &[&[$lane]], to: &mut [$lane], point: usize)
-            where
-                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
-            {
+            unsafe fn cyclic_filter(taps: &[&[$lane]], to: &mut [$lane], point: usize) {
                 // SAFETY: only called by `TileTransforms::filter`, which checks the contract.
-                unsafe { transform_cyclic_filter::<$vector, RESULTS, VALUES>(taps, to, point) }
+                unsafe { transform_cyclic_filter::<$vector>(taps, to, point) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
             $(#[$feature])*
-            unsafe fn cyclic_products<const RESULTS: usize, const VALUES: usize>(
+            unsafe fn cyclic_products(
                 products: &[$lane],
                 strides: PointStrides,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 channels: usize,
                 offsets: (&[usize], usize),
                 to: &mut [$lane],
-            ) -> bool
-            where
-                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
-            {
+            ) -> bool {
                 // SAFETY: only called by `TileTransforms::products`, which checks the contract.
-                unsafe { transform_cyclic_products::<$vector, RESULTS, VALUES>(products, strides, start, channels, offsets, to) }
+                unsafe { transform_cyclic_products::<$vector>(products, strides, start, channels, offsets, to) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
@@ -396,20 +385,6 @@ macro_rules! kernels {
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
-            const fn cyclic_of<const RESULTS: usize, const VALUES: usize>() -> TileTransforms<$lane>
-            where
-                Roots<RESULTS>: CyclicAxis<$vector, RESULTS, VALUES>,
-            {
-                TileTransforms {
-                    kind: TileKind::Cyclic { results: RESULTS },
-                    lanes: LANES,
-                    data: cyclic_data::<RESULTS, VALUES>,
-                    filter: cyclic_filter::<RESULTS, VALUES>,
-                    products: cyclic_products::<RESULTS, VALUES>,
-                }
-            }
-
-            #[allow(dead_code, reason = "some types have no transforms")]
             const fn fourier_of<const VALUES: usize, const BINS: usize>() -> TileTransforms<$lane>
             where
                 [$vector; VALUES]: Fourier<$vector, BINS>,
@@ -441,7 +416,13 @@ macro_rules! kernels {
                         winograd_of::<3, 0>(data::<2, 0>),
                         winograd_of::<3, 3>(data::<2, 2>),
                     ],
-                    cyclic: [cyclic_of::<4, 6>()],
+                    cyclic: TileTransforms {
+                        kind: TileKind::Cyclic,
+                        lanes: LANES,
+                        data: cyclic_data,
+                        filter: cyclic_filter,
+                        products: cyclic_products,
+                    },
                     fourier: [fourier_of::<16, 9>(), fourier_of::<32, 17>()],
                 }),
                 pixels_to_rows,

@@ -4,7 +4,6 @@
 use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::col2im_row::Col2imRun;
-use crate::kernel::cyclic::CYCLIC_RESULTS;
 use crate::kernel::depthwise_pixels::PixelSums;
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
@@ -40,8 +39,7 @@ pub(super) struct Transforms<T: 'static> {
     pub two_results: [[TileTransforms<T>; MOST_TAPS]; MOST_TAPS],
     /// Of two taps along columns, along rows, and along both.
     pub three_results: [TileTransforms<T>; 3],
-    /// By the numbers of results.
-    pub cyclic: [TileTransforms<T>; CYCLIC_RESULTS.len()],
+    pub cyclic: TileTransforms<T>,
     /// For the numbers of values in [`FOURIER_VALUES`].
     pub fourier: [TileTransforms<T>; FOURIER_VALUES.len()],
 }
@@ -127,10 +125,7 @@ impl<T: Compute> Kernels<T> {
                 (2, 2) => transforms.three_results[2],
                 _ => panic!("three results of {rows}x{columns} taps"),
             },
-            TileKind::Cyclic { results } => {
-                let at = CYCLIC_RESULTS.iter().position(|of| *of == results).expect("one of the numbers of results");
-                transforms.cyclic[at]
-            }
+            TileKind::Cyclic => transforms.cyclic,
             TileKind::Fourier { values, taps } => {
                 assert!((1..=values).contains(&taps));
                 let at = FOURIER_VALUES.iter().position(|of| *of == values).expect("one of the numbers of values");

@@ -427,19 +427,22 @@ instances!(avx2, "avx2");
 instances!(avx512, "avx512f");
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    /// Numbers half way between integers, next to them, large ones, and others.
-    #[test]
-    fn quick_results_are_the_exact_ones() -> TractResult<()> {
+    /// Returns what draws integers.
+    pub(in crate::kernel) fn random() -> impl FnMut() -> i32 {
         let mut state = 7u64;
-        let mut random = move || {
+        move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as i32
-        };
+        }
+    }
+
+    /// Scales with results half way between integers, next to them, large ones, and others.
+    pub(in crate::kernel) fn hard_scales() -> [ChannelScale; 8] {
         let scale = |before: f64, factor: f64, term: f64| ChannelScale { before, factor, term };
-        let scales = [
+        [
             scale(0.0, 0.5, 0.0),
             scale(3.0, 0.25, 0.125),
             scale(-70_000.0, 1.0 / 3000.0, 0.5),
@@ -448,7 +451,13 @@ mod tests {
             scale(0.0, -0.037, 12.3),
             scale(0.0, 1e300, 0.0),
             scale(0.0, 0.0, 0.5),
-        ];
+        ]
+    }
+
+    /// Numbers half way between integers, next to them, large ones, and others.
+    #[test]
+    fn quick_results_are_the_exact_ones() -> TractResult<()> {
+        let (mut random, scales) = (random(), hard_scales());
         for (zero_point, (low, high)) in [(0, (0, 255)), (128, (0, 255)), (17, (17, 200)), (255, (3, 4))] {
             let limits = (f64::from(low - zero_point), f64::from(high - zero_point));
             let narrowing = Narrowing { limits, zero_point };

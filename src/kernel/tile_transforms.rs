@@ -4,7 +4,7 @@
 //! by that of the taps. The results are computed from the products.
 
 use crate::compute::Compute;
-use crate::kernel::cyclic::{cyclic_point_is_used, cyclic_points, cyclic_values};
+use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, cyclic_point_is_used};
 use crate::kernel::extent::reach;
 use crate::kernel::fourier::fourier_points;
 use crate::kernel::gemm_tile::Start;
@@ -24,10 +24,7 @@ pub(crate) enum TileKind {
         columns: usize,
     },
     /// Four results of three taps along both axes: `cyclic.rs`.
-    Cyclic {
-        /// Results along each axis.
-        results: usize,
-    },
+    Cyclic,
     /// The results along one axis that a Fourier transform of 16 or 32 values has: `fourier.rs`.
     Fourier {
         /// Values that a tile reads.
@@ -45,7 +42,7 @@ impl TileKind {
                 let (rows, columns) = self.reads();
                 rows * columns
             }
-            TileKind::Cyclic { results } => cyclic_points(results),
+            TileKind::Cyclic => CYCLIC_POINTS,
             TileKind::Fourier { values, .. } => fourier_points(values),
         }
     }
@@ -56,7 +53,7 @@ impl TileKind {
             TileKind::Winograd { results, rows, columns } => {
                 (points_of(axis_of(rows, results)), points_of(axis_of(columns, results)))
             }
-            TileKind::Cyclic { results } => (cyclic_values(results), cyclic_values(results)),
+            TileKind::Cyclic => (CYCLIC_VALUES, CYCLIC_VALUES),
             TileKind::Fourier { values, .. } => (1, values),
         }
     }
@@ -65,7 +62,7 @@ impl TileKind {
     pub const fn taps(self) -> (usize, usize) {
         match self {
             TileKind::Winograd { rows, columns, .. } => (rows, columns),
-            TileKind::Cyclic { .. } => (MOST_TAPS, MOST_TAPS),
+            TileKind::Cyclic => (MOST_TAPS, MOST_TAPS),
             TileKind::Fourier { taps, .. } => (1, taps),
         }
     }
@@ -81,9 +78,7 @@ impl TileKind {
                 used(rows, self.taps().0, point / of_columns, of_rows)
                     && used(columns, self.taps().1, point % of_columns, of_columns)
             }
-            TileKind::Cyclic { results } => {
-                cyclic_point_is_used(results, point, (rows == MOST_TAPS, columns == MOST_TAPS))
-            }
+            TileKind::Cyclic => cyclic_point_is_used(point, (rows == MOST_TAPS, columns == MOST_TAPS)),
             TileKind::Fourier { .. } => true,
         }
     }
@@ -92,7 +87,8 @@ impl TileKind {
     /// first.
     pub const fn offsets(self) -> usize {
         match self {
-            TileKind::Winograd { results, .. } | TileKind::Cyclic { results } => results * results,
+            TileKind::Winograd { results, .. } => results * results,
+            TileKind::Cyclic => CYCLIC_RESULTS * CYCLIC_RESULTS,
             TileKind::Fourier { values, taps } => values - taps + 1,
         }
     }
@@ -101,7 +97,7 @@ impl TileKind {
     fn has_taps(self, taps: usize) -> bool {
         match self {
             TileKind::Winograd { rows, columns, .. } => taps == rows * columns,
-            TileKind::Cyclic { .. } => taps == MOST_TAPS * MOST_TAPS,
+            TileKind::Cyclic => taps == MOST_TAPS * MOST_TAPS,
             TileKind::Fourier { taps: most, .. } => (1..=most).contains(&taps),
         }
     }
@@ -206,7 +202,7 @@ impl<T: Compute> TileTransforms<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{CYCLIC_RESULTS, Dispatch, FOURIER_VALUES};
+    use crate::kernel::{Dispatch, FOURIER_VALUES};
     use crate::simd::isa::Isa;
     use tract_core::internal::tract_itertools::Itertools;
 
@@ -215,10 +211,9 @@ mod tests {
     fn unused_points_have_weights_of_zero() {
         let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
         let three = |rows, columns| TileKind::Winograd { results: 3, rows, columns };
-        let kinds = [three(1, 2), three(2, 1), three(2, 2)];
-        let cyclic = CYCLIC_RESULTS.map(|results| TileKind::Cyclic { results });
+        let kinds = [three(1, 2), three(2, 1), three(2, 2), TileKind::Cyclic];
         let fourier = FOURIER_VALUES.map(|values| TileKind::Fourier { values, taps: 5 });
-        for kind in kinds.into_iter().chain(cyclic).chain(fourier) {
+        for kind in kinds.into_iter().chain(fourier) {
             let (rows, columns) = kind.taps();
             for used in (1..=rows).cartesian_product(1..=columns) {
                 let of_tap = |(row, column): (usize, usize)| {

@@ -71,8 +71,8 @@ const FEWEST_TILES: usize = 128;
 /// Accumulator blocks of layers with many taps have fewer tiles.
 const MOST_OF_L2: usize = 4;
 
-/// The most of a layer's estimate with weights transformed in each run that remains with weights
-/// transformed in the filter. Less of a gain is not worth the memory.
+/// A filter keeps transformed weights only if the layer's estimate falls below this share of the estimate
+/// with weights transformed in each run. Less of a gain is not worth the memory.
 const WORTH_THE_MEMORY: f64 = 0.97;
 
 /// The most positions per accumulator block. Layers of few channels would gain nothing from more.
@@ -296,12 +296,9 @@ impl Algorithm for Winograd {
             let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
-            let transformed = |of: &TileInput| {
-                let points = tiles_of_data(lattices, of.several, window) * of.kind.points();
-                points as f64
-            };
-            let transformed: f64 = table.data.iter().map(transformed).sum();
-            let data = cost::TRANSFORMED * transformed * vectors_in * machine.rates.transforms;
+            let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, window) * of.kind.points();
+            let transformed: usize = table.data.iter().map(transformed).sum();
+            let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
             let of_results = tiling.cost_of_results();
             let chunk = forced.map_or(problem.group_in, |f| f.2);
             let weights = table.weights(axes, |tap_blocks| passes(problem, tiling, chunk, tap_blocks));
@@ -339,10 +336,9 @@ impl Algorithm for Winograd {
                         false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms,
                     };
                     let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
-                    let runs: usize = term.points().map(<[_]>::len).sum();
+                    let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
                     let chains = runs.saturating_mul(problem.group_in / of_chain);
-                    let transforms = machine.rates.transforms;
-                    let result = of_results * points * transforms + cost::SUMMED * chains;
+                    let result = of_results * points * machine.rates.transforms + cost::SUMMED * chains;
                     of_run(tiles) * problem.group_in * products
                         + weights
                         + result.times(&[tiles, vectors_out])
@@ -442,7 +438,7 @@ impl Algorithm for Winograd {
         let of_taps = match self.tiling {
             Tiling::Fourier { taps, .. } if self.lattices[0].gap.is_some() => format!(" for {taps} taps down columns"),
             Tiling::Fourier { taps, .. } => format!(" for {taps} taps along rows"),
-            Tiling::Winograd { .. } | Tiling::Cyclic { .. } => String::new(),
+            Tiling::Winograd { .. } | Tiling::Cyclic => String::new(),
         };
         format!(
             "{}{of_taps}, {weights}, products of {}x{}, accumulator blocks of {}x{} positions, blocks of {}x{} positions",
@@ -846,7 +842,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 };
                 let chains = taps.chains(&pass, width);
-                for (point, runs) in term.points().enumerate() {
+                for (point, runs) in term.points.iter().enumerate() {
                     // The next weights, which come from beyond L2. They are prefetched part by part.
                     let ahead = of_pass.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
                     let ahead = &ahead[..of_point.min(ahead.len())];

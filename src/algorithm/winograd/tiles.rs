@@ -27,7 +27,7 @@ pub(crate) enum Tiling {
     /// Two results along each axis of two or three taps, or three results of two taps.
     Winograd { results: usize },
     /// Four results of three taps along both axes.
-    Cyclic { results: usize },
+    Cyclic,
     /// The results along one axis that a Fourier transform of `values` values has for `taps` taps.
     Fourier { values: usize, taps: usize },
 }
@@ -60,8 +60,7 @@ impl Tiling {
         // More taps have fewer products, and smaller errors, in other tiles.
         let threes =
             Some(both(Tiling::Winograd { results: 3 })).filter(|of| any(of) && most.iter().all(|most| *most <= 2));
-        let cyclic = CYCLIC_RESULTS.map(|results| both(Tiling::Cyclic { results }));
-        let cyclic = cyclic.into_iter().filter(|(_, of)| {
+        let cyclic = Some(both(Tiling::Cyclic)).filter(|(_, of)| {
             of.iter().all(|lattice| lattice.gap.is_some()) && most.iter().all(|most| *most >= MOST_TAPS)
         });
         let fourier = FOURIER_VALUES.into_iter().cartesian_product([0, 1]).filter_map(|(values, axis)| {
@@ -76,7 +75,8 @@ impl Tiling {
     /// Results of a tile along an axis.
     fn results(self) -> usize {
         match self {
-            Tiling::Winograd { results } | Tiling::Cyclic { results } => results,
+            Tiling::Winograd { results } => results,
+            Tiling::Cyclic => CYCLIC_RESULTS,
             Tiling::Fourier { values, taps } => values - taps + 1,
         }
     }
@@ -85,7 +85,7 @@ impl Tiling {
     fn taps(self) -> usize {
         match self {
             Tiling::Winograd { results: 3 } => 2,
-            Tiling::Winograd { .. } | Tiling::Cyclic { .. } => MOST_TAPS,
+            Tiling::Winograd { .. } | Tiling::Cyclic => MOST_TAPS,
             Tiling::Fourier { taps, .. } => taps,
         }
     }
@@ -94,7 +94,7 @@ impl Tiling {
     fn kind(self, (rows, columns): (usize, usize)) -> TileKind {
         match self {
             Tiling::Winograd { results } => TileKind::Winograd { results, rows, columns },
-            Tiling::Cyclic { results } => TileKind::Cyclic { results },
+            Tiling::Cyclic => TileKind::Cyclic,
             Tiling::Fourier { values, taps } => TileKind::Fourier { values, taps },
         }
     }
@@ -114,7 +114,7 @@ impl Tiling {
         match self {
             Tiling::Winograd { results: 3 } => "tiles of 3x3 results",
             Tiling::Winograd { .. } => "tiles of 2x2 results",
-            Tiling::Cyclic { .. } => "cyclic tiles of 4x4 results",
+            Tiling::Cyclic => "cyclic tiles of 4x4 results",
             Tiling::Fourier { values, .. } if values == FOURIER_VALUES[0] => "Fourier tiles of 16 values",
             Tiling::Fourier { .. } => "Fourier tiles of 32 values",
         }
@@ -319,21 +319,14 @@ pub(crate) struct Term {
     /// The kind of the tiles.
     pub(crate) kind: TileKind,
     pub(crate) tap_blocks: Vec<TapBlock>,
-    /// The runs of tap blocks whose weights may differ from zero, for points that differ in them.
-    runs: Vec<TVec<Range<usize>>>,
-    /// Per point, the index of its runs. A tile has more than a hundred points.
-    points: Vec<u16>,
+    /// Per point, the runs of tap blocks whose weights may differ from zero.
+    pub(crate) points: Vec<TVec<Range<usize>>>,
 }
 
 impl Term {
     /// Products per pair of channels.
     pub(crate) fn products(&self) -> usize {
-        self.points().flatten().map(|run| run.len()).sum()
-    }
-
-    /// Per point, the runs of tap blocks whose weights may differ from zero.
-    pub(crate) fn points(&self) -> impl Iterator<Item = &[Range<usize>]> {
-        self.points.iter().map(|at| &*self.runs[usize::from(*at)])
+        self.points.iter().flatten().map(|run| run.len()).sum()
     }
 }
 
@@ -408,16 +401,8 @@ impl TileTable {
             };
             let tap_blocks: Vec<TapBlock> = places.map(&mut tap_block).collect();
             if !tap_blocks.is_empty() {
-                let (mut runs, mut points) = (vec![], vec![]);
-                for point in 0..kind.points() {
-                    let of_point = runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
-                    let known = runs.iter().position(|runs| *runs == of_point).unwrap_or(runs.len());
-                    if known == runs.len() {
-                        runs.push(of_point);
-                    }
-                    points.push(known as u16);
-                }
-                terms.push(Term { kind, tap_blocks, runs, points });
+                let blocks_of = |point: usize| runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
+                terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(blocks_of).collect() });
             }
         }
         let residues = axes.iter().zip(phases).map(|(axis, phase)| (axis.out_step, phase.residue));
@@ -466,8 +451,7 @@ mod tests {
     const TWO: Tiling = Tiling::Winograd { results: 2 };
     const THREE: Tiling = Tiling::Winograd { results: 3 };
     const FOURIER: Tiling = Tiling::Fourier { values: 16, taps: 5 };
-    const CYCLIC: Tiling = Tiling::Cyclic { results: 4 };
-    const ALL: [Tiling; 4] = [TWO, THREE, CYCLIC, FOURIER];
+    const ALL: [Tiling; 4] = [TWO, THREE, Tiling::Cyclic, FOURIER];
 
     /// Axes of both directions, with their kernels, strides and dilations.
     fn all_axes() -> impl Iterator<Item = AxisPhases> {
@@ -603,8 +587,8 @@ mod tests {
         // the four classes of a forward layer
         assert_eq!(products(&table(square(3, 2, Forward), THREE, None)), (4, 7 * 7));
         // four phases of 3x3, 3x2, 2x3 and 2x2 taps
-        assert_eq!(products(&table(square(5, 2, Transposed), CYCLIC, None)), (1, 46 + 39 + 39 + 33));
-        assert_eq!(products(&table(square(5, 2, Forward), CYCLIC, None)), (4, 46 + 39 + 39 + 33));
+        assert_eq!(products(&table(square(5, 2, Transposed), Tiling::Cyclic, None)), (1, 46 + 39 + 39 + 33));
+        assert_eq!(products(&table(square(5, 2, Forward), Tiling::Cyclic, None)), (4, 46 + 39 + 39 + 33));
         // five rows, or five columns, of five taps
         let five = || square(5, 1, Forward);
         assert_eq!(products(&table(five(), FOURIER, Some(1))), (1, 5 * FOURIER.kind((1, 5)).points()));
@@ -620,7 +604,7 @@ mod tests {
             if tiling == FOURIER {
                 lattices[0] = Lattice::alone(y, tiling);
             }
-            if matches!(tiling, Tiling::Cyclic { .. }) && lattices.iter().any(|lattice| lattice.gap.is_none()) {
+            if tiling == Tiling::Cyclic && lattices.iter().any(|lattice| lattice.gap.is_none()) {
                 continue;
             }
             let table = TileTable::new(&Axes::of(&all), lattices);
