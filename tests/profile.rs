@@ -147,3 +147,31 @@ fn a_profile_times_our_operator() -> TractResult<()> {
     assert_eq!(others, 2, "{model}");
     Ok(())
 }
+
+/// Each type of `src/op` that is an operator is in the list by which a profile tells ours from tract's.
+#[test]
+fn every_operator_of_the_plugin_is_listed() {
+    fn operators(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                operators(&path, found);
+                continue;
+            }
+            let text = std::fs::read_to_string(path).unwrap();
+            let types = text.split("\nimpl TypedOp for ").skip(1).filter_map(|rest| rest.split_once(' '));
+            found.extend(types.map(|(name, _)| name.to_string()));
+        }
+    }
+    let op = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/op");
+    let mut found = vec![];
+    operators(&op, &mut found);
+    assert!(found.len() >= 19, "{found:?}");
+    let module = std::fs::read_to_string(op.join("mod.rs")).unwrap();
+    let (_, list) = module.split_once("is_one_of!(\n").unwrap();
+    let (list, _) = list.split_once("    )\n").unwrap();
+    for name in found {
+        assert!(list.contains(&format!(" {name},")) || list.contains(&format!("::{name},")), "{name} is not listed");
+    }
+    assert!(!tract_deconv::op::is_of_plugin(&Const::new(tensor0(1f32).into_arc_tensor()).unwrap()));
+}

@@ -50,6 +50,36 @@ use shared::{Run, tensor};
 use std::fmt;
 use tract_core::internal::*;
 
+macro_rules! is_one_of {
+    ($op:expr, $($of:ty),* $(,)?) => { false $(|| $op.is::<$of>())* };
+}
+
+/// Returns whether an operator is this crate's, not tract's.
+pub fn is_of_plugin(op: &dyn TypedOp) -> bool {
+    is_one_of!(
+        op,
+        BetweenLayers,
+        ByteSum,
+        ByteTable,
+        DynamicFilterDeconv,
+        GroupedDeconv,
+        If,
+        OptDynamicQuantise,
+        OptFourier,
+        OptGroupedDeconv,
+        OptIf,
+        OptQuantise,
+        OptQuantisedDeconv,
+        OptReduce,
+        OptResize,
+        OptSoftmax,
+        OptTranspose,
+        Quantise,
+        QuantisedDeconv,
+        quantised::ScaledSums,
+    )
+}
+
 /// The source format of a node.
 ///
 /// It is a label only. The spec holds everything that affects the result.

@@ -8,7 +8,7 @@ use tract_deconv::{Options, Precision, Tuning};
 ///
 /// MODEL is an .onnx file, or a folder with a model.onnx. An io.npz beside the model (arrays
 /// in__NAME and out__NAME) gives the inputs, unless --input does. Forward convolutions stay tract's
-/// without --conv.
+/// in `run` and `explain` without --conv.
 #[derive(Parser)]
 #[command(
     name = "tract-deconv",
@@ -30,7 +30,8 @@ pub enum Command {
                       Example: tract-deconv run models/unet_symbolic --input-shape 1x3x64x64"
     )]
     Run(RunArgs),
-    /// Time a model with stock tract and with the plugin, in turns
+    /// Time a model with stock tract, with the plugin for deconvolutions only, and with the plugin for
+    /// both directions, in turns
     #[command(
         after_help = "Example: tract-deconv bench models/dcgan_small --seconds 10 --json dcgan.json --plot dcgan.svg\n\
                       Example: tract-deconv bench models/dcgan_small --precision bf16 --exact-node 'last*'\n\
@@ -103,7 +104,8 @@ impl std::fmt::Display for InputShape {
 
 #[derive(Args, Clone)]
 pub struct PluginArgs {
-    /// Let the plugin compute forward convolutions too
+    /// Let the plugin compute forward convolutions too. `bench` then leaves out the plugin with
+    /// deconvolutions only
     #[arg(long)]
     pub conv: bool,
     /// Choose strategies by timing them. With a FILE, choices are read from it and written to it
@@ -163,7 +165,7 @@ pub struct RunArgs {
 pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Seconds to time, for both engines together
+    /// Seconds to time, for all engines together
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     pub seconds: f64,
     /// Largest difference allowed between answers, as a fraction of the output's largest magnitude
@@ -173,7 +175,7 @@ pub struct BenchArgs {
     /// Write all figures and samples
     #[arg(long, value_name = "F.JSON")]
     pub json: Option<PathBuf>,
-    /// Draw the distribution of both engines' latencies
+    /// Draw the distribution of the engines' latencies
     #[arg(long, value_name = "F.SVG")]
     pub plot: Option<PathBuf>,
 }
@@ -203,8 +205,11 @@ pub struct MeasureArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     Stock,
+    /// The plugin without forward convolutions.
+    Deconv,
     /// The plugin without `--precision`.
     Exact,
+    /// The plugin as the arguments say.
     Plugin,
 }
 
@@ -213,6 +218,7 @@ impl Engine {
     pub fn key(self) -> &'static str {
         match self {
             Engine::Stock => "stock",
+            Engine::Deconv => "deconv",
             Engine::Exact => "exact",
             Engine::Plugin => "plugin",
         }
@@ -222,6 +228,7 @@ impl Engine {
     pub fn title(self) -> &'static str {
         match self {
             Engine::Stock => "stock tract",
+            Engine::Deconv => "plugin, deconvolutions only",
             Engine::Exact => "plugin, exact",
             Engine::Plugin => "plugin",
         }

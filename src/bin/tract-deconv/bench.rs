@@ -1,5 +1,6 @@
-//! `tract-deconv bench`: times stock tract and the plugin on one model, in turns in one process. With a
-//! precision, the exact plugin is timed too.
+//! `tract-deconv bench`: times stock tract, the plugin with deconvolutions only and the plugin with both
+//! directions on one model, in turns in one process. With a precision, the exact plugin takes the place of
+//! the one with deconvolutions only.
 
 use crate::args::{BenchArgs, Engine, Sizes};
 use crate::compare::{Difference, compare};
@@ -29,7 +30,8 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
         return Err(usage!("--json and --plot: both are {}", json.display()));
     }
     set_threads(&args.model)?;
-    let file = ModelFile::find(&args.model.model, &args.model.plugin)?;
+    let mut file = ModelFile::find(&args.model.model, &args.model.plugin)?;
+    file.plugin.conv = true;
     let parsed = parse(Engine::Plugin, &file, &args.model.sizes)?;
     let watch = Watch::start("reading or making the inputs");
     let inputs = resolve(&parsed.inputs, &args.model, &file, None)?;
@@ -67,8 +69,9 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     }
     let figures = Figures::new(sizes.set, notes, contenders);
     say(format!("\n{}", figures.latencies()))?;
-    say(format!("\n{}", figures.deconvolutions()))?;
-    say(format!("\n{}\n", figures.operators()))?;
+    say(format!("\n{}", figures.convolutions()))?;
+    say(format!("\n{}", figures.operators()))?;
+    say(format!("{}\n", figures.largest_of_tract()))?;
 
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&figures.json(args, &file, &inputs))?;
@@ -86,9 +89,10 @@ pub fn main(args: &BenchArgs) -> TractResult<()> {
     Ok(())
 }
 
-/// Loads both engines and compares their answers.
+/// Loads the engines and compares their answers.
 ///
-/// The plugin must work. If stock tract does not, a note says so.
+/// The plugin must work. If another engine does not, a note says so. The plugin with deconvolutions
+/// only is left out where it is the same as another engine.
 fn contenders(
     args: &BenchArgs,
     file: &ModelFile,
@@ -133,29 +137,39 @@ fn contenders(
         notes.push(format!("the plugin agrees with {path}, worst {worst}"));
         confirmed = true;
     }
-    let stock = prepare(Engine::Stock, file, sizes, &inputs.tensors).and_then(|ready| start(Engine::Stock, ready));
-    let (stock, theirs) = match stock {
-        Ok(stock) => stock,
-        Err(why) => {
-            let open = if sizes.set.len() < args.model.sizes.set.len() + inputs.symbols.len() {
-                " with open dimensions"
-            } else {
-                ""
-            };
-            notes.push(format!("stock tract can't do this model{open}, the plugin is timed alone: {}", chain(&why)));
-            return Ok(all);
+    let layers = |ready: &Ready| Ok::<_, TractError>(tract_deconv::explain(&ready.typed, &Default::default())?.len());
+    let all_layers = layers(&all[all.len() - 1].ready)?;
+    for engine in [Engine::Deconv, Engine::Stock] {
+        if engine == Engine::Deconv && (args.model.plugin.conv || args.model.plugin.rounds()) {
+            continue;
         }
-    };
-    let differences = differences(&names, &ours, &theirs, args)?;
-    let worst = report::worst(&differences);
-    if differences.iter().all(Difference::passes) {
-        notes.push(format!("the plugin agrees with stock tract, worst {worst}"));
-    } else if confirmed {
-        notes.push(format!("stock tract's answer is wrong, {worst}; it is timed all the same"));
-    } else {
-        bail!("the engines' answers differ, nothing was timed: {worst}");
+        let ready = match prepare(engine, file, sizes, &inputs.tensors) {
+            Ok(ready) if engine == Engine::Deconv && [0, all_layers].contains(&layers(&ready)?) => continue,
+            ready => ready,
+        };
+        let (contender, theirs) = match ready.and_then(|ready| start(engine, ready)) {
+            Ok(started) => started,
+            Err(why) => {
+                let open = if sizes.set.len() < args.model.sizes.set.len() + inputs.symbols.len() {
+                    " with open dimensions"
+                } else {
+                    ""
+                };
+                notes.push(format!("{} can't do this model{open}: {}", engine.title(), chain(&why)));
+                continue;
+            }
+        };
+        let differences = differences(&names, &ours, &theirs, args)?;
+        let worst = report::worst(&differences);
+        if differences.iter().all(Difference::passes) {
+            notes.push(format!("the plugin agrees with {}, worst {worst}", engine.title()));
+        } else if confirmed {
+            notes.push(format!("{}'s answer is wrong, {worst}; it is timed all the same", engine.title()));
+        } else {
+            bail!("the engines' answers differ, nothing was timed: {worst}");
+        }
+        all.insert(0, contender);
     }
-    all.insert(0, stock);
     Ok(all)
 }
 

@@ -7,7 +7,7 @@ use crate::inputs::Inputs;
 use crate::latency::Summary;
 use crate::measure::Footprint;
 use crate::model::{ModelFile, Ready};
-use crate::nodes::Profile;
+use crate::nodes::{Profile, is_of_tract};
 use crate::report::{self, bytes, ms};
 use comfy_table::Table;
 use serde_json::{Value, json};
@@ -33,11 +33,11 @@ pub struct Figures {
     /// The symbols that were fixed.
     pub set: Vec<(String, i64)>,
     pub notes: Vec<String>,
-    /// Stock tract, if it can run the model, and the plugin.
+    /// Stock tract, if it can run the model, and the plugin, last of all.
     pub contenders: Vec<Contender>,
     /// One per contender.
     summaries: Vec<Summary>,
-    /// The names of the convolutions of both engines.
+    /// The names of the convolutions of all engines.
     names: Vec<String>,
 }
 
@@ -56,24 +56,19 @@ impl Figures {
         self.contenders.iter().filter_map(|c| c.profile.as_ref()).collect()
     }
 
-    /// Returns the ratio of an engine's median to that of the plugin.
-    fn speed_up(&self, over: Engine) -> Option<f64> {
+    /// Returns the ratio of the median of `over` to that of `engine`.
+    fn speed_up(&self, engine: Engine, over: Engine) -> Option<f64> {
         let median = |engine| {
             self.contenders.iter().zip(&self.summaries).find_map(|(c, s)| (c.engine == engine).then_some(s.median))
         };
-        (over != Engine::Plugin).then(|| Some(median(over)? / median(Engine::Plugin)?)).flatten()
+        (over != engine).then(|| Some(median(over)? / median(engine)?)).flatten()
     }
 
-    /// Returns the row of what each engine's median is of the plugin's.
+    /// Returns the row of how many times as fast as the first engine each other one is.
     fn speed_ups(&self) -> Vec<String> {
-        let of = |c: &Contender| self.speed_up(c.engine).map(|ratio| format!("{ratio:.2}×"));
-        match &*self.contenders {
-            [first, _] => vec!["speed-up".into(), String::new(), of(first).unwrap_or_default()],
-            all => {
-                let cells = all.iter().map(|c| of(c).unwrap_or_default());
-                ["the plugin's speed-up".to_string()].into_iter().chain(cells).collect()
-            }
-        }
+        let first = self.contenders.first().map_or(Engine::Stock, |c| c.engine);
+        let of = |c: &Contender| self.speed_up(c.engine, first).map_or(String::new(), |ratio| format!("{ratio:.2}×"));
+        [format!("speed-up over {}", first.title())].into_iter().chain(self.contenders.iter().map(of)).collect()
     }
 
     /// Returns the row of the largest error of each engine, against the exact plugin.
@@ -117,9 +112,9 @@ impl Figures {
     /// Returns the table of the slowest convolutions, with their share of the run.
     ///
     /// The plugin's times include fused operators.
-    pub fn deconvolutions(&self) -> Table {
+    pub fn convolutions(&self) -> Table {
         let names = &self.names;
-        let mut table = report::table(&self.titles("deconvolution"), 1);
+        let mut table = report::table(&self.titles("convolution"), 1);
         let profiles = self.profiles();
         let times: Vec<Vec<Option<f64>>> = profiles.iter().map(|p| p.of(names)).collect();
         let slowest = |ix: usize| times.iter().filter_map(|t| t[ix]).fold(0.0, f64::max);
@@ -166,6 +161,21 @@ impl Figures {
         table
     }
 
+    /// Says which of tract's operators takes most of the plugin's run.
+    pub fn largest_of_tract(&self) -> String {
+        let profile = self.contenders.iter().find(|c| c.engine == Engine::Plugin).and_then(|c| c.profile.as_ref());
+        let largest = profile.and_then(|profile| {
+            let of_tract = profile.operators(&self.names).into_iter().filter(|(op, _)| is_of_tract(op));
+            Some((of_tract.max_by(|a, b| a.1.total_cmp(&b.1))?, profile.total()))
+        });
+        match largest {
+            Some(((op, ms), total)) => {
+                format!("tract's largest operator beside the plugin's: {op}, {}", share(Some(ms), total))
+            }
+            None => "no operator of tract's is beside the plugin's".into(),
+        }
+    }
+
     /// Returns all figures and samples as JSON. Times are in milliseconds.
     pub fn json(&self, args: &BenchArgs, file: &ModelFile, inputs: &Inputs) -> Value {
         let engines = self.contenders.iter().zip(&self.summaries).map(|(c, s)| {
@@ -179,7 +189,7 @@ impl Figures {
                     "spread": s.spread(),
                 },
                 "process": c.footprint.as_ref().map(Footprint::json),
-                "deconvolutions": nodes,
+                "convolutions": nodes,
                 "operators_ms": operators.into_iter().collect::<BTreeMap<String, f64>>(),
                 "profiled_total_ms": c.profile.as_ref().map(Profile::total),
                 "samples_ms": c.samples,
@@ -202,8 +212,9 @@ impl Figures {
             "seconds": args.seconds,
             "notes": self.notes,
             "precision": args.model.plugin.precision.unwrap_or_default().name(),
-            "speed_up": self.speed_up(Engine::Stock),
-            "speed_up_over_exact": self.speed_up(Engine::Exact),
+            "speed_up": self.speed_up(Engine::Plugin, Engine::Stock),
+            "speed_up_with_deconvolutions_only": self.speed_up(Engine::Deconv, Engine::Stock),
+            "speed_up_over_exact": self.speed_up(Engine::Plugin, Engine::Exact),
             "engines": engines.collect::<serde_json::Map<String, Value>>(),
         })
     }

@@ -1,4 +1,4 @@
-//! Times two engines in turns, and summarises lists of times.
+//! Times engines in turns, and summarises lists of times.
 
 use crate::model::execute;
 use crate::watch::Watch;

@@ -62,13 +62,14 @@ pub fn parse(engine: Engine, file: &ModelFile, sizes: &Sizes) -> TractResult<Par
         let start = Instant::now();
         let mut model = match engine {
             Engine::Stock => tract_onnx::onnx().model_for_path(&file.onnx)?,
-            Engine::Exact | Engine::Plugin => {
+            Engine::Deconv | Engine::Exact | Engine::Plugin => {
                 let mut options = file.plugin.options();
                 if engine == Engine::Exact {
                     options = options.with_precision(Precision::Exact);
                 }
                 let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&options)?;
-                let onnx = if file.plugin.conv { onnx.with_conv() } else { onnx };
+                let conv = file.plugin.conv && engine != Engine::Deconv;
+                let onnx = if conv { onnx.with_conv() } else { onnx };
                 tract_deconv::load_with(&onnx, &file.onnx)?
             }
         };

@@ -4,7 +4,12 @@ use crate::model::Ready;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
-use tract_deconv::op::IfState;
+use tract_deconv::op::{IfState, is_of_plugin};
+
+/// What all convolutions are called among the operators.
+pub const CONVOLUTIONS: &str = "convolutions";
+/// What the names of the plugin's other operators end in.
+const OF_PLUGIN: &str = " (plugin)";
 
 /// The least profiled runs, after one that is not profiled.
 const FEWEST_RUNS: usize = 5;
@@ -70,7 +75,7 @@ impl Clock {
             let nodes = self.times.get_mut(prefix).context("the times of a model")?;
             let times = nodes.entry(node.id).or_insert_with(|| Times {
                 name: format!("{prefix}{}", node.name),
-                operator: node.op.name().into_owned(),
+                operator: operator(node),
                 ms: vec![],
             });
             times.ms.push(own);
@@ -112,10 +117,10 @@ impl Profile {
     /// Returns the time of each convolution, over all nodes that it was lowered to.
     ///
     /// `None` stands for a convolution that this engine does not have.
-    pub fn of(&self, deconvolutions: &[String]) -> Vec<Option<f64>> {
-        let mut times = vec![None; deconvolutions.len()];
+    pub fn of(&self, convolutions: &[String]) -> Vec<Option<f64>> {
+        let mut times = vec![None; convolutions.len()];
         for (name, _, ms) in &self.nodes {
-            if let Some(ix) = owner(name, deconvolutions) {
+            if let Some(ix) = owner(name, convolutions) {
                 *times[ix].get_or_insert(0.0) += ms;
             }
         }
@@ -123,10 +128,10 @@ impl Profile {
     }
 
     /// Returns the time by operator, in no order. All convolutions have one name.
-    pub fn operators(&self, deconvolutions: &[String]) -> Vec<(String, f64)> {
+    pub fn operators(&self, convolutions: &[String]) -> Vec<(String, f64)> {
         let mut operators: Vec<(String, f64)> = vec![];
         for (name, op, ms) in &self.nodes {
-            let op = if owner(name, deconvolutions).is_some() { "deconvolutions" } else { op };
+            let op = if owner(name, convolutions).is_some() { CONVOLUTIONS } else { op };
             match operators.iter_mut().find(|(known, _)| known == op) {
                 Some((_, sum)) => *sum += ms,
                 None => operators.push((op.to_string(), *ms)),
@@ -136,12 +141,22 @@ impl Profile {
     }
 }
 
+fn operator(node: &TypedNode) -> String {
+    let of_plugin = if is_of_plugin(&*node.op) { OF_PLUGIN } else { "" };
+    format!("{}{of_plugin}", node.op.name())
+}
+
+/// Returns whether an operator of a profile is tract's, and computes something.
+pub fn is_of_tract(operator: &str) -> bool {
+    ![CONVOLUTIONS, "Source", "Const"].contains(&operator) && !operator.ends_with(OF_PLUGIN)
+}
+
 /// Returns the index of the convolution that a node was lowered from.
 ///
 /// tract names such nodes `NAME` and `NAME.part`.
-fn owner(node: &str, deconvolutions: &[String]) -> Option<usize> {
+fn owner(node: &str, convolutions: &[String]) -> Option<usize> {
     let owns = |name: &str| node.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let owners = deconvolutions.iter().enumerate().filter(|(_, name)| owns(name));
+    let owners = convolutions.iter().enumerate().filter(|(_, name)| owns(name));
     owners.max_by_key(|(_, name)| name.len()).map(|(ix, _)| ix)
 }
 
@@ -172,7 +187,7 @@ mod tests {
         let names = ["up".to_string(), "gone".to_string()];
         assert_eq!(profile.of(&names), vec![Some(6.0), None]);
         let operators = profile.operators(&names);
-        assert_eq!(operators, vec![("Conv".to_string(), 9.0), ("deconvolutions".to_string(), 6.0)]);
+        assert_eq!(operators, vec![("Conv".to_string(), 9.0), ("convolutions".to_string(), 6.0)]);
         assert_eq!(profile.total(), 15.0);
     }
 }

@@ -34,7 +34,7 @@ fn picture(title: &str, engines: &[(Engine, Vec<f64>)]) -> Result<String, Box<dy
             .configure_mesh()
             .disable_x_mesh()
             .max_light_lines(0)
-            .x_desc("latency of one run, ms (up to the slower engine's 97th percentile)")
+            .x_desc("latency of one run, ms (up to the slowest engine's 97th percentile)")
             .y_desc("runs, of the engine's peak")
             .y_label_formatter(&|y| if *y < 1.01 { format!("{y:.1}") } else { String::new() })
             .x_label_formatter(&|x| format!("{x:.*}", decimals(high - low)))
@@ -42,6 +42,7 @@ fn picture(title: &str, engines: &[(Engine, Vec<f64>)]) -> Result<String, Box<dy
         for (engine, samples) in engines {
             let color = match engine {
                 Engine::Stock => RGBColor(200, 80, 40),
+                Engine::Deconv => RGBColor(110, 160, 70),
                 Engine::Exact => RGBColor(120, 120, 120),
                 Engine::Plugin => RGBColor(20, 100, 180),
             };
@@ -72,7 +73,7 @@ fn picture(title: &str, engines: &[(Engine, Vec<f64>)]) -> Result<String, Box<dy
     Ok(svg)
 }
 
-/// Returns the range from the fastest run to the slower engine's 97th percentile, with a margin.
+/// Returns the range from the fastest run to the slowest engine's 97th percentile, with a margin.
 ///
 /// A few late runs would otherwise squeeze all others.
 fn range(engines: &[(Engine, Vec<f64>)]) -> (f64, f64) {
