@@ -171,7 +171,8 @@ fn every_operator_of_the_plugin_is_listed() {
     let (_, list) = module.split_once("is_one_of!(\n").unwrap();
     let (list, _) = list.split_once("    )\n").unwrap();
     for name in found {
-        assert!(list.contains(&format!(" {name},")) || list.contains(&format!("::{name},")), "{name} is not listed");
+        // it exists with the feature `pulse` only
+        assert!(list.contains(&format!(" {name},")) || name == "ScaledSums", "{name} is not listed");
     }
     assert!(!tract_deconv::op::is_of_plugin(&Const::new(tensor0(1f32).into_arc_tensor()).unwrap()));
 }

@@ -56,6 +56,10 @@ macro_rules! is_one_of {
 
 /// Returns whether an operator is this crate's, not tract's.
 pub fn is_of_plugin(op: &dyn TypedOp) -> bool {
+    #[cfg(feature = "pulse")]
+    if op.is::<ScaledSums>() {
+        return true;
+    }
     is_one_of!(
         op,
         BetweenLayers,
@@ -76,7 +80,6 @@ pub fn is_of_plugin(op: &dyn TypedOp) -> bool {
         OptTranspose,
         Quantise,
         QuantisedDeconv,
-        quantised::ScaledSums,
     )
 }
 

@@ -2,11 +2,20 @@
 
 const MOST_AXES = 8;
 
+// The most bytes that crypto.getRandomValues takes.
+const RANDOM_BYTES = 65536;
+
 export class Engine {
   // `module` is the bytes of engine.wasm, or their WebAssembly.Module.
   static async of(module) {
     const compiled = module instanceof WebAssembly.Module ? module : await WebAssembly.compile(module);
-    const { exports } = await WebAssembly.instantiate(compiled, {});
+    const random = (pointer, count) => {
+      for (let at = 0; at < count; at += RANDOM_BYTES) {
+        const bytes = Math.min(RANDOM_BYTES, count - at);
+        crypto.getRandomValues(new Uint8Array(exports.memory.buffer, pointer + at, bytes));
+      }
+    };
+    const { exports } = await WebAssembly.instantiate(compiled, { host: { random } });
     return new Engine(exports);
   }
 

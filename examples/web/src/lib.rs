@@ -18,6 +18,27 @@ const MOST_AXES: usize = 8;
 
 thread_local!(static MESSAGE: RefCell<String> = const { RefCell::new(String::new()) });
 
+/// Random numbers for the operators that draw some, from whoever instantiates the module.
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+mod random {
+    #[link(wasm_import_module = "host")]
+    unsafe extern "C" {
+        /// Writes `count` random bytes.
+        fn random(bytes: *mut u8, count: usize);
+    }
+
+    /// The function that the crate getrandom calls, built with `getrandom_backend="custom"`.
+    ///
+    /// # Safety
+    /// `count` bytes are writable.
+    #[unsafe(no_mangle)]
+    unsafe extern "Rust" fn __getrandom_v03_custom(bytes: *mut u8, count: usize) -> Result<(), getrandom::Error> {
+        // SAFETY: this function's contract.
+        unsafe { random(bytes, count) };
+        Ok(())
+    }
+}
+
 pub struct Session {
     model: Arc<TypedRunnableModel>,
     inputs: TVec<TValue>,
