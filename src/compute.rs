@@ -266,6 +266,7 @@ pub(crate) struct Pair(i32);
 pub(crate) struct Quad(i32);
 
 /// A type of elements of 32 bits that hold several integers.
+#[cfg(target_arch = "x86_64")]
 pub(crate) trait Group: Compute {
     /// The bits, or the sum.
     fn bits(self) -> i32;
@@ -303,6 +304,7 @@ macro_rules! groups {
             }
         }
 
+        #[cfg(target_arch = "x86_64")]
         impl Group for $t {
             #[inline(always)]
             fn bits(self) -> i32 {

@@ -627,7 +627,7 @@ mod x86 {
                         bytes,
                     ),
                 };
-                if scales.plain {
+                if scales.is_plain() {
                     return (Vnni16(bytes), is_certain);
                 }
                 let bytes = _mm512_max_epu8(bytes, _mm512_set1_epi8(scales.low as i8));
@@ -749,7 +749,7 @@ mod x86 {
                             2 => _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes),
                             _ => _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)),
                         };
-                        if scales.plain {
+                        if scales.is_plain() {
                             return ($name(bytes), is_certain);
                         }
                         let bytes = _mm256_max_epu8(bytes, _mm256_set1_epi8(scales.low as i8));

@@ -146,8 +146,6 @@ pub(crate) struct ByteScales {
     pub high: u8,
     /// The bits that are flipped in the end.
     pub flip: u8,
-    /// Whether nothing is limited or flipped after saturation.
-    pub plain: bool,
 }
 
 /// Bytes that are added: `(byte ^ flip − zero point)·factor`.
@@ -160,6 +158,12 @@ pub(crate) struct AddedBytes {
 }
 
 impl ByteScales {
+    /// Returns whether nothing is limited or flipped after saturation.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_plain(&self) -> bool {
+        (self.low, self.high, self.flip) == (0, u8::MAX, 0)
+    }
+
     /// Creates the scales. `narrowing` is for `i8` if `signed`, else for `u8`. `most` returns the largest
     /// magnitude of a channel's sums.
     ///
@@ -201,7 +205,6 @@ impl ByteScales {
             factors: memory::collected("channels", exact.iter().map(|scale| scale.factor as f32))?,
             terms: memory::collected("channels", exact.iter().map(|scale| term(scale) as f32))?,
             certain: memory::collected("channels", exact.iter().enumerate().map(certain))?,
-            plain: (low, high, flip) == (0, u8::MAX, 0),
             exact,
             narrowing,
             added,
