@@ -55,6 +55,8 @@
 //! and integer lists written as `"2,2"`, are a convention of this crate. `examples/dialects.rs`
 //! builds a graph with such nodes. Nodes of any other domain are handed to tract's own builders.
 //!
+//! [`WithLeniency`] reads two older operators that stand between layers and that tract refuses.
+//!
 //! A node that violates its specification is an error when the model is loaded. A shape that does
 //! is an error when it is known. The message names the node, the attribute, its value and the rule.
 //!
@@ -338,7 +340,7 @@ pub use crate::simd::isa::Isa;
 pub use activation::Activation;
 pub use algorithm::Strategy;
 pub use explain::{Explanation, explain};
-pub use frontend::{WithConv, WithDeconv};
+pub use frontend::{WithConv, WithDeconv, WithLeniency};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{

@@ -5,6 +5,7 @@ mod condition;
 mod expand;
 #[cfg(test)]
 mod fuzz;
+mod leniency;
 mod onednn;
 mod onnx;
 mod openvino;
@@ -13,6 +14,8 @@ mod quantised;
 mod readme;
 #[cfg(test)]
 mod tests;
+
+pub use leniency::WithLeniency;
 
 use crate::compute::QUANTISED;
 use crate::options;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
-use tract_deconv::{Precision, WithConv, WithDeconv, WithDeconvOptions};
+use tract_deconv::{Precision, WithConv, WithDeconv, WithDeconvOptions, WithLeniency};
 use tract_hir::infer::{Factoid, GenericFactoid, InferenceFact, InferenceModel, InferenceModelExt, ShapeFactoid};
 use tract_onnx::prelude::Framework;
 
@@ -67,7 +67,7 @@ pub fn parse(engine: Engine, file: &ModelFile, sizes: &Sizes) -> TractResult<Par
                 if engine == Engine::Exact {
                     options = options.with_precision(Precision::Exact);
                 }
-                let onnx = tract_onnx::onnx().with_deconv().with_deconv_options(&options)?;
+                let onnx = tract_onnx::onnx().with_deconv().with_leniency().with_deconv_options(&options)?;
                 let conv = file.plugin.conv && engine != Engine::Deconv;
                 let onnx = if conv { onnx.with_conv() } else { onnx };
                 tract_deconv::load_with(&onnx, &file.onnx)?
