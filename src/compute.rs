@@ -96,6 +96,9 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
 
     /// `1 / self`. Zero for integers.
     fn reciprocal(self) -> Self;
+
+    /// `1 / √self`. Zero for integers.
+    fn reciprocal_root(self) -> Self;
 }
 
 macro_rules! float_compute {
@@ -160,6 +163,11 @@ macro_rules! float_compute {
             fn reciprocal(self) -> Self {
                 self.recip()
             }
+
+            #[inline(always)]
+            fn reciprocal_root(self) -> Self {
+                self.sqrt().recip()
+            }
         }
     )*};
 }
@@ -216,6 +224,10 @@ macro_rules! integer_compute {
             }
 
             fn reciprocal(self) -> Self {
+                Self::ZERO
+            }
+
+            fn reciprocal_root(self) -> Self {
                 Self::ZERO
             }
         }

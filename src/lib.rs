@@ -345,7 +345,8 @@ pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
     BetweenLayers, ByteSum, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptFourier, OptGroupedDeconv,
-    OptIf, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass, QuantisedDeconv,
+    OptIf, OptNormalise, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
+    QuantisedDeconv,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

@@ -8,8 +8,9 @@ use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
     Activation, BetweenLayers, ByteSum, ByteTable, DataFormat, DeconvSpec, Dialect, Direction, Explanation,
     FilterFormat, GroupedDeconv, If, Layer, LeftToTract, Machine, Measured, OptDynamicQuantise, OptFourier,
-    OptGroupedDeconv, OptIf, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Options,
-    OutputShape, Padding, Pass, Plan, PlanOptions, Precision, QuantisedDeconv, Side, Step, Strategy, Tuning,
+    OptGroupedDeconv, OptIf, OptNormalise, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax,
+    OptTranspose, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Precision, QuantisedDeconv, Side, Step,
+    Strategy, Tuning,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
 
@@ -49,6 +50,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         OptFourier,
         OptGroupedDeconv,
         OptIf,
+        OptNormalise,
         OptQuantise,
         OptQuantisedDeconv,
         OptReduce,

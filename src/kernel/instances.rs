@@ -15,6 +15,7 @@ use crate::kernel::gemm_tile::{
     channel_tile, listed_channel_tile, position_tile, room_for_two_chains, row_tile,
 };
 use crate::kernel::kernels::{Kernels, Transforms};
+use crate::kernel::normalise::{self, Normalisation};
 use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
 use crate::kernel::pool::{PoolAxis, pool};
 use crate::kernel::resample::{self, TwoTaps};
@@ -320,6 +321,16 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn normalise_columns(of: Normalisation<$lane>, from: &[$lane], stride: usize, to: &mut [&mut [$lane]]) {
+                normalise::normalise_columns(of, from, stride, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn normalise_row(of: Normalisation<$lane>, from: &[$lane], to: &mut [$lane]) {
+                normalise::normalise_row(of, from, to)
+            }
+
+            $(#[$feature])*
             unsafe fn blend(from: [&[$lane]; 2], weights: [$lane; 2], to: &mut [$lane]) {
                 resample::blend(from, weights, to)
             }
@@ -442,6 +453,8 @@ macro_rules! kernels {
                 leak,
                 pool: [pooled::<false>, pooled::<true>],
                 softmax,
+                normalise_columns,
+                normalise_row,
                 blend,
                 resample_row,
                 accumulate_row: accumulated_row,

@@ -11,6 +11,7 @@ use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
+use crate::kernel::normalise::Normalisation;
 use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pool::PoolAxis;
 use crate::kernel::resample::TwoTaps;
@@ -84,6 +85,8 @@ pub(crate) struct Kernels<T: 'static> {
     /// The largest values of windows, and their sums.
     pub(super) pool: [Pool<T>; 2],
     pub(super) softmax: unsafe fn(log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]),
+    pub(super) normalise_columns: unsafe fn(of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]),
+    pub(super) normalise_row: unsafe fn(of: Normalisation<T>, from: &[T], to: &mut [T]),
     pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
     pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
     pub(super) accumulate_row: AccumulateRow<T>,
@@ -446,6 +449,22 @@ impl<T: Compute> Kernels<T> {
     pub fn softmax(&self, log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]) {
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
         unsafe { (self.softmax)(log, from, stride, to) }
+    }
+
+    /// Normalises each column. Value `r` of column `c` is `from[r·stride + c]`, and its result is written
+    /// to `to[r][c]`. Not for integers.
+    ///
+    /// # Panics
+    /// A slice is too short.
+    pub fn normalise_columns(&self, of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.normalise_columns)(of, from, stride, to) }
+    }
+
+    /// Normalises a row. Not for integers.
+    pub fn normalise_row(&self, of: Normalisation<T>, from: &[T], to: &mut [T]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.normalise_row)(of, from, to) }
     }
 
     /// `to[i] = weights[0]·from[0][i] + weights[1]·from[1][i]`.

@@ -19,6 +19,7 @@ mod grouping;
 mod guard_page_tests;
 mod instances;
 mod kernels;
+mod normalise;
 mod pad_copy;
 mod pixel_lists;
 mod pool;
@@ -51,6 +52,7 @@ pub(crate) use gemm_tile::{
 };
 pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
+pub(crate) use normalise::Normalisation;
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pixel_lists::PixelLists;
 pub(crate) use pool::PoolAxis;

@@ -1,6 +1,9 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
-use super::{BetweenLayers, If, OptFourier, OptGroupedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass};
+use super::normalise::Found;
+use super::{
+    BetweenLayers, If, OptFourier, OptGroupedDeconv, OptNormalise, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
+};
 use crate::element::is_float;
 use crate::plan::PlanOptions;
 use crate::spec::DataFormat;
@@ -14,19 +17,31 @@ use tract_core::ops::element_wise::ElementWiseOp;
 use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::math::Ln;
 use tract_core::ops::nn::resize::NearestUpsample;
-use tract_core::ops::nn::{Reduce, Softmax};
+use tract_core::ops::nn::{Reduce, RmsNorm, Softmax};
 
 /// The maximum number of nodes searched around a layer.
 const MOST_SEEN: usize = 64;
 
-/// Replaces the first op found around a layer, by way of ops that do not compute or compute
-/// element by element. Returns none if there is none.
+/// Replaces the first op found around a layer. Returns none if there is none.
 pub(super) fn replaced(
     model: &TypedModel,
     layer: &TypedNode,
     options: &PlanOptions,
 ) -> TractResult<Option<TypedModelPatch>> {
-    let (mut open, mut seen) = (vec![layer.id], HashSet::from([layer.id]));
+    for node in around(model, layer) {
+        if let Some(patch) = moved_before(model, node, options)? {
+            return Ok(Some(patch));
+        }
+        if let Some((op, replaced)) = faster(model, node, options)? {
+            return Ok(Some(by_op(model, op, &node.inputs, replaced)?));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the nodes around a layer, by way of nodes that do not compute or compute element by element.
+fn around<'a>(model: &'a TypedModel, layer: &TypedNode) -> Vec<&'a TypedNode> {
+    let (mut open, mut seen, mut found) = (vec![layer.id], HashSet::from([layer.id]), vec![]);
     while let Some(node) = open.pop().map(|id| model.node(id)) {
         let before = node.inputs.iter().map(|input| input.node);
         let after = node.outputs.iter().flat_map(|output| &output.successors).map(|inlet| inlet.node);
@@ -34,22 +49,40 @@ pub(super) fn replaced(
             if seen.len() >= MOST_SEEN || !seen.insert(id) {
                 continue;
             }
-            let node = model.node(id);
-            if let Some(patch) = moved_before(model, node, options)? {
-                return Ok(Some(patch));
-            }
-            if let Some((op, replaced)) = faster(model, node, options)? {
-                let mut patch = TypedModelPatch::default();
-                let taps = patch.taps(model, &node.inputs)?;
-                let wires = patch.wire_node(&model.node(replaced.node).name, op, &taps)?;
-                for (slot, wire) in wires.into_iter().enumerate() {
-                    patch.shunt_outside(model, OutletId::new(replaced.node, replaced.slot + slot), wire)?;
-                }
-                return Ok(Some(patch));
-            }
-            if is_passed(node) {
+            found.push(model.node(id));
+            if is_passed(model.node(id)) {
                 open.push(id);
             }
+        }
+    }
+    found
+}
+
+/// Replaces outlets, from `replaced` on, by those of an op.
+fn by_op(
+    model: &TypedModel,
+    op: Box<dyn TypedOp>,
+    inputs: &[OutletId],
+    replaced: OutletId,
+) -> TractResult<TypedModelPatch> {
+    let mut patch = TypedModelPatch::default();
+    let taps = patch.taps(model, inputs)?;
+    let wires = patch.wire_node(&model.node(replaced.node).name, op, &taps)?;
+    for (slot, wire) in wires.into_iter().enumerate() {
+        patch.shunt_outside(model, OutletId::new(replaced.node, replaced.slot + slot), wire)?;
+    }
+    Ok(patch)
+}
+
+/// Replaces the first normalisation found around a layer. Returns none if there is none.
+pub(super) fn normalised(
+    model: &TypedModel,
+    layer: &TypedNode,
+    options: &PlanOptions,
+) -> TractResult<Option<TypedModelPatch>> {
+    for node in around(model, layer) {
+        if let Some(Found { op, input, output }) = OptNormalise::at(model, node, options)? {
+            return Ok(Some(by_op(model, Box::new(op), &[input], output)?));
         }
     }
     Ok(None)
@@ -139,6 +172,8 @@ fn is_passed(node: &TypedNode) -> bool {
         || node.op_is::<TypedConcat>()
         || node.op_is::<Slice>()
         || node.op_is::<NearestUpsample>()
+        || node.op_is::<OptNormalise>()
+        || node.op_is::<RmsNorm>()
         || node.op_is::<OptReduce>()
         || node.op_is::<OptResize>()
         || node.op_is::<OptSoftmax>()

@@ -272,6 +272,9 @@ impl TypedOp for OptFourier {
     }
 
     fn fuse(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if let Some(patch) = beside::normalised(model, node, &self.options)? {
+            return Ok(Some(patch));
+        }
         let before = BetweenLayers::before(model, &node.inputs[..1], &self.spec, &self.options)?;
         if before.is_some() {
             return Ok(before);

@@ -4,6 +4,7 @@ mod axes;
 mod beside;
 mod between;
 pub(crate) mod bodies;
+mod columns;
 mod concat;
 mod condition;
 mod dynamic_filter;
@@ -12,6 +13,7 @@ mod fourier;
 mod fourier_basis;
 mod fourier_frames;
 mod integer_sums;
+mod normalise;
 mod packed;
 pub(crate) mod quantised;
 mod reduce;
@@ -26,6 +28,7 @@ pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
 pub use fourier::OptFourier;
 #[doc(hidden)]
 pub use integer_sums::{IntegerSums, with_elements_of};
+pub use normalise::OptNormalise;
 pub use packed::{Bias, OptGroupedDeconv};
 #[cfg(feature = "pulse")]
 pub use quantised::ScaledSums;
@@ -72,6 +75,7 @@ pub fn is_of_plugin(op: &dyn TypedOp) -> bool {
         OptFourier,
         OptGroupedDeconv,
         OptIf,
+        OptNormalise,
         OptQuantise,
         OptQuantisedDeconv,
         OptReduce,

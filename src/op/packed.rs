@@ -277,6 +277,10 @@ impl TypedOp for OptGroupedDeconv {
         if !self.fusion {
             return Ok(None);
         }
+        // Before its last product becomes a pass.
+        if let Some(patch) = beside::normalised(model, node, &self.options)? {
+            return Ok(Some(patch));
+        }
         let before = BetweenLayers::before(model, &node.inputs[..self.parts], &self.spec, &self.options)?;
         if before.is_some() {
             return Ok(before);

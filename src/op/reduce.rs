@@ -80,6 +80,11 @@ impl OptReduce {
         })
     }
 
+    /// Returns the axes if this is a sum.
+    pub(super) fn axes_of_sum(&self) -> Option<&Range<usize>> {
+        (self.reduction == Reduction::Sum).then_some(&self.axes)
+    }
+
     /// Returns the planes, the rows of each, and the values of a row, for data of a shape.
     fn sizes(&self, shape: &[usize]) -> TractResult<[usize; 3]> {
         ensure!(self.axes.end <= shape.len(), "input: shape={shape:?}, an axis {} is needed", self.axes.end - 1);

@@ -1,11 +1,10 @@
 //! Softmax over an axis that tract computes element by element.
 
 use super::axes::{neighbours, product};
-use crate::compute::Compute;
+use super::columns::Columns;
 use crate::element::{Element, dispatch_element, is_float};
-use crate::kernel::{Dispatch, Kernels};
-use crate::memory::{self, collected, reserved, zeros};
-use crate::parallel::{parallel, threads};
+use crate::kernel::Dispatch;
+use crate::memory;
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
 use std::ops::Range;
@@ -14,12 +13,6 @@ use tract_core::ops::nn::{Softmax, SoftmaxKind};
 
 /// Rows at least this long are left to tract if they are contiguous.
 const LONG_ROW: usize = 32;
-
-/// Columns that are copied together where values are converted or transposed.
-const COLUMNS: usize = 64;
-
-/// Tasks per thread.
-const TASKS: usize = 4;
 
 /// Estimated cost of four elements, in vector multiply-adds.
 const FOUR_ELEMENTS: u64 = 20;
@@ -65,7 +58,10 @@ impl OptSoftmax {
         let shape = input.shape();
         self.limit.check_output(shape, input.datum_type())?;
         let [length, inner] = [&shape[self.axes.clone()], &shape[self.axes.end..]].map(product);
-        let columns = Columns { kernels: E::Compute::kernels(self.isa), log: self.log, length, inner };
+        let (kernels, log) = (E::Compute::kernels(self.isa), self.log);
+        let compute =
+            |from: &[E::Compute], stride, to: &mut [&mut [E::Compute]]| kernels.softmax(log, from, stride, to);
+        let columns = Columns { what: "softmax", length, inner, cost_of_four: FOUR_ELEMENTS, compute };
         self.limit.check_working(columns.working_bytes::<E>(input.len()))?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
@@ -76,147 +72,6 @@ impl OptSoftmax {
         let mut view = output.try_as_plain_ram_mut()?;
         columns.run::<E>(from.as_slice::<E>()?, view.as_slice_mut::<E>()?)?;
         Ok(output)
-    }
-}
-
-/// A tensor seen as planes of `length` rows of `inner` values. The softmax is that of columns.
-struct Columns<T: Compute> {
-    kernels: &'static Kernels<T>,
-    log: bool,
-    length: usize,
-    inner: usize,
-}
-
-/// Columns of one plane.
-struct Part<'a, E> {
-    /// The index of the first value.
-    first: usize,
-    rows: Vec<&'a mut [E]>,
-}
-
-impl<T: Compute> Columns<T> {
-    /// Returns how many columns are copied together. None are if they can be read in place.
-    fn copied<E: Element<Compute = T>>(&self, values: usize) -> usize {
-        let in_place = self.inner > 1 && E::as_compute(&[]).is_some();
-        let columns = if self.inner == 1 { values / self.length.max(1) } else { self.inner };
-        if in_place { 0 } else { columns.min(COLUMNS) }
-    }
-
-    /// Returns the bytes that a thread needs for copies and for its tasks' lists of rows.
-    fn working_bytes<E: Element<Compute = T>>(&self, values: usize) -> usize {
-        let copies = 2 * self.copied::<E>(values) * size_of::<T>();
-        // A plane is divided among at most twice as many tasks as there are to be. A running task
-        // has two lists.
-        let lists = (2 * TASKS + 1) * size_of::<&mut [E]>();
-        self.length.saturating_mul(copies + lists)
-    }
-
-    /// Writes all of `to`.
-    fn run<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E]) -> TractResult<()> {
-        if to.is_empty() {
-            return Ok(());
-        }
-        let plane = self.length * self.inner;
-        let cost = to.len() as u64 / 4 * FOUR_ELEMENTS;
-        let (planes, parts) = (to.len() / plane, TASKS * threads(cost));
-        let copied = self.copied::<E>(to.len());
-        if self.inner == 1 || planes >= parts {
-            let values = planes.div_ceil(parts) * plane;
-            let mut tasks: Vec<_> = to.chunks_mut(values).enumerate().collect();
-            return parallel(&mut tasks, cost, |(task, to)| {
-                let from = &from[*task * values..][..to.len()];
-                let mut copies = Copies::new(self.length, copied)?;
-                if self.inner == 1 {
-                    return self.contiguous(from, to, &mut copies);
-                }
-                from.chunks(plane).zip(to.chunks_mut(plane)).try_for_each(|(from, to)| {
-                    self.strided(from, &mut collected("softmax", to.chunks_mut(self.inner))?, &mut copies)
-                })
-            });
-        }
-        let columns = self.inner.div_ceil(parts.div_ceil(planes)).next_multiple_of(COLUMNS);
-        let mut tasks = vec![];
-        for (p, to) in to.chunks_mut(plane).enumerate() {
-            let part = |i| Ok(Part { first: p * plane + i * columns, rows: reserved("softmax", self.length)? });
-            let mut parts = (0..self.inner.div_ceil(columns)).map(part).collect::<TractResult<Vec<Part<E>>>>()?;
-            for row in to.chunks_mut(self.inner) {
-                parts.iter_mut().zip(row.chunks_mut(columns)).for_each(|(part, row)| part.rows.push(row));
-            }
-            tasks.extend(parts);
-        }
-        parallel(&mut tasks, cost, |part| {
-            self.strided(&from[part.first..], &mut part.rows, &mut Copies::new(self.length, copied)?)
-        })
-    }
-
-    /// Computes columns that are contiguous in memory, after each other.
-    fn contiguous<E: Element<Compute = T>>(&self, from: &[E], to: &mut [E], copies: &mut Copies<T>) -> TractResult<()> {
-        let length = self.length;
-        for (from, to) in from.chunks(length * copies.columns).zip(to.chunks_mut(length * copies.columns)) {
-            copies.softmax(
-                self,
-                from.len() / length,
-                |r, row| row.iter_mut().enumerate().for_each(|(c, x)| *x = from[c * length + r].widen()),
-                |r, row| row.iter().enumerate().for_each(|(c, x)| to[c * length + r] = E::narrow(*x)),
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Computes columns whose values are `inner` apart.
-    fn strided<E: Element<Compute = T>>(
-        &self,
-        from: &[E],
-        rows: &mut [&mut [E]],
-        copies: &mut Copies<T>,
-    ) -> TractResult<()> {
-        if let Some(from) = E::as_compute(from) {
-            let mut to: Vec<&mut [T]> = reserved("softmax", rows.len())?;
-            to.extend(rows.iter_mut().filter_map(|row| E::as_compute_mut(row)));
-            self.kernels.softmax(self.log, from, self.inner, &mut to);
-            return Ok(());
-        }
-        let width = rows.first().map_or(0, |row| row.len());
-        for first in (0..width).step_by(copies.columns) {
-            let columns = copies.columns.min(width - first);
-            copies.softmax(
-                self,
-                columns,
-                |r, row| E::widen_slice(&from[r * self.inner + first..][..columns], row),
-                |r, row| E::narrow_slice(row, &mut rows[r][first..][..columns]),
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// Some columns, before and after.
-struct Copies<T: Compute> {
-    columns: usize,
-    from: Vec<T>,
-    to: Vec<T>,
-}
-
-impl<T: Compute> Copies<T> {
-    fn new(length: usize, columns: usize) -> TractResult<Copies<T>> {
-        let values = length.checked_mul(columns).context("softmax: its axis is too long")?;
-        Ok(Copies { columns, from: zeros("softmax", values)?, to: zeros("softmax", values)? })
-    }
-
-    /// Computes `columns` columns. `read` fills a row of values, and `write` takes a row of results.
-    fn softmax(
-        &mut self,
-        of: &Columns<T>,
-        columns: usize,
-        read: impl Fn(usize, &mut [T]),
-        mut write: impl FnMut(usize, &[T]),
-    ) -> TractResult<()> {
-        let values = of.length * columns;
-        self.from[..values].chunks_mut(columns).enumerate().for_each(|(r, row)| read(r, row));
-        let mut rows: Vec<&mut [T]> = collected("softmax", self.to[..values].chunks_mut(columns))?;
-        of.kernels.softmax(of.log, &self.from[..values], columns, &mut rows);
-        rows.iter().enumerate().for_each(|(r, row)| write(r, row));
-        Ok(())
     }
 }
 
