@@ -163,7 +163,14 @@ console.log(`| model | ${engines.map((name) => LABELS[name]).join(' | ')} | ${pe
 console.log(`|---|${'---:|'.repeat(engines.length + peers.length)}`);
 const ratios = Object.fromEntries(peers.map((name) => [name, []]));
 for (const folder of folders) {
-  const task = await read(folder, operators);
+  let task;
+  try {
+    task = await read(folder, operators);
+  } catch (error) {
+    // such as inputs of integers
+    console.log(`| ${basename(folder)} | ${error.message} |`);
+    continue;
+  }
   const taken = await times(task, loaders);
   const speeds = peers.map((name) => {
     if (!(taken[name] > 0 && taken.plugin > 0)) return '';
