@@ -1,5 +1,6 @@
 //! Explains how each convolution of a model will be computed, and why.
 
+use crate::layout::filter::FilterLayout;
 use crate::op::bodies::for_each_node;
 use crate::op::{
     Dialect, DynamicFilterDeconv, GroupedDeconv, OptFourier, OptGroupedDeconv, OptQuantisedDeconv, Output,
@@ -66,6 +67,9 @@ pub struct Concrete {
     pub output_bytes: u64,
     /// The plan, with the reasons of the strategies that declined.
     pub plan: Plan,
+    /// The plan for this shape alone, in words, if a filter that was packed for several shapes stands
+    /// against it.
+    pub without_packed_filter: Option<String>,
 }
 
 /// Explains every convolution of a model that this crate computes, in the order of evaluation.
@@ -148,7 +152,16 @@ fn explain_node(
     let concrete = match (spec, sizes, requested) {
         (None, ..) | (_, None, _) | (.., Some(None)) => None,
         (Some(spec), Some(sizes), requested) => {
-            let plan = tuning::plan(spec, &sizes, requested.flatten().as_deref(), data.datum_type, options)?;
+            let requested = requested.flatten();
+            let plan = tuning::plan(spec, &sizes, requested.as_deref(), data.datum_type, options)?;
+            let (plan, without_packed_filter) = match &options.layout {
+                Some(layout) => {
+                    let options = options.clone().with_layout(None);
+                    let free = Plan::new(spec, &sizes, requested.as_deref(), data.datum_type, &options)?;
+                    beside_packed_filter(plan, free, layout)
+                }
+                None => (plan, None),
+            };
             let bytes = |shape: &[usize]| {
                 shape.iter().fold(data.datum_type.size_of() as u64, |bytes, dim| bytes.saturating_mul(*dim as u64))
             };
@@ -158,6 +171,7 @@ fn explain_node(
                 filter_bytes: bytes(&spec.filter_shape()),
                 output_bytes: bytes(&plan.problem().output_shape()),
                 plan,
+                without_packed_filter,
             })
         }
     };
@@ -173,6 +187,22 @@ fn explain_node(
         quantised: None,
         concrete,
     })
+}
+
+/// Returns what explains a plan for a packed filter: the same plan for any filter, whose reasons compare
+/// costs, or else the plan and what stands against a better one.
+fn beside_packed_filter(plan: Plan, free: Plan, layout: &FilterLayout) -> (Plan, Option<String>) {
+    if free.to_string() == plan.to_string() {
+        return (free, None);
+    }
+    let cost = |plan: &Plan| plan.cost().map_or("unknown".to_string(), |cost| cost.to_string());
+    let better = format!(
+        "for this shape alone {free}, at an estimated cost of {} instead of {}; the filter is packed once for all shapes, \
+         in {layout}",
+        cost(&free),
+        cost(&plan)
+    );
+    (plan, Some(better))
 }
 
 impl fmt::Display for Explanation {
@@ -211,6 +241,9 @@ impl fmt::Display for Explanation {
             concrete.multiply_adds, concrete.input_bytes, concrete.filter_bytes, concrete.output_bytes
         )?;
         write!(f, "  runs {}\n  precision {}", concrete.plan, concrete.plan.explain_precision())?;
+        if let Some(better) = &concrete.without_packed_filter {
+            write!(f, "\n  {better}")?;
+        }
         for (strategy, reason) in concrete.plan.declined() {
             write!(f, "\n  not {strategy}: {reason}")?;
         }
@@ -274,6 +307,33 @@ mod tests {
             assert_eq!(known[0].spec.as_ref().map(|spec| &*spec.kernel), Some(&[5, 3][..]));
             assert_eq!(known[0].concrete.as_ref().map(|known| known.multiply_adds), Some(3 * 6 * 15 * 4 * 6));
         }
+        Ok(())
+    }
+
+    /// A filter that is packed for several shapes: for one of them another strategy may be better.
+    #[test]
+    fn a_packed_filter_is_explained() -> TractResult<()> {
+        let proto = model(
+            vec![info("x", DataType::Float, &["1", "32", "H", "W"])],
+            vec![counting("w", &[32, 32, 3, 3])],
+            vec![node("", "Conv", &["x", "w"], &[ints("pads", &[1, 1, 1, 1])])],
+        );
+        let open = load(&proto)?.into_optimized()?;
+        let [h, w] = ["H", "W"].map(|symbol| open.symbols.sym(symbol));
+        let mut seen = [0, 0];
+        for size in [1, 2, 4, 8, 16, 48, 192] {
+            let explained = explain(&open, &SymbolValues::default().with(&h, size).with(&w, size))?;
+            let concrete = explained[0].concrete.as_ref().context("a plan")?;
+            let text = explained[0].to_string();
+            let names_packing = concrete.plan.declined().iter().any(|(_, why)| why.contains("the filter is packed in"));
+            match &concrete.without_packed_filter {
+                // The plan is the best for this shape: costs are compared.
+                None => assert!(!names_packing, "{text}"),
+                Some(better) => assert!(text.contains(better) && better.contains("instead of"), "{text}"),
+            }
+            seen[usize::from(concrete.without_packed_filter.is_some())] += 1;
+        }
+        assert!(seen[0] > 0, "{seen:?}");
         Ok(())
     }
 }

@@ -115,7 +115,7 @@ impl<'a> Query<'a> {
     /// `parameters` returns none, as the algorithm does not read this layout. The message names it.
     pub fn forced<T>(&self, parameters: impl FnOnce(&FilterLayout) -> Option<T>) -> Result<Option<T>, String> {
         let packed = |layout: &FilterLayout| {
-            parameters(&layout.untransformed()).ok_or_else(|| format!("the filter is packed for {layout:?}"))
+            parameters(&layout.untransformed()).ok_or_else(|| format!("the filter is packed in {layout}"))
         };
         self.layout.map(packed).transpose()
     }

@@ -10,6 +10,7 @@ use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Direction};
 use std::borrow::Cow;
+use std::fmt;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -150,6 +151,26 @@ impl FilterLayout {
     /// Whether a filter in this layout can be read as one in `other`.
     fn holds(&self, other: &FilterLayout) -> bool {
         self == other || *self.untransformed() == *other
+    }
+}
+
+impl fmt::Display for FilterLayout {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match *self {
+            FilterLayout::Plain => f.write_str("the order of the file"),
+            FilterLayout::Phases { mr, .. } => write!(f, "phases of taps for {mr} output channels at a time"),
+            FilterLayout::Chunks { width, chunk, .. } => {
+                write!(f, "chunks of {chunk} input channels for {width} output channels at a time")
+            }
+            FilterLayout::Tiles { .. } => write!(f, "{}, transformed as well", self.untransformed()),
+            FilterLayout::Columns { mr: width, .. } | FilterLayout::Vectors { width } => {
+                write!(f, "products of all taps, {width} at a time")
+            }
+            FilterLayout::Pixels { width } => write!(f, "vectors of {width} output channels"),
+            FilterLayout::Limbs { width, .. } => {
+                write!(f, "limbs for tile registers, {width} output channels at a time")
+            }
+        }
     }
 }
 

@@ -188,7 +188,7 @@ impl Op for OptGroupedDeconv {
         }
         lines.push(match self.plans.latest() {
             Some(layer) => layer.plan().to_string(),
-            None => format!("planned at run time, with a filter packed for {:?}", self.filter_layout()),
+            None => format!("planned at run time, with the filter packed in {}", self.filter_layout()),
         });
         Ok(lines)
     }

@@ -96,6 +96,9 @@ fn text(of: &Explanation) -> String {
             line("work", format!("{} multiply-adds", count(known.multiply_adds)));
             line("bytes", format!("{} in, {} of filter, {} out", bytes(input), bytes(filter), bytes(output)));
             line("strategy", known.plan.to_string());
+            if let Some(better) = &known.without_packed_filter {
+                line("packing", better.clone());
+            }
             let reason = known.plan.exact_because().map(|reason| format!(": {reason}")).unwrap_or_default();
             line("precision", format!("{}{reason}", known.plan.precision().name()));
             for (strategy, reason) in known.plan.declined() {
