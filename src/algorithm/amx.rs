@@ -76,6 +76,8 @@ pub struct Amx {
     pub by_row: bool,
     /// Positions per accumulator block.
     pub acc_block: usize,
+    /// Whether sums of channels-last results are taken in the output, where tasks have whole pixels.
+    pub in_output: bool,
 }
 
 impl Algorithm for Amx {
@@ -188,6 +190,7 @@ impl Amx {
             by_row: self.by_row,
             window: None,
             panels_first: true,
+            in_output: self.in_output,
         }
     }
 
@@ -215,14 +218,23 @@ impl Amx {
         let passes = phases + steps / STEPS;
         let run_cost = |len: usize| {
             let tiles = len.div_ceil(POSITIONS_AT_ONCE);
-            (cost::matrix_step(limbs.products()) * steps + cost::MATRIX_PASS * passes) * tiles
+            let of_tile = cost::matrix_step(limbs.products()) * steps + cost::MATRIX_PASS * passes;
+            of_tile * tiles * machine.rates.tile_registers
         };
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let rows = run_cost(blocks.columns) * blocks.rows * y.share_inside();
         let whole = run_cost(flat);
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = whole.min(rows) * outer_share * sides / 2;
-        let stored = cost::store_of_channels(problem, DatumType::F32, machine).times(&[flat, sides, phases]);
+        let in_output = axes.most_taps() * blocks_of_channels <= STEPS || problem.group_out * problem.group == WIDTH;
+        let unbuffered = in_output
+            && problem.data_format == DataFormat::Nxc
+            && problem.group_out.is_multiple_of(WIDTH)
+            && (axes.most_taps() == 1 || rows < whole);
+        let stored = match unbuffered {
+            true => Cost::ZERO,
+            false => cost::store_of_channels(problem, DatumType::F32, machine).times(&[flat, sides, phases]),
+        };
         let transposed = match problem.data_format {
             DataFormat::Ncx => cost::INTO_BLOCK * blocks.input_tiles.positions_read(),
             DataFormat::Nxc => Cost::ZERO,
@@ -253,6 +265,7 @@ impl Amx {
             chunk: problem.group_in,
             by_row: rows < whole,
             acc_block,
+            in_output,
         }
     }
 
@@ -550,7 +563,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let base = run.positions.start * DEPTH;
                     let source = LimbSource { data, base, step: DEPTH, limb_stride, limbs, steps };
                     let sums = &mut sums[run.at..];
-                    self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, WIDTH);
+                    self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, of.stride);
                 }
                 start = Start::Add;
             }
@@ -588,8 +601,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                             taps: offset.as_slice(),
                             prefetch: false,
                         };
-                        let sums = &mut sums[(position - run.positions.start) * WIDTH..];
-                        tile.run(weights, &source, pixel, start, sums, WIDTH);
+                        let sums = &mut sums[(position - run.positions.start) * of.stride..];
+                        tile.run(weights, &source, pixel, start, sums, of.stride);
                         position += tile.positions();
                     }
                 }

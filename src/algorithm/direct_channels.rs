@@ -60,6 +60,8 @@ pub struct DirectChannels {
     pub by_row: bool,
     /// Positions per accumulator block.
     pub acc_block: usize,
+    /// Whether sums of channels-last results are taken in the output, where tasks have whole pixels.
+    pub in_output: bool,
 }
 
 impl Algorithm for DirectChannels {
@@ -91,6 +93,7 @@ impl Algorithm for DirectChannels {
             && problem.group_out.saturating_mul(taps) >= TRANSPOSING_PAYS;
         let direct = in_place && !transposed;
         // The input of a block takes at most half of L2.
+        let pixels = problem.data_format == DataFormat::Nxc && query.has_same_element();
         let budget = machine.l2 / 2 / element / problem.group_in.max(1);
         let block = if !direct {
             GridBlocks::within(axes, false, budget)
@@ -142,10 +145,14 @@ impl Algorithm for DirectChannels {
                 let last = cost::run(len, positions, last_width / lanes, tiles, lanes * element, machine);
                 cost::run(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
-            let rows = run_cost(blocks.columns) * blocks.rows * row_share;
-            let whole = run_cost(flat);
-            let multiplied = whole.min(rows) * depth * outer_share;
-            let block = multiplied + summed + stored + copied + loaded_again;
+            let in_output = passes == 1 || problem.group_out * problem.group == width;
+            let stored_if = |buffered: bool| if buffered { stored } else { Cost::ZERO };
+            // Padded rows have gaps between them.
+            let unbuffered = in_output && pixels && problem.group_out.is_multiple_of(width);
+            let rows =
+                run_cost(blocks.columns) * blocks.rows * row_share * depth * outer_share + stored_if(!unbuffered);
+            let whole = run_cost(flat) * depth * outer_share + stored_if(!(unbuffered && direct));
+            let block = whole.min(rows) + summed + copied + loaded_again;
             let cost = (block.times(&[blocks.count, problem.group, problem.batch]) + beyond).rounded();
             let sums = machine.l2 / SHARE_OF_SUMS;
             if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
@@ -166,6 +173,7 @@ impl Algorithm for DirectChannels {
                     direct,
                     transposed,
                     by_row: rows < whole,
+                    in_output,
                     acc_block: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
                 });
             }
@@ -248,6 +256,7 @@ impl DirectChannels {
             by_row: self.by_row,
             window: None,
             panels_first: false,
+            in_output: self.in_output,
         }
     }
 
@@ -382,8 +391,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for tile in self.panels.tiles(of.panel) {
                     while position + tile.positions() <= run.end {
                         let source = Source { base: pass.base + position * step, ..pass };
-                        let sums = &mut sums[(position - run.start) * plan.blocked.width..];
-                        tile.run(weights, &source, step, start, sums, plan.blocked.width);
+                        let sums = &mut sums[(position - run.start) * of.stride..];
+                        tile.run(weights, &source, step, start, sums, of.stride);
                         position += tile.positions();
                     }
                 }

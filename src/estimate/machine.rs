@@ -111,6 +111,8 @@ rates! {
     strided_row,
     /// The most output planes that a tile's input is multiplied into before the next tile.
     planes_at_once,
+    /// The steps of tile registers, relative to the Sapphire Rapids'.
+    tile_registers,
     /// Nanoseconds of work from which it is worthwhile to wake another thread.
     share_ns,
     /// Nanoseconds of work from which it is worthwhile to share it with a spinning worker.
@@ -177,6 +179,7 @@ impl Machine {
             fetched_planes: 17.0,
             strided_row: 360.0,
             planes_at_once: 16.0,
+            tile_registers: 1.0,
             share_ns: 34_000.0,
             share_spinning_ns: 5_000.0,
         },
@@ -222,6 +225,7 @@ impl Machine {
             fetched_planes: 0.0,
             strided_row: 100.0,
             planes_at_once: 16.0,
+            tile_registers: 1.0,
             share_ns: 34_000.0,
             share_spinning_ns: 5_000.0,
         },
@@ -268,6 +272,7 @@ impl Machine {
             fetched_planes: 64.0,
             strided_row: 0.0,
             planes_at_once: 64.0,
+            tile_registers: 1.0,
             share_ns: 25_000.0,
             share_spinning_ns: 25_000.0,
         },
@@ -312,6 +317,7 @@ impl Machine {
             fetched_planes: 0.0,
             strided_row: 100.0,
             planes_at_once: 16.0,
+            tile_registers: 1.0,
             share_ns: 34_000.0,
             share_spinning_ns: 5_000.0,
         },

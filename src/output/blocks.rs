@@ -44,6 +44,9 @@ pub(crate) struct AccumulatorShape {
     /// If so, all panels are computed for one accumulator block before the next. Otherwise all
     /// accumulator blocks are computed for one panel before the next.
     pub panels_first: bool,
+    /// Whether sums may be taken in the output instead of a buffer, at another distance than
+    /// [`AccumulatorShape::width`]. That pays if each is written once, or has its neighbours beside it.
+    pub in_output: bool,
 }
 
 impl AccumulatorShape {
@@ -135,16 +138,26 @@ pub(crate) struct PhaseSums<'r> {
     /// The phase's index over all axes, outermost first.
     pub phase: usize,
     pub runs: &'r [Run],
+    /// Elements between the sums of adjacent positions.
+    pub stride: usize,
 }
 
 /// Consecutive positions.
+#[derive(Clone)]
 pub(crate) struct Run {
     /// The phase's taps that read inside the input somewhere in the run.
     pub taps: Range<usize>,
     /// Flat positions of the block.
     pub positions: Range<usize>,
-    /// The offset of the run's sums within those of the accumulator block's phase.
+    /// The offset of the run's sums within those of the accumulator block's phase, in elements.
     pub at: usize,
+}
+
+/// The runs of a phase whose sums are taken in the output.
+struct RunsInOutput {
+    runs: TVec<Run>,
+    /// Row and column of the first one's first pixel.
+    origin: (usize, usize),
 }
 
 /// The data that all tasks share.
@@ -175,7 +188,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
     /// rows are `pitch` positions apart.
     ///
     /// `sum` writes the sums of a phase's runs: one panel width per position,
-    /// [`AccumulatorShape::width`] elements apart.
+    /// [`PhaseSums::stride`] elements apart.
     /// `tile` and `ragged` are working memory.
     ///
     /// # Errors
@@ -212,11 +225,20 @@ impl<'a, E: Element> Accumulators<'a, E> {
                 }
                 for o in 0..task.output.outer_phases.len() {
                     for ry in 0..y.out_step {
+                        let first_phase = task.output.outer_phases[o] * per_outer + ry * columns;
+                        let runs_of_phases = &listed[o * per_outer + ry * columns..][..columns];
+                        let destination =
+                            Destination { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
+                        if let Some(phases) = self.runs_in_output(task, &destination, panel, runs_of_phases) {
+                            for (rx, runs) in phases.into_iter().enumerate() {
+                                self.sum_in_output(task, &destination, (panel, first_phase + rx), runs, &mut sum)?;
+                            }
+                            continue;
+                        }
                         let sums = tile.of(columns * phase_stride)?;
-                        for (rx, sums) in sums.chunks_mut(phase_stride).enumerate() {
-                            let phase = task.output.outer_phases[o] * per_outer + ry * columns + rx;
-                            let runs = &listed[o * per_outer + ry * columns + rx];
-                            sum(PhaseSums { panel, phase, runs }, sums)?;
+                        for (rx, (sums, runs)) in sums.chunks_mut(phase_stride).zip(runs_of_phases).enumerate() {
+                            let stride = self.shape.width;
+                            sum(PhaseSums { panel, phase: first_phase + rx, runs, stride }, sums)?;
                         }
                         if self.shape.window.is_some() {
                             // The gaps between the rows of a window may be larger than the rows, so
@@ -230,8 +252,6 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         } else {
                             self.epilogue.0.apply(sums);
                         }
-                        let destination =
-                            Destination { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
                         match self.problem.data_format {
                             DataFormat::Nxc => self.store_pixels(task, destination, panel, sums),
                             DataFormat::Ncx => {
@@ -285,6 +305,76 @@ impl<'a, E: Element> Accumulators<'a, E> {
         }
         let count = x.phases[picked[axes.len() - 1]].taps.len();
         begin * count..(last + 1) * count
+    }
+
+    /// Returns the runs of each phase of columns where they stand in the output, if all sums of the panel can be
+    /// taken there.
+    fn runs_in_output(
+        &self,
+        task: &Task<E>,
+        destination: &Destination,
+        panel: Panel,
+        listed: &[Vec<Run>],
+    ) -> Option<TVec<RunsInOutput>> {
+        let (y, x) = (self.axes.rows(), self.axes.columns());
+        let (output, pitch) = (&task.output, destination.pitch);
+        let whole = panel.width <= task.channels.end - panel.first_channel;
+        if !self.shape.in_output || self.problem.data_format != DataFormat::Nxc || !whole || !output.takes_sums() {
+            return None;
+        }
+        // The pixels of a run that goes on in the next row are evenly spaced if rows have no gaps.
+        let without_gaps = y.out_step == 1 && pitch * x.out_step == output.columns.len();
+        let pixel = |flat: usize, rx: usize| {
+            let row = (task.rows.start + flat / pitch) * y.out_step + destination.phase_row;
+            let column = (task.columns.start + flat % pitch) * x.out_step + rx;
+            (output.rows.contains(&row) && output.columns.contains(&column)).then_some((row, column))
+        };
+        let phase = |(rx, listed): (usize, &Vec<Run>)| {
+            let origin = pixel(listed.first()?.positions.start, rx)?;
+            let run = |run: &Run| {
+                let (first, last) = (pixel(run.positions.start, rx)?, pixel(run.positions.end - 1, rx)?);
+                let pixels = output.plane_index(first.0, first.1) - output.plane_index(origin.0, origin.1);
+                let even = without_gaps || first.0 == last.0;
+                even.then(|| Run { at: pixels * output.stride(), ..run.clone() })
+            };
+            Some(RunsInOutput { runs: listed.iter().map(run).collect::<Option<_>>()?, origin })
+        };
+        listed.iter().enumerate().map(phase).collect()
+    }
+
+    /// Computes the results of a phase in the output.
+    fn sum_in_output(
+        &self,
+        task: &mut Task<E>,
+        destination: &Destination,
+        (panel, phase): (Panel, usize),
+        RunsInOutput { runs, origin }: RunsInOutput,
+        sum: &mut impl FnMut(PhaseSums, &mut [E::Compute]) -> TractResult<()>,
+    ) -> TractResult<()> {
+        let stride = self.axes.columns().out_step * task.output.stride();
+        let channel = destination.g * self.problem.group_out + panel.first_channel;
+        let position = (destination.outer, origin.0, origin.1);
+        let first = task.output.index(channel, position.0, position.1, position.2);
+        let sums = task.output.in_place(position, channel).context("output: computed in another type")?;
+        sum(PhaseSums { panel, phase, runs: &runs, stride }, sums)?;
+        let (uniform, varying) = self.epilogue;
+        for Run { at, positions, .. } in &runs {
+            if stride == panel.width {
+                uniform.apply(&mut sums[*at..][..positions.len() * stride]);
+            }
+            if stride == panel.width && varying.is_empty() || uniform.is_empty() && varying.is_empty() {
+                continue;
+            }
+            for i in 0..positions.len() {
+                let at = at + i * stride;
+                let results = &mut sums[at..at + panel.width];
+                if stride != panel.width {
+                    uniform.apply(results);
+                }
+                varying.apply_pixel(channel, first + at, results);
+            }
+        }
+        Ok(())
     }
 
     /// Stores channels-last results: a pixel's channels are contiguous both in the sums and in the

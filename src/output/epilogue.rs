@@ -154,6 +154,11 @@ impl<'a, E: Element> Epilogue<'a, E> {
 pub(crate) struct UniformSteps<'a, E: Element>(Epilogue<'a, E>);
 
 impl<E: Element> UniformSteps<'_, E> {
+    /// Whether there are no steps.
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Applies the steps to any results.
     pub fn apply(self, run: &mut [E::Compute]) {
         self.0.apply_pixel(0, 0, run)

@@ -284,12 +284,22 @@ impl<E: Element> TaskOutput<'_, E> {
 
     /// The output from a channel of a pixel on (NXC), if compute elements may be written there
     /// directly and the task's pixels are contiguous.
-    fn in_place(&mut self, (outer, row, column): (usize, usize, usize), channel: usize) -> Option<&mut [E::Compute]> {
+    pub fn in_place(
+        &mut self,
+        (outer, row, column): (usize, usize, usize),
+        channel: usize,
+    ) -> Option<&mut [E::Compute]> {
         if self.pixel_channels.is_some() {
             None
         } else {
             E::as_compute_mut(self.elements_from(channel, outer, row, column))
         }
+    }
+
+    /// Whether sums may be taken in the output (NXC): as for [`TaskOutput::in_place`], and results are not stored
+    /// past the caches.
+    pub fn takes_sums(&self) -> bool {
+        !self.streamed && self.pixel_channels.is_none() && E::as_compute(&[]).is_some()
     }
 
     /// The rest of a slice from a channel of a pixel on. The arguments are those of

@@ -511,6 +511,7 @@ impl Winograd {
             by_row: true,
             window: Some(self.window),
             panels_first: true,
+            in_output: false,
         }
     }
 
