@@ -72,7 +72,7 @@ impl PixelLists {
     /// One past the largest tap of a list. Zero if it is empty.
     pub(super) fn taps(&self, at: usize) -> usize {
         let list = self.list(at);
-        list.len().checked_sub(1 + self.positions).map_or(0, |last| list[last] as usize + 1)
+        list.len().checked_sub(1 + self.positions).map_or(0, |last| (list[last] as usize).saturating_add(1))
     }
 
     /// The largest offset of all lists.
