@@ -26,6 +26,8 @@ pub enum Activation {
     Min(f32),
     /// `x` if it is positive, else `alpha·x`.
     LeakyRelu(f32),
+    /// `x` if it is not negative, else `alpha·(exp(x) - 1)`.
+    Elu(f32),
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
     /// The hyperbolic tangent.
@@ -61,7 +63,9 @@ impl Activation {
     /// A key for comparison and hashing, in which parameters count by their bits.
     fn key(self) -> (std::mem::Discriminant<Activation>, [u32; 4]) {
         let parameters = match self {
-            Activation::Max(v) | Activation::Min(v) | Activation::LeakyRelu(v) => [v, 0.0, 0.0, 0.0],
+            Activation::Max(v) | Activation::Min(v) | Activation::LeakyRelu(v) | Activation::Elu(v) => {
+                [v, 0.0, 0.0, 0.0]
+            }
             Activation::Gate { scale, shift, low, high } => [scale, shift, low, high],
             _ => [0.0; 4],
         };
@@ -100,6 +104,8 @@ pub(crate) trait Real: Copy + Default + PartialOrd + Add<Output = Self> + Mul<Ou
     fn of(value: f32) -> Self;
     /// `exp(self)`. In f32, zero stands for results below the least normal number.
     fn exp<const FUSED: bool>(self) -> Self;
+    /// `self` if it is not negative, else `alpha·(exp(self) - 1)`.
+    fn elu<const FUSED: bool>(self, alpha: Self) -> Self;
     /// `1 / (1 + exp(-self))`.
     fn sigmoid<const FUSED: bool>(self) -> Self;
     /// The hyperbolic tangent.
@@ -147,6 +153,10 @@ pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: 
         Activation::Gate { scale, shift, low, high } => {
             let [scale, shift, low, high] = [scale, shift, low, high].map(T::of);
             run.iter_mut().for_each(|x| *x = *x * at_most(at_least(*x * scale + shift, low), high));
+        }
+        Activation::Elu(alpha) => {
+            let alpha = T::of(alpha);
+            each(run, |x| x.elu::<FUSED>(alpha))
         }
         Activation::Sigmoid => each(run, T::sigmoid::<FUSED>),
         Activation::Tanh => each(run, T::tanh::<FUSED>),
@@ -254,6 +264,13 @@ impl Real for f32 {
     }
 
     #[inline(always)]
+    fn elu<const FUSED: bool>(self, alpha: f32) -> f32 {
+        let (power, less_one) = exp_parts::<FUSED>(at_most(at_least(self, -88.0), 0.0));
+        let e = mul_add::<FUSED>(power, less_one, power - 1.0);
+        if self < 0.0 { alpha * e } else { self }
+    }
+
+    #[inline(always)]
     fn sigmoid<const FUSED: bool>(self) -> f32 {
         1.0 / (1.0 + exp::<FUSED>(-self))
     }
@@ -312,6 +329,10 @@ impl Real for f64 {
 
     fn exp<const FUSED: bool>(self) -> f64 {
         f64::exp(self)
+    }
+
+    fn elu<const FUSED: bool>(self, alpha: f64) -> f64 {
+        if self < 0.0 { alpha * self.exp_m1() } else { self }
     }
 
     fn sigmoid<const FUSED: bool>(self) -> f64 {

@@ -9,10 +9,10 @@ use crate::output::epilogue::Step;
 use crate::spec::{DeconvSpec, Direction, Padding};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
-use tract_core::ops::binary::{BinMiniOp, TypedBinOp};
+use tract_core::ops::binary::{BinMiniOp, OptBinByScalar, OptBinUnicast, TypedBinOp};
 use tract_core::ops::element_wise::ElementWiseOp;
 use tract_core::ops::logic::{CompGT, CompLT, Iff};
-use tract_core::ops::math::{Add, Div, Max, Min, Mul, Sub, Tanh};
+use tract_core::ops::math::{Add, Div, Exp, Max, Min, Mul, Sub, Tanh};
 use tract_core::ops::nn::{GeluApproximate, GeluExact, HardSwish, LeakyRelu, Sigmoid, Silu};
 
 /// `factor·x + term` per channel, over the channels of all groups.
@@ -203,7 +203,10 @@ pub(crate) fn behind(
     let reader = match model.outlet_successors(from) {
         [reader] => reader,
         [_, _] => return gate(model, from, channels),
-        _ => return prelu(model, from, channels),
+        _ => {
+            let found = elu_behind(model, from)?;
+            return if found.is_some() { Ok(found) } else { prelu(model, from, channels) };
+        }
     };
     let node = model.node(reader.node);
     if node.outputs.len() != 1 {
@@ -274,6 +277,64 @@ fn residual(model: &TypedModel, node: &TypedNode, from: OutletId) -> TractResult
     let other = node.inputs[(node.inputs[0] == from) as usize];
     let (one, two) = (model.outlet_fact(from)?, model.outlet_fact(other)?);
     Ok((one.datum_type == two.datum_type && one.shape == two.shape).then_some(other))
+}
+
+/// Matches Elu as tract wires it, with three readers of `from`.
+fn elu_behind(model: &TypedModel, from: OutletId) -> TractResult<Option<(Fold, OutletId)>> {
+    let readers = model.outlet_successors(from);
+    let Some(iff) = readers.iter().map(|inlet| model.node(inlet.node)).find(|node| node.op_is::<Iff>()) else {
+        return Ok(None);
+    };
+    let found = elu(model, iff)?.filter(|(_, x)| *x == from && readers.len() == 3);
+    Ok(found.map(|(activation, _)| (Fold::Step(Step::Activation(activation)), iff.id.into())))
+}
+
+/// Matches the last node of Elu as tract wires it, `if 0 < x then x else alpha·(exp(x) - 1)`, before and after
+/// its operators are chosen. Returns the activation and `x`. Nothing else reads the values between.
+pub(crate) fn elu(model: &TypedModel, iff: &TypedNode) -> TractResult<Option<(Activation, OutletId)>> {
+    let [test, x, negative] = *iff.inputs else { return Ok(None) };
+    let alone = |outlet: OutletId| model.outlet_successors(outlet).len() == 1 && !model.outputs.contains(&outlet);
+    let constant = |outlet: OutletId| match &model.outlet_fact(outlet)?.uniform {
+        Some(uniform) => scalar(uniform),
+        None => Ok(None),
+    };
+    let positive = match binary(model.node(test.node)) {
+        Some((op, [zero, of])) if op.is::<CompLT>() && of == x => constant(zero)? == Some(0.0),
+        Some((op, [of, zero])) if op.is::<CompGT>() && of == x => constant(zero)? == Some(0.0),
+        _ => false,
+    };
+    if !iff.op_is::<Iff>() || !positive || !alone(test) || !alone(negative) {
+        return Ok(None);
+    }
+    let (mut alpha, mut less_one) = (1.0, negative);
+    if let Some((op, [a, b])) = binary(model.node(negative.node))
+        && op.is::<Mul>()
+    {
+        let (factor, of) = match (constant(a)?, constant(b)?) {
+            (Some(factor), _) => (factor, b),
+            (_, Some(factor)) => (factor, a),
+            _ => return Ok(None),
+        };
+        (alpha, less_one) = (factor, of);
+    }
+    let Some((op, [exp, one])) = binary(model.node(less_one.node)) else { return Ok(None) };
+    let one = constant(one)?;
+    let is_less_one = op.is::<Sub>() && one == Some(1.0) || op.is::<Add>() && one == Some(-1.0);
+    let node = model.node(exp.node);
+    let is_exp = node.op_as::<ElementWiseOp>().is_some_and(|op| op.0.is::<Exp>()) && node.inputs[0] == x;
+    Ok((is_less_one && is_exp && alone(less_one) && alone(exp)).then_some((Activation::Elu(alpha), x)))
+}
+
+/// Returns the binary operation of a node on two inputs.
+pub(crate) fn binary(node: &TypedNode) -> Option<(&dyn BinMiniOp, [OutletId; 2])> {
+    let op: &dyn BinMiniOp = if let Some(op) = node.op_as::<TypedBinOp>() {
+        &*op.0
+    } else if let Some(op) = node.op_as::<OptBinByScalar>() {
+        &*op.binop
+    } else {
+        &*node.op_as::<OptBinUnicast>()?.binop
+    };
+    Some((op, <[OutletId; 2]>::try_from(&*node.inputs).ok()?))
 }
 
 /// Matches PRelu as tract wires it, `if 0 > x then slope·x else x`, with slopes per channel.

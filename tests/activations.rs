@@ -21,11 +21,13 @@ const TYPES: [DatumType; 3] = [DatumType::F16, DatumType::F32, DatumType::F64];
 
 const HARD_SWISH: Activation = Activation::Gate { scale: 1.0 / 6.0, shift: 0.5, low: 0.0, high: 1.0 };
 
-const ACTIVATIONS: [Activation; 12] = [
+const ACTIVATIONS: [Activation; 14] = [
     Activation::Max(0.0),
     Activation::Max(-1.5),
     Activation::Min(6.0),
     Activation::LeakyRelu(0.01),
+    Activation::Elu(1.0),
+    Activation::Elu(0.3),
     Activation::Sigmoid,
     Activation::Tanh,
     Activation::HardSwish,
@@ -46,6 +48,13 @@ fn exact(activation: Activation, x: f64) -> f64 {
         Activation::Max(low) => x.max(low as f64),
         Activation::Min(high) => x.min(high as f64),
         Activation::LeakyRelu(alpha) => x * if x < 0.0 { alpha as f64 } else { 1.0 },
+        Activation::Elu(alpha) => {
+            if x < 0.0 {
+                alpha as f64 * x.exp_m1()
+            } else {
+                x
+            }
+        }
         Activation::Sigmoid => sigmoid(x),
         Activation::Tanh => x.tanh(),
         Activation::HardSwish => times(x, (x / 6.0 + 0.5).clamp(0.0, 1.0)),
@@ -72,6 +81,8 @@ fn definitions() {
         (Activation::Gelu, -5.0, -1.433_257_859_395_969_6e-6),
         (Activation::Gelu, 0.5, 0.345_731_230_637_006_55),
         (Activation::GeluTanh, -3.0, -0.003_637_392_081_773_077),
+        (Activation::Elu(1.0), -1.5, -0.776_869_839_851_570_2),
+        (Activation::Elu(1.0), -1e-9, -9.999_999_995e-10),
         (Activation::HardSwish, 1.0, 2.0 / 3.0),
     ] {
         let got = exact(activation, x);
@@ -234,11 +245,12 @@ fn special_numbers_are_onnxruntimes() -> TractResult<()> {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
     // Measured with onnxruntime 1.32. Its operators give the same results for f16, f32 and, if they
     // support it, f64.
-    let table: [(Activation, [f64; 5]); 12] = [
+    let table: [(Activation, [f64; 5]); 13] = [
         (Activation::Max(0.0), [nan, inf, 0.0, -0.0, 0.0]),
         (Activation::Max(-1.5), [nan, inf, -1.5, -0.0, 0.0]),
         (Activation::Min(6.0), [nan, 6.0, -inf, -0.0, 0.0]),
         (Activation::LeakyRelu(0.25), [nan, inf, -inf, -0.0, 0.0]),
+        (Activation::Elu(0.5), [nan, inf, -0.5, -0.0, 0.0]),
         (Activation::Sigmoid, [nan, 1.0, 0.0, 0.5, 0.5]),
         (Activation::Tanh, [nan, 1.0, -1.0, -0.0, 0.0]),
         (Activation::HardSwish, [nan, inf, nan, -0.0, 0.0]),
@@ -319,7 +331,7 @@ fn windows_skip_what_is_not_a_number() -> TractResult<()> {
 #[test]
 fn operators_keep_what_is_not_a_number() -> TractResult<()> {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
-    let operators: [(&str, Option<&str>, [f64; 3]); 10] = [
+    let operators: [(&str, Option<&str>, [f64; 3]); 11] = [
         ("Relu", None, [nan, inf, 0.0]),
         ("Clip", None, [nan, 6.0, -1.0]),
         ("HardSigmoid", None, [nan, 1.0, 0.0]),
@@ -327,6 +339,7 @@ fn operators_keep_what_is_not_a_number() -> TractResult<()> {
         ("Tanh", None, [nan, 1.0, -1.0]),
         ("HardSwish", None, [nan, inf, nan]),
         ("LeakyRelu", None, [nan, inf, -inf]),
+        ("Elu", None, [nan, inf, -1.0]),
         ("PRelu", None, [nan, inf, -inf]),
         ("Gelu", None, [nan, inf, nan]),
         ("Gelu", Some("tanh"), [nan, inf, nan]),

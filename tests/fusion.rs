@@ -141,6 +141,8 @@ fn activations_run_inside_the_store() -> TractResult<()> {
         };
         one("Relu", |n| n, Activation::Max(0.0))?;
         one("LeakyRelu", |n| n.float("alpha", 0.125), Activation::LeakyRelu(0.125))?;
+        one("Elu", |n| n, Activation::Elu(1.0))?;
+        one("Elu", |n| n.float("alpha", 0.25), Activation::Elu(0.25))?;
         one("Sigmoid", |n| n, Activation::Sigmoid)?;
         one("Tanh", |n| n, Activation::Tanh)?;
         one("HardSwish", |n| n, Activation::HardSwish)?;

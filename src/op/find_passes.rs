@@ -132,6 +132,10 @@ impl Found {
             self.passes.push(Pass::MaxPool(Box::new(pool.clone())));
             return Ok(Some(node.inputs[0]));
         }
+        if let Some((activation, from)) = crate::fuse::elu(model, node)? {
+            self.passes.push(Pass::Step(Step::Activation(activation)));
+            return Ok(Some(from));
+        }
         if let [from] = *node.inputs {
             let Some(activation) = crate::fuse::element_wise(node) else { return Ok(None) };
             self.passes.push(Pass::Step(Step::Activation(activation)));

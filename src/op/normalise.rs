@@ -4,6 +4,7 @@ use super::OptReduce;
 use super::axes::{neighbours, product};
 use super::columns::Columns;
 use crate::element::{Element, dispatch_element, is_float};
+use crate::fuse::binary;
 use crate::kernel::{Dispatch, Kernels, Normalisation};
 use crate::memory::{self, zeros};
 use crate::parallel::{parallel, threads};
@@ -11,7 +12,7 @@ use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
 use std::ops::Range;
 use tract_core::internal::*;
-use tract_core::ops::binary::{BinMiniOp, OptBinByScalar, OptBinUnicast, TypedBinOp};
+use tract_core::ops::binary::BinMiniOp;
 use tract_core::ops::element_wise::ElementWiseOp;
 use tract_core::ops::math::{Add, Mul, Rsqrt, Sub};
 use tract_core::ops::nn::{Reduce, Reducer, RmsNorm};
@@ -136,18 +137,6 @@ fn rows<E: Element>(
         }
         Ok(())
     })
-}
-
-/// Returns the binary operation of a node on two inputs.
-fn binary(node: &TypedNode) -> Option<(&dyn BinMiniOp, [OutletId; 2])> {
-    let op: &dyn BinMiniOp = if let Some(op) = node.op_as::<TypedBinOp>() {
-        &*op.0
-    } else if let Some(op) = node.op_as::<OptBinByScalar>() {
-        &*op.binop
-    } else {
-        &*node.op_as::<OptBinUnicast>()?.binop
-    };
-    Some((op, <[OutletId; 2]>::try_from(&*node.inputs).ok()?))
 }
 
 /// Returns the other operand of a node that adds a constant to it, or multiplies it by one, and that
