@@ -294,6 +294,30 @@ fn layers_of_nets_read_the_tensors() {
     }
 }
 
+/// One thread multiplies zeros with the first taps of the first row, as they are inside for other rows of its
+/// block. Another thread that has this row alone leaves them out.
+#[test]
+fn taps_that_some_rows_leave_out_change_no_bits() {
+    tract_deconv::internals::fill_new_memory(true);
+    TRACT_DECONV_SHARE_FROM.set(Some(0));
+    let case = Case {
+        dt: DatumType::F64,
+        batch: 3,
+        parts: vec![16, 8, 20],
+        group_out: 2,
+        kernel: vec![4, 2, 2],
+        strides: vec![2, 2, 1],
+        dilations: vec![2, 2, 1],
+        pads: vec![0, 1, 0],
+        sizes: vec![7, 6, 6],
+        seed: 0,
+        ..plain()
+    };
+    for group_out in [2, 5, 16, 40] {
+        check(&Case { group_out, ..case.clone() }).unwrap_or_else(|error| panic!("{group_out}: {error}"));
+    }
+}
+
 /// What `explain` and the node say about the input.
 #[test]
 fn explanations_say_how_the_tensors_are_read() -> TractResult<()> {

@@ -381,10 +381,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             // The layout within a chunk is `[tap][channel][width]`.
             let weights = &weights[from * phase.taps.len() * width..];
             let base = source.base + from * source.channel_stride;
-            let mut tap = taps.start;
+            // Passes begin at the same taps for every range, so that results are bitwise equal.
+            let end_of_pass = |tap: usize| taps.end.min((tap / plan.taps + 1) * plan.taps);
+            // So does the chain that the bias begins: where the first taps are left out, it has none.
+            let begins_later = from == 0 && taps.start >= plan.taps;
+            let (mut tap, mut end) = (taps.start, if begins_later { taps.start } else { end_of_pass(taps.start) });
             loop {
-                // Passes begin at the same taps for every range, so that results are bitwise equal.
-                let end = taps.end.min((tap / plan.taps + 1) * plan.taps);
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
                 let weights = &weights[tap * channels * width..];
                 let mut position = run.start;
@@ -401,6 +403,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if tap >= taps.end {
                     break;
                 }
+                end = end_of_pass(tap);
             }
         }
     }
