@@ -21,6 +21,7 @@ use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
+type NormaliseColumns<T> = unsafe fn(of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]);
 type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type CopyPixels<T> =
     unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
@@ -85,7 +86,7 @@ pub(crate) struct Kernels<T: 'static> {
     /// The largest values of windows, and their sums.
     pub(super) pool: [Pool<T>; 2],
     pub(super) softmax: unsafe fn(log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]),
-    pub(super) normalise_columns: unsafe fn(of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]),
+    pub(super) normalise_columns: NormaliseColumns<T>,
     pub(super) normalise_row: unsafe fn(of: Normalisation<T>, from: &[T], to: &mut [T]),
     pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
     pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
