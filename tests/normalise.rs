@@ -168,8 +168,10 @@ fn infinities_and_nan_spread_over_their_axes_only() -> TractResult<()> {
     let columns = [[1.0, 2.0, 4.0], [1.0, f32::NAN, 2.0], [1.0, f32::INFINITY, 2.0], [3.0, 3.0, 3.0]];
     let x = tract_ndarray::Array3::from_shape_fn((1, 3, columns.len()), |(_, c, at)| columns[at][c]).into_tensor();
     let dims = [Dim::from("N"), Dim::from(3), Dim::from("T")];
-    let proto = layer_then(13, DatumType::F32, &dims, 3, spelled(DatumType::F32, vec![1], true, "divide"));
-    close(&definition(&x, 1..2, true), &*with_ours(&proto, 1, &x)?, 3e-6);
+    for centred in [true, false] {
+        let proto = layer_then(13, DatumType::F32, &dims, 3, spelled(DatumType::F32, vec![1], centred, "divide"));
+        close(&definition(&x, 1..2, centred), &*with_ours(&proto, 1, &x)?, 3e-6);
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Neighbouring axes of a tensor.
 
 use std::ops::Range;
+use tract_core::internal::{TractResult, ensure};
 
 /// Returns axes as a range, if they are different, next to each other, and axes of a tensor of this
 /// rank.
@@ -8,6 +9,12 @@ pub(super) fn neighbours(axes: &[usize], rank: usize) -> Option<Range<usize>> {
     let range = *axes.iter().min()?..*axes.iter().max()? + 1;
     let each_once = range.len() == axes.len() && range.clone().all(|axis| axes.contains(&axis));
     (each_once && range.end <= rank).then_some(range)
+}
+
+/// Checks that a tensor of a shape has these axes.
+pub(super) fn check_axes<D: std::fmt::Debug>(axes: &Range<usize>, shape: &[D]) -> TractResult<()> {
+    ensure!(axes.end <= shape.len(), "input: shape={shape:?}, an axis {} is needed", axes.end - 1);
+    Ok(())
 }
 
 /// Returns the number of positions of some axes, at most `usize::MAX`. That of an empty tensor's

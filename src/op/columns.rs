@@ -2,7 +2,7 @@
 
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::memory::{collected, reserved, zeros};
+use crate::memory::{self, collected, reserved, zeros};
 use crate::parallel::{parallel, threads};
 use tract_core::internal::*;
 
@@ -11,6 +11,29 @@ const COLUMNS: usize = 64;
 
 /// Tasks per thread.
 const TASKS: usize = 4;
+
+/// Returns a tensor of the shape and type of `input`, all of which `write` writes.
+///
+/// # Safety
+/// `write` reads no element of its second argument before it has written it, and has written all of them where it
+/// does not fail.
+///
+/// # Errors
+/// The memory can't be allocated, or `write` fails.
+#[expect(unsafe_code, reason = "an output is written once, not cleared before")]
+pub(super) unsafe fn output<E: Element>(
+    what: &'static str,
+    input: &Tensor,
+    write: impl FnOnce(&[E], &mut [E]) -> TractResult<()>,
+) -> TractResult<Tensor> {
+    // SAFETY: this function's contract. The type is a number's, as there is an `Element` for it. Where
+    // `write` fails, the tensor is dropped without a read.
+    let mut output = unsafe { memory::output_tensor(what, input.datum_type(), input.shape())? };
+    let from = input.try_as_plain_ram()?;
+    let mut view = output.try_as_plain_ram_mut()?;
+    write(from.as_slice::<E>()?, view.as_slice_mut::<E>()?)?;
+    Ok(output)
+}
 
 /// A tensor seen as planes of `length` rows of `inner` values, and what is computed of columns.
 pub(super) struct Columns<F> {

@@ -1,12 +1,12 @@
 //! Normalisation by mean and variance, which tract computes as four operators or more.
 
 use super::OptReduce;
-use super::axes::{neighbours, product};
-use super::columns::Columns;
+use super::axes::{check_axes, neighbours, product};
+use super::columns::{Columns, output};
 use crate::element::{Element, dispatch_element, is_float};
 use crate::fuse::binary;
 use crate::kernel::{Dispatch, Kernels, Normalisation};
-use crate::memory::{self, zeros};
+use crate::memory::zeros;
 use crate::parallel::{parallel, threads};
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
@@ -86,22 +86,20 @@ impl OptNormalise {
         let compute =
             |from: &[E::Compute], stride, to: &mut [&mut [E::Compute]]| kernels.normalise_columns(of, from, stride, to);
         let columns = Columns { what: "normalisation", length, inner, cost_of_four: FOUR_ELEMENTS, compute };
-        if inner > 1 {
-            self.limit.check_working(columns.working_bytes::<E>(input.len()))?;
-        }
+        self.limit.check_working(match inner {
+            1 if E::as_compute(&[]).is_some() => 0,
+            // A row before and after, in the type of the sums.
+            1 => length.saturating_mul(2 * size_of::<E::Compute>()),
+            _ => columns.working_bytes::<E>(input.len()),
+        })?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
-        // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as there is
-        // an `Element` for it. `rows` and `Columns::run` write all of them, or fail, and then the tensor
-        // is dropped without a read.
-        let mut output = unsafe { memory::output_tensor("normalisation", input.datum_type(), shape)? };
-        let from = input.try_as_plain_ram()?;
-        let mut view = output.try_as_plain_ram_mut()?;
-        let (from, to) = (from.as_slice::<E>()?, view.as_slice_mut::<E>()?);
-        match inner {
-            1 => rows(kernels, of, length, from, to)?,
-            _ => columns.run::<E>(from, to)?,
+        // SAFETY: `rows` and `Columns::run` write all elements, or fail.
+        unsafe {
+            output("normalisation", input, |from, to| match inner {
+                1 => rows(kernels, of, length, from, to),
+                _ => columns.run::<E>(from, to),
+            })
         }
-        Ok(output)
     }
 }
 
@@ -235,12 +233,7 @@ impl EvalOp for OptNormalise {
 
     fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let input = args_1!(inputs);
-        ensure!(
-            self.axes.end <= input.rank(),
-            "input: shape={:?}, an axis {} is needed",
-            input.shape(),
-            self.axes.end - 1
-        );
+        check_axes(&self.axes, input.shape())?;
         let output: Tensor = dispatch_element!(input.datum_type(), E => self.run::<E>(&input)?);
         Ok(tvec!(output.into_tvalue()))
     }

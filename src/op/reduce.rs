@@ -1,6 +1,6 @@
 //! Sums, extremes and their positions over axes that tract reads element by element.
 
-use super::axes::{neighbours, product};
+use super::axes::{check_axes, neighbours, product};
 use crate::compute::{Compute, F16, F64};
 use crate::element::{Element, is_float};
 use crate::kernel::Dispatch;
@@ -87,7 +87,7 @@ impl OptReduce {
 
     /// Returns the planes, the rows of each, and the values of a row, for data of a shape.
     fn sizes(&self, shape: &[usize]) -> TractResult<[usize; 3]> {
-        ensure!(self.axes.end <= shape.len(), "input: shape={shape:?}, an axis {} is needed", self.axes.end - 1);
+        check_axes(&self.axes, shape)?;
         Ok([&shape[..self.axes.start], &shape[self.axes.clone()], &shape[self.axes.end..]].map(product))
     }
 
@@ -279,12 +279,7 @@ impl TypedOp for OptReduce {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         let input = inputs[0];
         let mut shape: TVec<TDim> = input.shape.to_tvec();
-        ensure!(
-            self.axes.end <= shape.len(),
-            "input: shape={:?}, an axis {} is needed",
-            input.shape,
-            self.axes.end - 1
-        );
+        check_axes(&self.axes, &shape)?;
         shape[self.axes.clone()].fill(1.to_dim());
         let is_position = matches!(self.reduction, Reduction::Position { .. });
         let datum_type = if is_position { DatumType::I64 } else { input.datum_type };

@@ -1,10 +1,9 @@
 //! Softmax over an axis that tract computes element by element.
 
-use super::axes::{neighbours, product};
-use super::columns::Columns;
+use super::axes::{check_axes, neighbours, product};
+use super::columns::{Columns, output};
 use crate::element::{Element, dispatch_element, is_float};
 use crate::kernel::Dispatch;
-use crate::memory;
 use crate::plan::{MemoryLimit, PlanOptions};
 use crate::simd::isa::Isa;
 use std::ops::Range;
@@ -64,14 +63,10 @@ impl OptSoftmax {
         let columns = Columns { what: "softmax", length, inner, cost_of_four: FOUR_ELEMENTS, compute };
         self.limit.check_working(columns.working_bytes::<E>(input.len()))?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
-        // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
-        // there is an `Element` for it. `Columns::run` writes all of them, or fails, and then the
-        // tensor is dropped without a read.
-        let mut output = unsafe { memory::output_tensor("softmax", input.datum_type(), shape)? };
-        let from = input.try_as_plain_ram()?;
-        let mut view = output.try_as_plain_ram_mut()?;
-        columns.run::<E>(from.as_slice::<E>()?, view.as_slice_mut::<E>()?)?;
-        Ok(output)
+        // SAFETY: `Columns::run` writes all elements, or fails.
+        unsafe {
+            output("softmax", input, |from, to| columns.run::<E>(from, to))
+        }
     }
 }
 
@@ -92,12 +87,7 @@ impl EvalOp for OptSoftmax {
 
     fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let input = args_1!(inputs);
-        ensure!(
-            self.axes.end <= input.rank(),
-            "input: shape={:?}, an axis {} is needed",
-            input.shape(),
-            self.axes.end - 1
-        );
+        check_axes(&self.axes, input.shape())?;
         let output: Tensor = dispatch_element!(input.datum_type(), E => self.run::<E>(&input)?);
         Ok(tvec!(output.into_tvalue()))
     }

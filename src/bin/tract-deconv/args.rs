@@ -224,7 +224,17 @@ impl Engine {
         }
     }
 
-    /// Returns its name in text.
+    /// Returns what it is called in a sentence.
+    pub fn described(self) -> &'static str {
+        match self {
+            Engine::Stock => "stock tract",
+            Engine::Deconv => "the plugin with deconvolutions only",
+            Engine::Exact => "the exact plugin",
+            Engine::Plugin => "the plugin",
+        }
+    }
+
+    /// Returns its name at the head of a column.
     pub fn title(self) -> &'static str {
         match self {
             Engine::Stock => "stock tract",

@@ -155,16 +155,16 @@ fn contenders(
                 } else {
                     ""
                 };
-                notes.push(format!("{} can't do this model{open}: {}", engine.title(), chain(&why)));
+                notes.push(format!("{} can't do this model{open}: {}", engine.described(), chain(&why)));
                 continue;
             }
         };
         let differences = differences(&names, &ours, &theirs, args)?;
         let worst = report::worst(&differences);
         if differences.iter().all(Difference::passes) {
-            notes.push(format!("the plugin agrees with {}, worst {worst}", engine.title()));
+            notes.push(format!("the plugin agrees with {}, worst {worst}", engine.described()));
         } else if confirmed {
-            notes.push(format!("{}'s answer is wrong, {worst}; it is timed all the same", engine.title()));
+            notes.push(format!("{}: its answer is wrong, {worst}; it is timed all the same", engine.described()));
         } else {
             bail!("the engines' answers differ, nothing was timed: {worst}");
         }
