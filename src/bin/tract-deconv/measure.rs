@@ -117,7 +117,7 @@ fn child(engine: Engine, args: &ModelArgs, sizes: &Sizes) -> TractResult<Footpri
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["measure", "--while-stdin", "--engine", engine.key(), "--seed", &args.seed.to_string()]);
     command.args(["--threads", &args.threads.to_string()]);
-    // the engine leaves forward convolutions to tract where it is called so
+    // `Engine::Deconv` ignores it
     command.arg("--conv");
     match &args.plugin.tune {
         None => {}
