@@ -173,6 +173,26 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
 
 /// A vector of output channels spans several groups. If its inputs are at most one vector, a lane
 /// gather reads them from the input in place.
+/// Where each sum is written once, or the sums of a pixel are all of it.
+#[test]
+fn channels_last_results_are_summed_in_the_output() -> TractResult<()> {
+    let nxc = |channels| DeconvSpec { data_format: DataFormat::Nxc, ..forward(channels, 1, [1, 1, 0]) };
+    let direct = vectors().with_isa(Isa::Avx512).with_strategy(Strategy::DirectChannels);
+    let amx = tile_registers().with_strategy(Strategy::Amx);
+    for (spec, options, summed) in [
+        (nxc([16, 32]), &direct, true),
+        (nxc([512, 32]), &direct, true),
+        (nxc([512, 128]), &direct, false),
+        (forward([16, 32], 1, [1, 1, 0]), &direct, false),
+        (nxc([256, 256]), &amx, true),
+        (nxc([2048, 256]), &amx, false),
+    ] {
+        let plan = plan(&spec, [17, 17], options)?;
+        assert_eq!(plan.to_string().contains("summed in the output"), summed, "{plan}");
+    }
+    Ok(())
+}
+
 #[test]
 fn narrow_groups_of_channels_last_data_pick_their_lanes() -> TractResult<()> {
     let layers = [([32, 32], 16, [3, 2, 1]), ([128, 128], 64, [4, 2, 1]), ([32, 64], 32, [3, 1, 1])];

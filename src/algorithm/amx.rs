@@ -76,7 +76,7 @@ pub struct Amx {
     pub by_row: bool,
     /// Positions per accumulator block.
     pub acc_block: usize,
-    /// Whether sums of channels-last results are taken in the output, where tasks have whole pixels.
+    /// Whether channels-last results are summed in the output, where tasks have whole pixels.
     pub in_output: bool,
 }
 
@@ -108,8 +108,9 @@ impl Algorithm for Amx {
             }
             _ => None,
         })?;
+        let pixels = problem.data_format == DataFormat::Nxc && query.has_same_element();
         let plans = [false, true].map(|copy_per_shift| {
-            Amx::with_input_tiles(problem, axes.clone(), machine, (precision, in_limbs), copy_per_shift)
+            Amx::with_input_tiles(problem, axes.clone(), machine, (precision, in_limbs, pixels), copy_per_shift)
         });
         let [together, copy_per_shift] = plans;
         Ok(if copy_per_shift.blocked.cost < together.blocked.cost { copy_per_shift } else { together })
@@ -154,7 +155,8 @@ impl Algorithm for Amx {
             Precision::F16 => "each number rounded to f16, in two limbs of 8 bits",
             Precision::Bf16 => "each number rounded to bf16",
         };
-        format!("{numbers}, runs {runs}, blocks of {}x{} positions", self.blocked.rows, self.blocked.columns)
+        let sums = if self.in_output { ", summed in the output" } else { "" };
+        format!("{numbers}, runs {runs}, blocks of {}x{} positions{sums}", self.blocked.rows, self.blocked.columns)
     }
 
     fn tables(&self, problem: &Problem, lanes: usize) -> TractResult<AccumulatorTable> {
@@ -194,12 +196,13 @@ impl Amx {
         }
     }
 
-    /// Decides on everything except the layout of the input tiles.
+    /// Decides on everything except the layout of the input tiles. `pixels` tells whether results are stored as
+    /// pixels of the type of the sums.
     fn with_input_tiles(
         problem: &Problem,
         axes: Axes,
         machine: &Machine,
-        (precision, in_limbs): (Precision, Option<bool>),
+        (precision, in_limbs, pixels): (Precision, Option<bool>, bool),
         copy_per_shift: bool,
     ) -> Amx {
         let (outer, y, x) = axes.parts();
@@ -226,11 +229,10 @@ impl Amx {
         let whole = run_cost(flat);
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = whole.min(rows) * outer_share * sides / 2;
-        let in_output = axes.most_taps() * blocks_of_channels <= STEPS || problem.group_out * problem.group == WIDTH;
-        let unbuffered = in_output
-            && problem.data_format == DataFormat::Nxc
-            && problem.group_out.is_multiple_of(WIDTH)
-            && (axes.most_taps() == 1 || rows < whole);
+        let in_output =
+            pixels && (axes.most_taps() * blocks_of_channels <= STEPS || problem.group_out * problem.group == WIDTH);
+        let unbuffered =
+            in_output && problem.group_out.is_multiple_of(WIDTH) && (axes.most_taps() == 1 || rows < whole);
         let stored = match unbuffered {
             true => Cost::ZERO,
             false => cost::store_of_channels(problem, DatumType::F32, machine).times(&[flat, sides, phases]),

@@ -60,7 +60,7 @@ pub struct DirectChannels {
     pub by_row: bool,
     /// Positions per accumulator block.
     pub acc_block: usize,
-    /// Whether sums of channels-last results are taken in the output, where tasks have whole pixels.
+    /// Whether channels-last results are summed in the output, where tasks have whole pixels.
     pub in_output: bool,
 }
 
@@ -145,10 +145,10 @@ impl Algorithm for DirectChannels {
                 let last = cost::run(len, positions, last_width / lanes, tiles, lanes * element, machine);
                 cost::run(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
-            let in_output = passes == 1 || problem.group_out * problem.group == width;
+            let in_output = pixels && (passes == 1 || problem.group_out * problem.group == width);
             let stored_if = |buffered: bool| if buffered { stored } else { Cost::ZERO };
             // Padded rows have gaps between them.
-            let unbuffered = in_output && pixels && problem.group_out.is_multiple_of(width);
+            let unbuffered = in_output && problem.group_out.is_multiple_of(width);
             let rows =
                 run_cost(blocks.columns) * blocks.rows * row_share * depth * outer_share + stored_if(!unbuffered);
             let whole = run_cost(flat) * depth * outer_share + stored_if(!(unbuffered && direct));
@@ -214,8 +214,9 @@ impl Algorithm for DirectChannels {
             _ => "in padded rows",
         };
         let runs = if self.by_row { "within rows" } else { "across rows" };
+        let sums = if self.in_output { ", summed in the output" } else { "" };
         format!(
-            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source}, runs {runs}, blocks of {}x{} positions",
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source}, runs {runs}, blocks of {}x{} positions{sums}",
             self.positions, self.blocked.width, self.chunk, self.taps, self.blocked.rows, self.blocked.columns
         )
     }
