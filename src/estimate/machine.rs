@@ -131,16 +131,37 @@ pub struct Machine {
     pub(crate) rates: Rates,
     /// Whether prefetch instructions ahead of a tile's reads are worthwhile.
     pub(crate) prefetch_pays: bool,
-    /// The CPUs that the row was fitted on. Empty if it holds for its instruction set on any CPU.
+    /// The CPUs that the row holds for. Empty if it holds for its instruction set on any CPU.
     cpus: &'static [Cpu],
 }
 
-/// The vendor of x86 CPUs, their family, and a range of models.
+/// CPUs that a row holds for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Cpu {
-    vendor: &'static str,
-    family: u32,
-    models: (u32, u32),
+enum Cpu {
+    /// The vendor of x86 CPUs, their family, and a range of models.
+    X86 { vendor: &'static str, family: u32, models: (u32, u32) },
+    /// The kind of aarch64 CPUs, by tract's name for it.
+    Aarch64 { kind: &'static str },
+}
+
+/// The CPU that the program runs on.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(dead_code, reason = "a target makes at most one of them")]
+enum ThisCpu {
+    X86 { vendor: String, family: u32, model: u32 },
+    Aarch64 { kind: String },
+}
+
+impl Cpu {
+    fn describes(&self, cpu: &ThisCpu) -> bool {
+        match (self, cpu) {
+            (Cpu::X86 { vendor, family, models }, ThisCpu::X86 { vendor: found, family: of, model }) => {
+                vendor == found && family == of && (models.0..=models.1).contains(model)
+            }
+            (Cpu::Aarch64 { kind }, ThisCpu::Aarch64 { kind: found }) => kind == found,
+            _ => false,
+        }
+    }
 }
 
 impl Machine {
@@ -185,8 +206,8 @@ impl Machine {
         },
         prefetch_pays: true,
         cpus: &[
-            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x00, 0x0f) },
-            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x20, 0x5f) },
+            Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0x00, 0x0f) },
+            Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0x20, 0x5f) },
         ],
     };
 
@@ -231,9 +252,9 @@ impl Machine {
         },
         prefetch_pays: true,
         cpus: &[
-            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x10, 0x1f) },
-            Cpu { vendor: "AuthenticAMD", family: 25, models: (0x60, 0x7f) },
-            Cpu { vendor: "AuthenticAMD", family: 25, models: (0xa0, 0xaf) },
+            Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0x10, 0x1f) },
+            Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0x60, 0x7f) },
+            Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0xa0, 0xaf) },
         ],
     };
 
@@ -277,7 +298,7 @@ impl Machine {
             share_spinning_ns: 25_000.0,
         },
         prefetch_pays: false,
-        cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
+        cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
     };
 
     /// Intel's Emerald Rapids with tile registers (AMX).
@@ -323,7 +344,52 @@ impl Machine {
             share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
-        cpus: &[Cpu { vendor: "GenuineIntel", family: 6, models: (0xcf, 0xcf) }],
+        cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0xcf, 0xcf) }],
+    };
+
+    /// ARM's small cores, which issue instructions in order: Cortex-A53 and A55.
+    ///
+    /// Not measured. Published tables give them a multiply-add of 128 bits a cycle with a latency of four, and
+    /// vector loads of 128 bits that let nothing else issue for two cycles. The other rates are those of
+    /// [`Machine::ZEN4`], which has as many vector registers.
+    pub const CORTEX_A55: Machine = Machine {
+        name: "cortex_a55",
+        isa: Isa::Neon,
+        l2: 128 << 10,
+        l3: 0,
+        rates: Rates {
+            fma_per_ns: 1.8,
+            tile_load: 2.0,
+            tile_latency: 4.0,
+            l2_bytes_per_fma: 8.0,
+            l3_share: 0.0,
+            bytes_per_fma: 2.0,
+            ..Machine::ZEN4.rates
+        },
+        prefetch_pays: true,
+        cpus: &[Cpu::Aarch64 { kind: "CortexA53" }, Cpu::Aarch64 { kind: "CortexA55" }],
+    };
+
+    /// ARM's large cores: Neoverse N1, the Cortex-A76 that it is made from, and every core with 128-bit vectors
+    /// that has no row of its own.
+    ///
+    /// Not measured. Published tables give them two multiply-adds of 128 bits a cycle with a latency of four, two
+    /// loads a cycle, and 32 bytes a cycle from L2. The other rates are those of [`Machine::ZEN4`].
+    pub const NEOVERSE_N1: Machine = Machine {
+        name: "neoverse_n1",
+        isa: Isa::Neon,
+        l2: 1 << 20,
+        l3: 4 << 20,
+        rates: Rates {
+            fma_per_ns: 5.2,
+            tile_load: 1.0,
+            tile_latency: 8.0,
+            l2_bytes_per_fma: 16.0,
+            bytes_per_fma: 3.0,
+            ..Machine::ZEN4.rates
+        },
+        prefetch_pays: true,
+        cpus: &[],
     };
 
     /// Whatever runs a WebAssembly module with 128-bit vectors.
@@ -359,6 +425,8 @@ impl Machine {
         Machine::ZEN4,
         Machine::SAPPHIRE_RAPIDS,
         Machine::EMERALD_RAPIDS,
+        Machine::CORTEX_A55,
+        Machine::NEOVERSE_N1,
         Machine::WASM,
         Machine::GENERIC,
     ];
@@ -371,11 +439,11 @@ impl Machine {
 
     /// Returns the machine that this program runs on, for plans with an instruction set.
     ///
-    /// This is the row that was fitted on this CPU with that instruction set, or that holds for the
+    /// This is the row for this CPU with that instruction set, or the row that holds for the
     /// instruction set on any CPU, or else [`Machine::GENERIC`]. The sizes of the caches are those
     /// that tract detects, where it detects any.
     pub fn with_isa(isa: Isa) -> Machine {
-        static CPU: OnceLock<Option<(String, u32, u32)>> = OnceLock::new();
+        static CPU: OnceLock<Option<ThisCpu>> = OnceLock::new();
         let detected = cache_info();
         let cpu = CPU.get_or_init(this_cpu).as_ref();
         let holds = |row: &&Machine| row.cpus.is_empty() || cpu.is_some_and(|cpu| row.describes(cpu));
@@ -435,13 +503,8 @@ impl Machine {
         (nanoseconds * self.rates.fma_per_ns) as u64
     }
 
-    fn describes(&self, cpu: &(String, u32, u32)) -> bool {
-        let (vendor, family, model) = cpu;
-        let is_of = |known: &Cpu| {
-            (known.vendor, known.family) == (vendor.as_str(), *family)
-                && (known.models.0..=known.models.1).contains(model)
-        };
-        self.cpus.iter().any(is_of)
+    fn describes(&self, cpu: &ThisCpu) -> bool {
+        self.cpus.iter().any(|known| known.describes(cpu))
     }
 }
 
@@ -453,15 +516,23 @@ impl Hash for Machine {
     }
 }
 
-/// Returns the vendor, family and model of this CPU. None if it is not an x86 CPU.
-fn this_cpu() -> Option<(String, u32, u32)> {
+/// Returns the CPU that the program runs on. None if it is neither x86-64 nor aarch64.
+fn this_cpu() -> Option<ThisCpu> {
     #[cfg(target_arch = "x86_64")]
     {
         let cpuid = raw_cpuid::CpuId::new();
         let features = cpuid.get_feature_info()?;
-        Some((cpuid.get_vendor_info()?.as_str().to_string(), features.family_id().into(), features.model_id().into()))
+        Some(ThisCpu::X86 {
+            vendor: cpuid.get_vendor_info()?.as_str().to_string(),
+            family: features.family_id().into(),
+            model: features.model_id().into(),
+        })
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        Some(ThisCpu::Aarch64 { kind: format!("{:?}", tract_linalg::arm64::Kind::choose()) })
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     None
 }
 
@@ -478,7 +549,8 @@ mod tests {
         let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
         assert_eq!(
             error,
-            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, wasm, generic"
+            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, cortex_a55, \
+             neoverse_n1, wasm, generic"
         );
         Ok(())
     }
@@ -499,12 +571,21 @@ mod tests {
 
     #[test]
     fn cpus_are_told_apart() {
-        let genoa = ("AuthenticAMD".to_string(), 25, 0x11);
-        let milan = ("AuthenticAMD".to_string(), 25, 0x01);
+        let amd = |model| ThisCpu::X86 { vendor: "AuthenticAMD".to_string(), family: 25, model };
+        let (genoa, milan) = (amd(0x11), amd(0x01));
         assert!(Machine::ZEN4.describes(&genoa));
         assert!(!Machine::ZEN4.describes(&milan) && Machine::ZEN3.describes(&milan));
         assert!(!Machine::SAPPHIRE_RAPIDS.describes(&genoa));
         assert!(!Machine::GENERIC.describes(&genoa));
+        let arm = |kind: &str| ThisCpu::Aarch64 { kind: kind.to_string() };
+        assert!(Machine::CORTEX_A55.describes(&arm("CortexA53")) && Machine::CORTEX_A55.describes(&arm("CortexA55")));
+        assert!(!Machine::CORTEX_A55.describes(&arm("Neoverse")) && !Machine::CORTEX_A55.describes(&genoa));
+    }
+
+    #[test]
+    fn every_core_with_vectors_of_arm_has_a_row() {
+        let row = Machine::with_isa(Isa::Neon);
+        assert!(["cortex_a55", "neoverse_n1"].contains(&row.name()), "{}", row.name());
     }
 
     #[test]
