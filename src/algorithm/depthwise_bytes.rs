@@ -274,7 +274,7 @@ impl DepthwiseBytes {
                 }
             }
         }
-        parallel(&mut tasks, self.cost, |(first, block, to)| {
+        parallel(&mut tasks, self.cost, &|(first, block, to)| {
             let rows = &block[0];
             let mut work = Work::new(self, rows.clone(), &phases, data)?;
             for (at, to) in to.chunks_mut(y.outputs(rows).len() * x.output).enumerate() {

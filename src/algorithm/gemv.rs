@@ -108,7 +108,7 @@ impl Algorithm for Gemv {
         let per_image = problem.group * channels;
         let mut tasks: Vec<(usize, &mut [E::Compute])> = sums.chunks_mut((batch * width).max(1)).enumerate().collect();
         let waited = if self.streamed { cost::WAITED } else { 1 };
-        parallel(&mut tasks, self.cost.saturating_mul(waited), |(index, sums)| {
+        parallel(&mut tasks, self.cost.saturating_mul(waited), &|(index, sums)| {
             let g = *index / panels;
             let panel = &weights[*index * channels * width..(*index + 1) * channels * width];
             let mut n = 0;

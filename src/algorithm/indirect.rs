@@ -226,11 +226,11 @@ impl Algorithm for Indirect {
             {
                 let pixels = scratch.block.of(images.len() * problem.group * image)?;
                 let mut copies = prepared.copies(images.start, pixels)?;
-                parallel(&mut copies, self.cost, |copied| {
+                parallel(&mut copies, self.cost, &|copied| {
                     E::Compute::with_scratch(|scratch| prepared.copy(copied, scratch))
                 })?;
                 let mut parts = prepared.parts(images, output)?;
-                parallel(&mut parts, self.cost, |part| {
+                parallel(&mut parts, self.cost, &|part| {
                     E::Compute::with_scratch(|scratch| prepared.run_part(part, pixels, scratch))
                 })?;
             }

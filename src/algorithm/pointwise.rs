@@ -53,7 +53,7 @@ impl<E: Element> ElementWise<'_, E> {
                 image.chunks_mut(units).enumerate().map(|(i, part)| (n * elements_per_image + i * units, part)),
             );
         }
-        parallel(&mut tasks, cost, |(first, part)| {
+        parallel(&mut tasks, cost, &|(first, part)| {
             let steps = &self.steps[*first / elements_per_image];
             let epilogue = Epilogue { steps, kernels: self.kernels };
             match self.data_format {
@@ -124,7 +124,7 @@ pub(crate) fn pool<T: Compute>(
     let cost = (from.len() as u64 / 2).saturating_mul(TWO_ELEMENTS);
     let planes_per_task = planes.div_ceil(TASKS * crate::parallel::threads(cost));
     let mut tasks: Vec<_> = to.chunks_mut(planes_per_task * written).enumerate().collect();
-    parallel(&mut tasks, cost, |(task, part)| {
+    parallel(&mut tasks, cost, &|(task, part)| {
         let inner = |ax: usize| axes[ax + 1..].iter().map(|axis| axis.input).product();
         let mut rows = (0..axes.len() - 1).map(|ax| zeros("pooled row", inner(ax))).collect::<TractResult<Vec<_>>>()?;
         let mut rows: Vec<&mut [T]> = rows.iter_mut().map(|row| &mut row[..]).collect();

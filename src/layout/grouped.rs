@@ -287,7 +287,7 @@ impl GroupedLayer {
         let cost = (size_of_val(to) as u64 / 16).saturating_mul(SIXTEEN_BYTES);
         let at_once = count.div_ceil(TASKS * threads(cost)).max(1);
         let mut tasks: Vec<(usize, &mut [T])> = to.chunks_mut((at_once * row).max(1)).enumerate().collect();
-        parallel(&mut tasks, cost, |(task, to)| {
+        parallel(&mut tasks, cost, &|(task, to)| {
             let first = *task * at_once;
             match spec.data_format {
                 DataFormat::Ncx => rows.planes(from, first, to),

@@ -99,7 +99,7 @@ impl<'a, E: Element> Input<'a, E> {
         let cost = (size_of_val(to) as u64 / 16).saturating_mul(SIXTEEN_BYTES);
         let at_once = to.len().div_ceil(TASKS * threads(cost)).max(SMALLEST_TASK / size_of::<E>());
         let mut tasks: Vec<_> = to.chunks_mut(at_once).enumerate().collect();
-        parallel(&mut tasks, cost, |(task, to)| {
+        parallel(&mut tasks, cost, &|(task, to)| {
             let (mut at, mut to) = (*task * at_once, &mut **to);
             while !to.is_empty() {
                 let (n, within) = (at / image, at % image);

@@ -86,7 +86,7 @@ impl<F> Columns<F> {
         if self.inner == 1 || planes >= parts {
             let values = planes.div_ceil(parts) * plane;
             let mut tasks: Vec<_> = to.chunks_mut(values).enumerate().collect();
-            return parallel(&mut tasks, cost, |(task, to)| {
+            return parallel(&mut tasks, cost, &|(task, to)| {
                 let from = &from[*task * values..][..to.len()];
                 let mut copies = Copies::new(self.what, self.length, copied)?;
                 if self.inner == 1 {
@@ -107,7 +107,7 @@ impl<F> Columns<F> {
             }
             tasks.extend(parts);
         }
-        parallel(&mut tasks, cost, |part| {
+        parallel(&mut tasks, cost, &|part| {
             self.strided(&from[part.first..], &mut part.rows, &mut Copies::new(self.what, self.length, copied)?)
         })
     }

@@ -246,7 +246,7 @@ impl Frames<'_> {
                 tasks.iter_mut().zip(to.chunks_mut(length * channels)).for_each(|(task, to)| task.to.push(to));
             }
         }
-        parallel(&mut tasks, cost, |task| {
+        parallel(&mut tasks, cost, &|task| {
             SPECTRA.lend(|spectra| {
                 F32.lend(|reals| {
                     let block = spectra.block.of(self.transform.pitch() * self.transform.frames_at_once())?;
@@ -338,7 +338,7 @@ impl Frames<'_> {
         for (image, to) in to.chunks_exact_mut(positions).enumerate() {
             tasks.extend(to.chunks_mut(length).enumerate().map(|(i, to)| Signal { image, first: i * length, to }));
         }
-        parallel(&mut tasks, cost, |task| {
+        parallel(&mut tasks, cost, &|task| {
             SPECTRA.lend(|spectra| {
                 F32.lend(|reals| {
                     let block = spectra.block.of(self.transform.pitch() * self.transform.frames_at_once())?;

@@ -117,7 +117,7 @@ fn rows<E: Element>(
     let cost = to.len() as u64 / 4 * FOUR_ELEMENTS;
     let values = (to.len() / length).div_ceil(TASKS * threads(cost)) * length;
     let mut tasks: Vec<_> = from.chunks(values).zip(to.chunks_mut(values)).collect();
-    parallel(&mut tasks, cost, |(from, to)| {
+    parallel(&mut tasks, cost, &|(from, to)| {
         let rows = from.chunks(length).zip(to.chunks_mut(length));
         if E::as_compute(&[]).is_some() {
             for (from, to) in rows {

@@ -129,7 +129,7 @@ impl OptReduce {
                 to.chunks_mut(columns).enumerate().map(move |(part, to)| (i * rows, part * columns, to))
             })
             .collect();
-        parallel(&mut tasks, cost, |(plane, first, to)| {
+        parallel(&mut tasks, cost, &|(plane, first, to)| {
             for (i, row) in to.chunks_mut(inner).enumerate() {
                 for (part, to) in row.chunks_mut(COLUMNS).enumerate() {
                     write(*plane + i, *first + part * COLUMNS, to);

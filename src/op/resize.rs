@@ -327,7 +327,7 @@ impl Plane {
         let cost = to.len() as u64 / 4 * FOUR_ELEMENTS;
         let rows = (to.len() / self.output_row).div_ceil(TASKS * threads(cost));
         let mut tasks: Vec<_> = to.chunks_mut(rows * self.output_row).enumerate().collect();
-        parallel(&mut tasks, cost, |(task, to)| self.rows(*task * rows, from, to))
+        parallel(&mut tasks, cost, &|(task, to)| self.rows(*task * rows, from, to))
     }
 
     /// Writes whole rows. `first` counts the rows of all planes before `to`.

@@ -161,7 +161,7 @@ impl Planes {
             let rows = (planes * self.columns).div_ceil(parts);
             let rows = if self.inner == 1 { rows.next_multiple_of(MOST_LANES) } else { rows };
             let mut tasks: Vec<_> = to.chunks_mut(rows * self.rows * self.inner).enumerate().collect();
-            return parallel(&mut tasks, cost, |(task, to)| {
+            return parallel(&mut tasks, cost, &|(task, to)| {
                 self.whole_rows(by, *task * rows, from, to);
                 Ok(())
             });
@@ -169,7 +169,7 @@ impl Planes {
         if planes >= parts {
             let values = planes.div_ceil(parts) * plane;
             let mut tasks: Vec<_> = to.chunks_mut(values).enumerate().collect();
-            return parallel(&mut tasks, cost, |(task, to)| {
+            return parallel(&mut tasks, cost, &|(task, to)| {
                 for (p, to) in to.chunks_mut(plane).enumerate() {
                     let mut rows = reserved("transposition", self.columns)?;
                     rows.extend(to.chunks_mut(self.rows));
@@ -191,7 +191,7 @@ impl Planes {
             }
             tasks.extend(parts);
         }
-        parallel(&mut tasks, cost, |part| {
+        parallel(&mut tasks, cost, &|part| {
             by.to_rows(&from[part.first..], self.columns, &mut part.rows);
             Ok(())
         })

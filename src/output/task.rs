@@ -131,7 +131,7 @@ pub(crate) fn run_tasks<E: Element>(
     work: impl Fn(&mut Task<E>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
     let mut tasks = tasks(problem, axes, partition, output)?;
-    crate::parallel::parallel(&mut tasks, cost, |task| E::Compute::with_scratch(|scratch| work(task, scratch)))
+    crate::parallel::parallel(&mut tasks, cost, &|task| E::Compute::with_scratch(|scratch| work(task, scratch)))
 }
 
 /// Partitions the output into tasks, so that each element belongs to exactly one.

@@ -106,10 +106,12 @@ fn spinning_workers(pool: &Pool) -> usize {
 
 /// Runs every task, on tract's current executor if the work is worth it. After an error, tasks that
 /// have not begun are skipped.
+///
+/// `run` is called through a pointer, so that sharing is compiled once per type of task, not per closure.
 pub(crate) fn parallel<T: Send>(
     tasks: &mut [T],
     cost: u64,
-    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
+    run: &(dyn Fn(&mut T) -> TractResult<()> + Sync),
 ) -> TractResult<()> {
     let threads = if tasks.len() < 2 { 1 } else { threads(cost) };
     if threads == 1 {
@@ -126,7 +128,7 @@ pub(crate) fn parallel<T: Send>(
 fn share<T: Send>(
     tasks: &mut [T],
     threads: usize,
-    run: impl Fn(&mut T) -> TractResult<()> + Sync + Send,
+    run: &(dyn Fn(&mut T) -> TractResult<()> + Sync),
 ) -> TractResult<()> {
     thread_local!(static KEPT: Cell<Option<Arc<Scope>>> = const { Cell::new(None) });
     let Some(pool) = Pool::current() else { return tasks.iter_mut().try_for_each(run) };
@@ -134,7 +136,7 @@ fn share<T: Send>(
     let queue = Queue::new(tasks, helpers + 1);
     let workers = Workers::of(&pool);
     let mut kept = KEPT.take();
-    let work = |thread| queue.work(thread, &run);
+    let work = |thread| queue.work(thread, run);
     share_work(&mut kept, helpers, workers::owner_spin(), workers.sender(&pool), &work);
     KEPT.set(kept);
     queue.outcome()

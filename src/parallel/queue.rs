@@ -27,7 +27,7 @@ impl<'a, T> Queue<'a, T> {
     }
 
     /// Runs tasks until none is left.
-    pub fn work(&self, thread: usize, run: &impl Fn(&mut T) -> TractResult<()>) {
+    pub fn work(&self, thread: usize, run: &dyn Fn(&mut T) -> TractResult<()>) {
         while let Some(task) = self.next(thread) {
             if let Err(error) = run(task) {
                 if let Ok(mut left) = self.left.lock() {

@@ -15,25 +15,24 @@ use std::time::Duration;
 /// threads inside.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// A borrowed closure without its type and its lifetime.
+/// A borrowed closure without its lifetime: a pointer to a [`Closure`].
 #[derive(Clone, Copy)]
-struct Work {
-    closure: *const (),
-    call: unsafe fn(*const (), usize),
-}
+struct Work(*const ());
+
+type Closure<'a> = &'a (dyn Fn(usize) + Sync);
 
 impl Work {
-    fn new<F: Fn(usize) + Sync>(closure: &F) -> Work {
-        Work { closure: std::ptr::from_ref(closure).cast(), call: call::<F> }
+    fn new(closure: &Closure) -> Work {
+        Work(std::ptr::from_ref(closure).cast())
     }
-}
 
-/// # Safety
-/// `closure` points to an `F` that is alive.
-unsafe fn call<F: Fn(usize) + Sync>(closure: *const (), thread: usize) {
-    // SAFETY: this function's contract.
-    let closure = unsafe { &*closure.cast::<F>() };
-    closure(thread);
+    /// # Safety
+    /// The closure that this was made from, and the reference to it, are alive.
+    unsafe fn call(self, thread: usize) {
+        // SAFETY: this function's contract.
+        let closure: Closure = unsafe { *self.0.cast() };
+        closure(thread);
+    }
 }
 
 /// The state that the calling thread and its helpers share.
@@ -63,9 +62,9 @@ impl Scope {
             return;
         }
         let work = || {
-            // SAFETY: this thread is inside the scope, so `share_work` has not returned, and its
-            // caller's closure is alive.
-            unsafe { (self.work.call)(self.work.closure, helper) }
+            // SAFETY: this thread is inside the scope, so `share_work` has not returned. Its argument
+            // `work` and the closure that it refers to are alive.
+            unsafe { self.work.call(helper) }
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             self.panicked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
@@ -137,14 +136,14 @@ impl Job {
 ///
 /// `kept` is a scope that this thread used before, or none. It is reused if none of its jobs is
 /// left.
-pub(crate) fn share_work<F: Fn(usize) + Sync>(
+pub(crate) fn share_work(
     kept: &mut Option<Arc<Scope>>,
     helpers: usize,
     spin: Duration,
     send: impl FnMut(Job),
-    work: &F,
+    work: &(dyn Fn(usize) + Sync),
 ) {
-    let erased = Work::new(work);
+    let erased = Work::new(&work);
     let mut scope = kept.take().unwrap_or_else(|| Arc::new(Scope::new(erased)));
     match Arc::get_mut(&mut scope) {
         Some(scope) => (scope.work, scope.state, scope.owner) = (erased, AtomicUsize::new(0), current()),

@@ -75,7 +75,7 @@ fn every_task_is_run_once() -> TractResult<()> {
                 *task += 1;
                 Ok(())
             };
-            share(&mut tasks, threads, once)?;
+            share(&mut tasks, threads, &once)?;
             ensure!(tasks == vec![1; count], "{count} tasks: {tasks:?}");
         }
         Ok(())
@@ -91,7 +91,7 @@ fn an_error_ends_it() -> TractResult<()> {
             ensure!(*i != 10, "task {i}");
             Ok(())
         };
-        let error = share(&mut tasks, threads, failing).expect_err("one fails");
+        let error = share(&mut tasks, threads, &failing).expect_err("one fails");
         ensure!(format!("{error}") == "task 10");
         let begun = tasks.iter().filter(|(_, run)| *run).count();
         // Other threads may run all tasks while the error is made.
@@ -104,7 +104,7 @@ fn an_error_ends_it() -> TractResult<()> {
 #[test]
 fn a_panic_is_the_callers() {
     for (name, executor) in executors() {
-        let panics = || share(&mut [0; 10], 3, |_| panic!("a task's"));
+        let panics = || share(&mut [0; 10], 3, &|_| panic!("a task's"));
         let caught = catch_unwind(AssertUnwindSafe(|| multithread_tract_scope(executor, panics)));
         assert!(caught.is_err(), "on {name}");
     }

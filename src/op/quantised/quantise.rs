@@ -139,7 +139,7 @@ impl EvalOp for OptDynamicQuantise {
         let cost = values.len() as u64 / 16;
         let per_task = values.len().div_ceil(threads(cost)).max(AT_ONCE);
         let mut tasks: Vec<(&[f32], (f32, f32))> = values.chunks(per_task).map(|part| (part, (0.0, 0.0))).collect();
-        parallel(&mut tasks, cost, |(part, found)| {
+        parallel(&mut tasks, cost, &|(part, found)| {
             *found = extremes(part);
             Ok(())
         })?;
@@ -210,7 +210,7 @@ pub(super) fn bytes_by_threads<A: Sync>(
     let cost = to.len() as u64 / 16;
     let per_task = to.len().div_ceil(threads(cost)).max(AT_ONCE).next_multiple_of(run.max(1));
     let mut tasks: Vec<(usize, &mut [u8])> = to.chunks_mut(per_task).enumerate().collect();
-    parallel(&mut tasks, cost, |(task, to)| {
+    parallel(&mut tasks, cost, &|(task, to)| {
         let first = *task * per_task;
         each(first / run.max(1), &from[first..first + to.len()], to);
         Ok(())

@@ -509,7 +509,7 @@ fn in_parts<T: Send>(
     let cost = (to.len() as u64 / 16).saturating_mul(RESCALED);
     let per_thread = to.len().div_ceil(threads(cost)).max(SUMS_AT_ONCE).next_multiple_of(whole.max(1));
     let mut tasks: Vec<(usize, &mut [T])> = to.chunks_mut(per_thread).enumerate().collect();
-    parallel(&mut tasks, cost, |(task, to)| {
+    parallel(&mut tasks, cost, &|(task, to)| {
         each(*task * per_thread, to);
         Ok(())
     })
