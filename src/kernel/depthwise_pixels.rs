@@ -64,9 +64,6 @@ impl PixelTaps {
     }
 }
 
-/// The most positions per pass.
-const MOST_POSITIONS: usize = 8;
-
 /// The elements of a pixel that one vector of output channels reads for one input channel of its
 /// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +163,7 @@ impl<T> PixelSums<'_, T> {
 /// `p` and every channel `c`.
 ///
 /// If `GATHERED`, a tap has weights for every input channel of a group, and `c` reads the input
-/// channels of its group.
+/// channels of its group. At most `MOST` positions, up to eight, are computed together.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set.
@@ -178,7 +175,7 @@ impl<T> PixelSums<'_, T> {
 /// position.
 /// If `GATHERED`, there are lane gathers for vectors of `V` and for this many channels.
 #[inline(always)]
-pub(crate) unsafe fn sum_of_pixels<V: Vector, const GATHERED: bool>(
+pub(crate) unsafe fn sum_of_pixels<V: Vector, const MOST: usize, const GATHERED: bool>(
     sums: &PixelSums<V::Lane>,
     to: &mut [V::Lane],
     to_step: usize,
@@ -187,18 +184,18 @@ pub(crate) unsafe fn sum_of_pixels<V: Vector, const GATHERED: bool>(
     // SAFETY: this function's contract.
     unsafe {
         // The positions of one pass share the loads of weights.
-        let passes = count.div_ceil(MOST_POSITIONS);
+        let passes = count.div_ceil(MOST);
         for pass in 0..passes {
             let (p, end) = (count * pass / passes, count * (pass + 1) / passes);
             match end - p {
                 1 => run::<V, 1, GATHERED>(sums, p, to, to_step),
-                2 => run::<V, 2, GATHERED>(sums, p, to, to_step),
-                3 => run::<V, 3, GATHERED>(sums, p, to, to_step),
-                4 => run::<V, 4, GATHERED>(sums, p, to, to_step),
-                5 => run::<V, 5, GATHERED>(sums, p, to, to_step),
-                6 => run::<V, 6, GATHERED>(sums, p, to, to_step),
-                7 => run::<V, 7, GATHERED>(sums, p, to, to_step),
-                _ => run::<V, MOST_POSITIONS, GATHERED>(sums, p, to, to_step),
+                2 if MOST > 2 => run::<V, 2, GATHERED>(sums, p, to, to_step),
+                3 if MOST > 3 => run::<V, 3, GATHERED>(sums, p, to, to_step),
+                4 if MOST > 4 => run::<V, 4, GATHERED>(sums, p, to, to_step),
+                5 if MOST > 5 => run::<V, 5, GATHERED>(sums, p, to, to_step),
+                6 if MOST > 6 => run::<V, 6, GATHERED>(sums, p, to, to_step),
+                7 if MOST > 7 => run::<V, 7, GATHERED>(sums, p, to, to_step),
+                _ => run::<V, MOST, GATHERED>(sums, p, to, to_step),
             }
         }
     }

@@ -69,7 +69,8 @@ impl PlaneTaps {
 /// inside the plane for it.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set, and the taps fit: see [`PlaneTaps::fit`].
+/// The CPU has `V`'s instruction set, `V` has masked loads, and the taps fit: see
+/// [`PlaneTaps::fit`].
 #[inline(always)]
 pub(crate) unsafe fn sum_of_plane<V: Vector>(
     taps: &PlaneTaps,
@@ -78,6 +79,10 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
     bias: V::Lane,
     to: &mut [V::Lane],
 ) {
+    // A constant: other vectors have no code for planes.
+    if !V::MASKS {
+        return;
+    }
     let vectors = to.len().div_ceil(V::LANES);
     let mut at = 0;
     while at < vectors {

@@ -91,7 +91,8 @@ pub(crate) struct Results {
 /// # Safety
 /// The CPU has `V`'s instruction set. There are `K` rows of weights. For each row and tap, `source`
 /// holds `every` elements per result, for at least as many results as a vector has lanes. With
-/// edges, `source` holds all rows and columns that exist instead. `to` holds all rows.
+/// edges, `source` holds all rows and columns that exist instead, and `V` has masked loads. `to`
+/// holds all rows.
 #[inline(always)]
 pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -157,8 +158,9 @@ unsafe fn with_or_without_edges<V: Vector, const STEP: usize, const K: usize, co
     // SAFETY: this function's contract.
     unsafe {
         match window.edges {
-            None => rolling_rows::<V, STEP, K, J, U, false>(window, results, block, to),
-            Some(_) => rolling_rows::<V, STEP, K, J, U, true>(window, results, block, to),
+            // A constant: other vectors have no code for it.
+            Some(_) if V::MASKS => rolling_rows::<V, STEP, K, J, U, true>(window, results, block, to),
+            _ => rolling_rows::<V, STEP, K, J, U, false>(window, results, block, to),
         }
     }
 }

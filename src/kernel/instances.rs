@@ -17,7 +17,7 @@ use crate::kernel::gemm_tile::{
 use crate::kernel::kernels::{Kernels, Transforms};
 use crate::kernel::normalise::{self, Normalisation};
 use crate::kernel::pad_copy::{Rows, SplitRows, padded_rows, split_rows};
-use crate::kernel::pool::{PoolAxis, pool};
+use crate::kernel::pool::{PoolAxis, pool_plane};
 use crate::kernel::resample::{self, TwoTaps};
 use crate::kernel::softmax;
 use crate::kernel::tile_data::{PointStrides, TileData};
@@ -29,7 +29,7 @@ use crate::simd::vector::*;
 /// Defines the static [`Kernels`] of a vector type. `$feature` are the attributes that its
 /// functions are compiled with.
 macro_rules! kernels {
-    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident, windows $windows:tt, transforms $transforms:ident) => {
+    ($name:ident, $vector:ty, $lane:ty, [$(#[$feature:meta])*], tiles $tiles:ident, row_tiles $row_tiles:ident, channel_tiles $channel_tiles:ident, windows $windows:ident, pixels $pixels:literal, transforms $transforms:ident) => {
         pub(super) mod $name {
             use super::*;
 
@@ -292,7 +292,7 @@ macro_rules! kernels {
             $(#[$feature])*
             unsafe fn pixel_sums<const GATHERED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
                 // SAFETY: only called by `Kernels::sum_of_pixels`, which checks the contract.
-                unsafe { sum_of_pixels::<$vector, GATHERED>(sums, to, to_step, count) }
+                unsafe { sum_of_pixels::<$vector, $pixels, GATHERED>(sums, to, to_step, count) }
             }
 
             $(#[$feature])*
@@ -311,8 +311,8 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn pooled<const SUM: bool>(axes: &[PoolAxis], from: &[$lane], to: &mut [$lane], rows: &mut [&mut [$lane]]) {
-                pool::<$lane, SUM>(axes, from, to, rows)
+            unsafe fn pooled<const SUM: bool>(axes: [&PoolAxis; 2], from: &[$lane], to: &mut [$lane], row: &mut [$lane]) {
+                pool_plane::<$lane, SUM>(axes, from, to, row)
             }
 
             $(#[$feature])*
@@ -445,13 +445,13 @@ macro_rules! kernels {
                 padded_rows: padded,
                 split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
-                sum_of_window: windows_of!(of_window, $windows),
+                sum_of_window: $windows!(of_window),
                 sum_of_plane: plane,
                 sum_of_pixels: [pixel_sums::<false>, pixel_sums::<true>],
                 add,
                 affine,
                 leak,
-                pool: [pooled::<false>, pooled::<true>],
+                pool_plane: [pooled::<false>, pooled::<true>],
                 softmax,
                 normalise_columns,
                 normalise_row,
@@ -486,6 +486,7 @@ macro_rules! tiles_of_32_registers {
 
 /// With 16 registers: at most 12 accumulators. Not 4×3, as its three vectors and one scalar leave
 /// no register free, and the compiler then keeps an accumulator in memory.
+#[allow(unused_macros, reason = "some targets have other vectors")]
 macro_rules! tiles_of_16_registers {
     ($of:ident) => {
         table!(
@@ -535,6 +536,7 @@ macro_rules! row_tiles_of_32_registers {
     };
 }
 
+#[allow(unused_macros, reason = "some targets have other vectors")]
 macro_rules! row_tiles_of_16_registers {
     ($of:ident, 1) => {
         table!(
@@ -596,8 +598,37 @@ macro_rules! no_row_tiles {
     };
 }
 
-macro_rules! windows_of {
-    ($of:ident, [$($rows:literal by $vectors:literal),+]) => { [$($of::<$rows, $vectors>),+] };
+/// Vectors that are computed together, per number of tap rows.
+macro_rules! windows {
+    ($of:ident, $($rows:literal by $vectors:literal),+) => { [$($of::<$rows, $vectors>),+] };
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! windows_of_32_registers {
+    ($of:ident) => {
+        windows!($of, 1 by 4, 3 by 4, 5 by 4, 7 by 3)
+    };
+}
+
+#[allow(unused_macros, reason = "some targets have other vectors")]
+macro_rules! windows_of_16_registers {
+    ($of:ident) => {
+        windows!($of, 1 by 4, 3 by 3, 5 by 2, 7 by 1)
+    };
+}
+
+/// Of f64 and of 8-bit integers, as [`few_row_tiles`].
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+macro_rules! few_windows {
+    ($of:ident) => {
+        windows!($of, 1 by 2, 3 by 2, 5 by 2, 7 by 1)
+    };
+}
+
+macro_rules! single_windows {
+    ($of:ident) => {
+        windows!($of, 1 by 1, 3 by 1, 5 by 1, 7 by 1)
+    };
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -612,9 +643,25 @@ macro_rules! channel_tiles_of_32_registers {
     };
 }
 
+#[allow(unused_macros, reason = "some targets have other vectors")]
 macro_rules! channel_tiles_of_16_registers {
     ($of:ident) => {
         table!($of, (1, 1)(1, 2)(1, 3)(1, 4)(2, 1)(2, 2)(2, 3)(2, 4)(4, 1)(4, 2)(6, 1)(6, 2))
+    };
+}
+
+/// Of portable kernels: those of f32 where the target has vectors, so that only tests and CPUs of before 2013 run them,
+/// and those of types that few models have.
+macro_rules! few_tiles {
+    ($of:ident) => {
+        table!($of, (1, 1)(1, 2)(2, 1)(2, 2)(4, 1)(4, 2)(6, 1)(8, 1))
+    };
+}
+
+/// As [`few_tiles`]. The tile of four vectors is that of matrix-vector products.
+macro_rules! few_channel_tiles {
+    ($of:ident) => {
+        table!($of, (1, 1)(1, 2)(1, 4)(2, 1)(2, 2)(4, 1)(4, 2)(6, 1)(8, 1))
     };
 }
 
@@ -625,43 +672,50 @@ macro_rules! channel_tiles_of_15_registers {
     };
 }
 
-kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
-kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms with);
-kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles few_tiles, row_tiles no_row_tiles, channel_tiles few_channel_tiles, windows single_windows, pixels 2, transforms with);
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    all(target_arch = "wasm32", target_feature = "simd128")
+)))]
+kernels!(portable_f32, Lanes<f32, 4>, f32, [], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows windows_of_16_registers, pixels 8, transforms with);
+kernels!(portable_f64, Lanes<f64, 2>, f64, [], tiles few_tiles, row_tiles no_row_tiles, channel_tiles few_channel_tiles, windows single_windows, pixels 2, transforms with);
+kernels!(portable_i64, Lanes<i64, 2>, i64, [], tiles few_tiles, row_tiles no_row_tiles, channel_tiles few_channel_tiles, windows single_windows, pixels 2, transforms without);
 
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
+kernels!(avx2_f32, F32x8, f32, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles row_tiles_of_16_registers, channel_tiles channel_tiles_of_16_registers, windows windows_of_16_registers, pixels 8, transforms with);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
+kernels!(avx2_f64, F64x4, f64, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows few_windows, pixels 4, transforms with);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
+kernels!(avx512_f32, F32x16, f32, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows windows_of_32_registers, pixels 8, transforms with);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
-
-#[cfg(target_arch = "aarch64")]
-kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
-#[cfg(target_arch = "aarch64")]
-kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms with);
-
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms with);
-
-kernels!(portable_pair, Lanes<Pair, 4>, Pair, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
-kernels!(portable_quad, Lanes<Quad, 4>, Quad, [], tiles tiles_of_16_registers, row_tiles no_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 1, 3 by 1, 5 by 1, 7 by 1], transforms without);
-
-#[cfg(target_arch = "x86_64")]
-kernels!(avx2_pair, Pair8, Pair, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
-#[cfg(target_arch = "x86_64")]
-kernels!(avx_vnni_quad, Quad8, Quad, [#[target_feature(enable = "avxvnni,avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
-#[cfg(target_arch = "x86_64")]
-kernels!(avx512_vnni_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
-#[cfg(target_arch = "x86_64")]
-kernels!(avx512_vnni_quad, Quad16, Quad, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+kernels!(avx512_f64, F64x8, f64, [#[target_feature(enable = "avx512f,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows few_windows, pixels 4, transforms with);
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon_pair, Pair4, Pair, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows [1 by 4, 3 by 4, 5 by 4, 7 by 3], transforms without);
+kernels!(neon_f32, F32x4, f32, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles row_tiles_of_32_registers, channel_tiles channel_tiles_of_32_registers, windows windows_of_32_registers, pixels 8, transforms with);
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f64, F64x2, f64, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows few_windows, pixels 4, transforms with);
 
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-kernels!(simd128_pair, Pair4, Pair, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows [1 by 4, 3 by 3, 5 by 2, 7 by 1], transforms without);
+kernels!(simd128_f32, F32x4, f32, [], tiles tiles_of_15_registers, row_tiles row_tiles_of_15_registers, channel_tiles channel_tiles_of_15_registers, windows windows_of_16_registers, pixels 8, transforms with);
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_f64, F64x2, f64, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows few_windows, pixels 4, transforms with);
+
+kernels!(portable_pair, Lanes<Pair, 4>, Pair, [], tiles few_tiles, row_tiles no_row_tiles, channel_tiles few_channel_tiles, windows single_windows, pixels 2, transforms without);
+kernels!(portable_quad, Lanes<Quad, 4>, Quad, [], tiles few_tiles, row_tiles no_row_tiles, channel_tiles few_channel_tiles, windows single_windows, pixels 2, transforms without);
+
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_pair, Pair8, Pair, [#[target_feature(enable = "avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows few_windows, pixels 4, transforms without);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx_vnni_quad, Quad8, Quad, [#[target_feature(enable = "avxvnni,avx2,fma,f16c")]], tiles tiles_of_16_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_16_registers, windows few_windows, pixels 4, transforms without);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_vnni_pair, Pair16, Pair, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows few_windows, pixels 4, transforms without);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_vnni_quad, Quad16, Quad, [#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows few_windows, pixels 4, transforms without);
+
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_pair, Pair4, Pair, [#[target_feature(enable = "neon")]], tiles tiles_of_32_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_32_registers, windows few_windows, pixels 4, transforms without);
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels!(simd128_pair, Pair4, Pair, [], tiles tiles_of_15_registers, row_tiles few_row_tiles, channel_tiles channel_tiles_of_15_registers, windows few_windows, pixels 4, transforms without);

@@ -13,7 +13,7 @@ use crate::kernel::fourier::FOURIER_VALUES;
 use crate::kernel::gemm_tile::{ChannelTile, PositionTile, RowTile};
 use crate::kernel::normalise::Normalisation;
 use crate::kernel::pad_copy::{Rows, SplitRows};
-use crate::kernel::pool::PoolAxis;
+use crate::kernel::pool::{self, PoolAxis};
 use crate::kernel::resample::TwoTaps;
 use crate::kernel::tile_transforms::{TileKind, TileTransforms};
 use crate::kernel::winograd::MOST_TAPS;
@@ -25,7 +25,7 @@ type NormaliseColumns<T> = unsafe fn(of: Normalisation<T>, from: &[T], stride: u
 type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type CopyPixels<T> =
     unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
-type Pool<T> = unsafe fn(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]);
+type PoolPlane<T> = unsafe fn(axes: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]);
 type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize);
 type RowsToPixels<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
@@ -52,7 +52,7 @@ pub(super) struct Transforms<T: 'static> {
 pub(crate) struct Kernels<T: 'static> {
     /// Lanes per vector.
     pub lanes: usize,
-    /// Whether windows with edges are as fast as those without. This needs masked loads.
+    /// Whether there are masked loads, which windows with edges and sums over planes need.
     pub masks: bool,
     /// Whether there are instructions for lane gathers.
     pub permutes_lanes: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) affine: unsafe fn(T, T, &mut [T]),
     pub(super) leak: unsafe fn(T, &mut [T]),
     /// The largest values of windows, and their sums.
-    pub(super) pool: [Pool<T>; 2],
+    pub(super) pool_plane: [PoolPlane<T>; 2],
     pub(super) softmax: unsafe fn(log: bool, from: &[T], stride: usize, to: &mut [&mut [T]]),
     pub(super) normalise_columns: NormaliseColumns<T>,
     pub(super) normalise_row: unsafe fn(of: Normalisation<T>, from: &[T], to: &mut [T]),
@@ -341,7 +341,7 @@ impl<T: Compute> Kernels<T> {
     /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
     /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
     /// - `to` does not hold all rows.
-    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or
+    /// - With [`Edges`]: there are no masked loads, there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or
     ///   the source does not hold the existing elements.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
@@ -355,7 +355,7 @@ impl<T: Compute> Kernels<T> {
         let furthest = window.columns.iter().max().map_or(0, |column| *column);
         let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
-            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
+            assert!(self.masks && rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
             // indices before the source are negative
             assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
             if begin < end {
@@ -377,10 +377,10 @@ impl<T: Compute> Kernels<T> {
     /// read inside the source for it.
     ///
     /// # Panics
-    /// The taps were made for another number of lanes, or a slice does not have the length that
-    /// they were made for.
+    /// There are no masked loads, the taps were made for another number of lanes, or a slice does not
+    /// have the length that they were made for.
     pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
-        assert!(taps.fit(self.lanes, source, weights, to));
+        assert!(self.masks && taps.fit(self.lanes, source, weights, to));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
         // is the rest of the contract.
         unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
@@ -431,15 +431,18 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.leak)(slope, run) }
     }
 
-    /// Pools a plane: the sum of each window if `sum`, else its largest value. For each axis but the
-    /// last, `rows` has room for the inner axes of one position.
+    /// Pools the axes, given outermost first: the sum of each window if `sum`, else its largest value.
+    /// For each axis but the last, `rows` has room for the inner axes of one position.
     ///
     /// # Panics
     /// A slice is too short.
     pub fn pool(&self, sum: bool, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
-        unsafe { self.pool[usize::from(sum)](axes, from, to, rows) }
+        let plane = |axes: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]| unsafe {
+            self.pool_plane[usize::from(sum)](axes, from, to, row)
+        };
+        pool::pool(&plane, axes, from, to, rows)
     }
 
     /// The softmax of each column, or its logarithm if `log`. Value `r` of column `c` is

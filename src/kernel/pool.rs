@@ -37,50 +37,61 @@ impl PoolAxis {
         begin..end.max(begin)
     }
 
+    /// An axis whose windows are its positions.
+    const fn identity(positions: usize) -> PoolAxis {
+        PoolAxis { input: positions, output: positions, kernel: 1, stride: 1, dilation: 1, pad: 0 }
+    }
+
+    /// Whether windows are the positions of the input.
+    fn is_identity(&self) -> bool {
+        (self.kernel, self.stride, self.pad) == (1, 1, 0) && self.input == self.output
+    }
+
+    /// The axis that has window `o` alone, and the number of input positions before it.
+    fn one_window(&self, o: usize) -> (usize, PoolAxis) {
+        let skipped = (o * self.stride).saturating_sub(self.pad);
+        let pad = self.pad.saturating_sub(o * self.stride);
+        (skipped, PoolAxis { input: self.input.saturating_sub(skipped), output: 1, pad, ..*self })
+    }
+
     /// Whether windows are pairs of adjacent values that begin with the first one.
     fn has_pairs(&self) -> bool {
         (self.kernel, self.stride, self.dilation, self.pad) == (2, 2, 1, 0) && 2 * self.output <= self.input
     }
 }
 
-/// Pools a plane, whose axes are given outermost first: the sums of windows if `SUM`, else the
-/// largest values.
+/// The axis of a plane that has none, and the one position of its rows.
+const NO_AXIS: PoolAxis = PoolAxis::identity(1);
+
+/// The pooling of a plane: see [`pool_plane`].
+pub(crate) type PoolPlane<'a, T> = &'a dyn Fn([&PoolAxis; 2], &[T], &mut [T], &mut [T]);
+
+/// Pools any number of axes, given outermost first, by `plane`, which pools two.
 ///
 /// For each axis but the last, `rows` has room for the inner axes of one input position.
-/// A maximum ignores NaN. A window without any value gives the least number, or the sum zero.
-#[inline(always)]
-pub(crate) fn pool<T: Compute, const SUM: bool>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
+pub(crate) fn pool<T>(plane: PoolPlane<T>, axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
     match (axes, rows) {
-        ([x], _) => pool_row::<T, SUM>(x, from, to),
-        ([y, x], [row]) => pool_plane::<T, SUM>([y, x], from, to, row),
+        ([x], _) => plane([&NO_AXIS, x], from, to, &mut []),
+        ([y, x], [row]) => plane([y, x], from, to, row),
         ([axis, inner @ ..], [row, rows @ ..]) => {
             let (read, written) = (from.len() / axis.input.max(1), to.len() / axis.output.max(1));
             let row = &mut row[..read];
             for (o, to) in to.chunks_mut(written.max(1)).enumerate() {
-                row.fill(nothing::<T, SUM>());
-                for k in 0..axis.kernel {
-                    let at = (o * axis.stride + k * axis.dilation).checked_sub(axis.pad);
-                    if let Some(at) = at.filter(|at| *at < axis.input) {
-                        joined::<T, SUM>(&from[at * read..][..read], 1, row);
-                    }
-                }
-                match inner {
-                    [y, x] => pool_plane::<T, SUM>([y, x], row, to, rows[0]),
-                    _ => pool_of::<T, SUM>(inner, row, to, rows),
-                }
+                let (skipped, one) = axis.one_window(o);
+                plane([&one, &PoolAxis::identity(read)], &from[(skipped * read).min(from.len())..], row, &mut []);
+                pool(plane, inner, row, to, rows);
             }
         }
         _ => {}
     }
 }
 
-/// Pools more axes than are inlined.
-fn pool_of<T: Compute, const SUM: bool>(axes: &[PoolAxis], from: &[T], to: &mut [T], rows: &mut [&mut [T]]) {
-    pool::<T, SUM>(axes, from, to, rows)
-}
-
+/// Pools a plane of rows: the sums of windows if `SUM`, else the largest values.
+///
+/// `row` has room for a row of the input, unless each window has one row or one column.
+/// A maximum ignores NaN. A window without any value gives the least number, or the sum zero.
 #[inline(always)]
-fn pool_plane<T: Compute, const SUM: bool>([y, x]: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]) {
+pub(crate) fn pool_plane<T: Compute, const SUM: bool>([y, x]: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]) {
     let rows = to.chunks_exact_mut(x.output.max(1));
     if y.has_pairs() && x.has_pairs() {
         for (o, to) in rows.enumerate() {
@@ -91,16 +102,29 @@ fn pool_plane<T: Compute, const SUM: bool>([y, x]: [&PoolAxis; 2], from: &[T], t
         }
         return;
     }
-    let row = &mut row[..x.input];
     for (o, to) in rows.enumerate() {
         let inside = (0..y.kernel).filter_map(|k| (o * y.stride + k * y.dilation).checked_sub(y.pad));
         let mut inside = inside.filter(|at| *at < y.input).map(|at| &from[at * x.input..][..x.input]);
-        match inside.next() {
-            Some(first) => row.copy_from_slice(first),
-            None => row.fill(nothing::<T, SUM>()),
+        if x.is_identity() {
+            to.fill(nothing::<T, SUM>());
+            inside.for_each(|from| joined::<T, SUM>(from, 1, to));
+            continue;
         }
-        inside.for_each(|from| joined::<T, SUM>(from, 1, row));
-        pool_row::<T, SUM>(x, row, to);
+        let Some(first) = inside.next() else {
+            to.fill(nothing::<T, SUM>());
+            continue;
+        };
+        let values = match inside.next() {
+            None => first,
+            Some(second) => {
+                let row = &mut row[..x.input];
+                row.copy_from_slice(first);
+                joined::<T, SUM>(second, 1, row);
+                inside.for_each(|from| joined::<T, SUM>(from, 1, row));
+                row
+            }
+        };
+        pool_row::<T, SUM>(x, values, to);
     }
 }
 
@@ -197,7 +221,7 @@ mod tests {
         })
     }
 
-    fn taps(axis: &PoolAxis, o: usize) -> impl Iterator<Item = usize> + use<'_> {
+    fn taps(axis: &PoolAxis, o: usize) -> impl Iterator<Item = usize> + Clone + use<'_> {
         let at = (0..axis.kernel).filter_map(move |k| (o * axis.stride + k * axis.dilation).checked_sub(axis.pad));
         at.filter(|at| *at < axis.input)
     }
@@ -213,19 +237,50 @@ mod tests {
         let mut found = vec![f32::NAN; y.output * x.output];
         for nan in [false, true] {
             let from = values(nan);
-            pool::<f32, false>(&[y, x], &from, &mut found, &mut [&mut row]);
+            pool_plane::<f32, false>([&y, &x], &from, &mut found, &mut row);
             for (o, found) in found.iter().enumerate() {
                 let window = taps(&y, o / x.output).flat_map(|r| taps(&x, o % x.output).map(move |c| r * x.input + c));
                 assert_eq!(window.fold(f32::MIN, |most, at| most.max(from[at])), *found, "{y:?} {x:?} at {o}");
             }
         }
         let from = values(false);
-        pool::<f32, true>(&[y, x], &from, &mut found, &mut [&mut row]);
+        pool_plane::<f32, true>([&y, &x], &from, &mut found, &mut row);
         for (o, found) in found.iter().enumerate() {
             let window = taps(&y, o / x.output).flat_map(|r| taps(&x, o % x.output).map(move |c| r * x.input + c));
             // Sums of small integers are exact.
             assert_eq!(window.map(|at| from[at]).sum::<f32>(), *found, "{y:?} {x:?} at {o}");
         }
+    }
+
+    /// The windows along each of three axes, inside and across the padding.
+    #[test]
+    fn planes_of_three_axes() {
+        let axis =
+            |input, kernel, stride, dilation, pad, output| PoolAxis { input, output, kernel, stride, dilation, pad };
+        let axes = [axis(5, 3, 2, 1, 1, 3), axis(4, 2, 1, 2, 1, 4), axis(7, 3, 2, 1, 1, 4)];
+        let [planes, rows, columns] = axes.map(|axis| axis.input);
+        let from: Vec<f32> = (0..planes * rows * columns).map(|i| ((i * 7919 + 13) % 101) as f32 - 50.0).collect();
+        let expected = |sum: bool| {
+            let outputs = iproduct!(0..axes[0].output, 0..axes[1].output, 0..axes[2].output);
+            let of_window = |(a, b, c): (usize, usize, usize)| {
+                let window = iproduct!(taps(&axes[0], a), taps(&axes[1], b), taps(&axes[2], c));
+                let values = window.map(|(a, b, c)| from[(a * rows + b) * columns + c]);
+                if sum { values.sum::<f32>() } else { values.fold(f32::MIN, f32::max) }
+            };
+            outputs.map(of_window).collect::<Vec<f32>>()
+        };
+        let mut found = vec![f32::NAN; axes.iter().map(|axis| axis.output).product()];
+        let (mut plane, mut row) = (vec![f32::NAN; rows * columns], vec![f32::NAN; columns]);
+        let most = |axes: [&PoolAxis; 2], from: &[f32], to: &mut [f32], row: &mut [f32]| {
+            pool_plane::<f32, false>(axes, from, to, row);
+        };
+        pool(&most, &axes, &from, &mut found, &mut [&mut plane, &mut row]);
+        assert_eq!(found, expected(false));
+        let sums = |axes: [&PoolAxis; 2], from: &[f32], to: &mut [f32], row: &mut [f32]| {
+            pool_plane::<f32, true>(axes, from, to, row);
+        };
+        pool(&sums, &axes, &from, &mut found, &mut [&mut plane, &mut row]);
+        assert_eq!(found, expected(true));
     }
 
     #[test]

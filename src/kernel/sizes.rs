@@ -8,7 +8,7 @@ pub(crate) const MOST_POSITIONS: usize = 8;
 pub(crate) struct KernelSizes {
     /// Lanes per vector.
     pub lanes: usize,
-    /// Whether masked loads are as fast as full ones.
+    /// Whether there are masked loads.
     pub masks: bool,
     /// Whether there are instructions for lane gathers.
     pub permutes_lanes: bool,
