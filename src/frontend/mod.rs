@@ -6,6 +6,7 @@ mod expand;
 #[cfg(test)]
 mod fuzz;
 mod leniency;
+mod of_tract;
 mod onednn;
 mod onnx;
 mod openvino;
@@ -19,7 +20,8 @@ pub use leniency::WithLeniency;
 
 use crate::compute::QUANTISED;
 use crate::options;
-use quantised::{Kind, Quantised};
+use of_tract::OfTract;
+use quantised::Kind;
 use std::sync::OnceLock;
 use tract_hir::internal::*;
 use tract_onnx::model::{Onnx, OnnxOpRegister, ParsingContext, optional_inputs};
@@ -177,13 +179,13 @@ fn quantize_linear(ctx: &ParsingContext, node: &NodeProto) -> Built {
 
 fn quantised_node(ctx: &ParsingContext, node: &NodeProto, kind: Kind) -> Built {
     let (of_tract, outer) = built_by_tract(ctx, node)?;
-    Ok((Box::new(Quantised { of_tract, kind }), outer))
+    Ok((Box::new(OfTract { of_tract, typed: kind }), outer))
 }
 
 fn condition(ctx: &ParsingContext, node: &NodeProto) -> Built {
     let (of_tract, outer) = built_by_tract(ctx, node)?;
     let fusion = options::carried(ctx.framework)?.fusion;
-    Ok((Box::new(condition::Condition { of_tract, fusion }), outer))
+    Ok((Box::new(OfTract { of_tract, typed: condition::Condition { fusion } }), outer))
 }
 
 fn of_openvino(operator: openvino::Operator, ctx: &ParsingContext, node: &NodeProto) -> Built {

@@ -5,6 +5,7 @@
 //! becomes what tract makes of it. Scales that are not positive and finite are refused.
 
 use super::expand::Node;
+use super::of_tract::{OfTract, ToTyped};
 use crate::memory;
 use crate::op::quantised::dequantised;
 use crate::op::{DataZeroPoint, Output, Quantisation, Quantise, QuantisedDeconv, Scale, Scaling};
@@ -21,7 +22,7 @@ use tract_hir::internal::*;
 /// The most nodes searched between a convolution and QuantizeLinear.
 const MOST_SEEN: usize = 64;
 
-/// What a node is.
+/// An operator on quantised numbers, and what its typed op needs of the file.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     DequantizeLinear { axis: i64 },
@@ -30,56 +31,10 @@ pub(super) enum Kind {
     QLinearConv { node: Box<Node>, bias: Option<usize> },
 }
 
-/// tract's op for an operator of quantised numbers. Inference is tract's.
-#[derive(Clone, Debug)]
-pub(super) struct Quantised {
-    pub of_tract: Box<dyn InferenceOp>,
-    pub kind: Kind,
-}
-
-/// No two are taken for equal, as tract's ops can't be compared.
-impl PartialEq for Quantised {
-    fn eq(&self, _other: &Quantised) -> bool {
-        false
-    }
-}
-
-impl Eq for Quantised {}
-
-impl Op for Quantised {
-    fn name(&self) -> StaticName {
-        self.of_tract.name()
-    }
-
-    not_a_typed_op!();
-}
-
-impl EvalOp for Quantised {
-    fn eval(&self, ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        self.of_tract.eval(ctx, inputs)
-    }
-
-    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
-        self.of_tract.eval_out_of_plan(inputs)
-    }
-}
-
-impl InferenceOp for Quantised {
-    fn infer_facts(
-        &mut self,
-        inputs: TVec<&InferenceFact>,
-        outputs: TVec<&InferenceFact>,
-        observed: TVec<&InferenceFact>,
-    ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
-        self.of_tract.infer_facts(inputs, outputs, observed)
-    }
-
-    fn nboutputs(&self) -> TractResult<usize> {
-        self.of_tract.nboutputs()
-    }
-
+impl ToTyped for Kind {
     fn to_typed(
         &self,
+        of_tract: &dyn InferenceOp,
         source: &InferenceModel,
         node: &InferenceNode,
         target: &mut TypedModel,
@@ -87,7 +42,7 @@ impl InferenceOp for Quantised {
     ) -> TractResult<TVec<OutletId>> {
         let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
         let mut wiring = Wiring { source, node, target, inputs: &inputs };
-        let wired = match &self.kind {
+        let wired = match self {
             Kind::DequantizeLinear { .. } => Ok(None),
             Kind::QuantizeLinear => wiring.quantise(),
             Kind::ConvInteger { node, zero_points } => wiring.conv_integer(node, *zero_points),
@@ -95,11 +50,9 @@ impl InferenceOp for Quantised {
         };
         match wired? {
             Some(outlets) => Ok(outlets),
-            None => self.of_tract.to_typed(source, node, target, mapping),
+            None => of_tract.to_typed(source, node, target, mapping),
         }
     }
-
-    as_op!();
 }
 
 /// A Conv or ConvTranspose, which is quantised if its operands are dequantised.
@@ -174,7 +127,7 @@ impl Wiring<'_> {
     fn dequantised_constant(&self, slot: usize) -> TractResult<Option<Constant>> {
         let input = self.node.inputs.get(slot).with_context(|| format!("inputs: slot={slot}, it is missing"))?;
         let node = self.source.node(input.node);
-        let Some(Quantised { kind: Kind::DequantizeLinear { axis }, .. }) = node.op_as::<Quantised>() else {
+        let Some(OfTract { typed: Kind::DequantizeLinear { axis }, .. }) = node.op_as::<OfTract<Kind>>() else {
             return Ok(None);
         };
         let value = |slot: usize| -> TractResult<Option<Arc<Tensor>>> {
