@@ -247,12 +247,20 @@ impl Frames<'_> {
             }
         }
         parallel(&mut tasks, cost, &|task| {
-            SPECTRA.lend(|spectra| {
-                F32.lend(|reals| {
-                    let block = spectra.block.of(self.transform.pitch() * self.transform.frames_at_once())?;
-                    let scratch = spectra.row.of(self.transform.scratch_len())?;
-                    self.spectra_of(task, fft, block, scratch, reals.row.of(self.transform.points())?)
-                })
+            self.with_buffers(&mut |block, scratch, frame| self.spectra_of(task, fft, block, scratch, frame))
+        })
+    }
+
+    /// Calls `run` with room for a block of spectra, for the transform itself, and for a frame.
+    fn with_buffers(
+        &self,
+        run: &mut dyn FnMut(&mut [Complex<f32>], &mut [Complex<f32>], &mut [f32]) -> TractResult<()>,
+    ) -> TractResult<()> {
+        SPECTRA.lend(|spectra| {
+            F32.lend(|reals| {
+                let block = spectra.block.of(self.transform.pitch() * self.transform.frames_at_once())?;
+                let scratch = spectra.row.of(self.transform.scratch_len())?;
+                run(block, scratch, reals.row.of(self.transform.points())?)
             })
         })
     }
@@ -339,13 +347,7 @@ impl Frames<'_> {
             tasks.extend(to.chunks_mut(length).enumerate().map(|(i, to)| Signal { image, first: i * length, to }));
         }
         parallel(&mut tasks, cost, &|task| {
-            SPECTRA.lend(|spectra| {
-                F32.lend(|reals| {
-                    let block = spectra.block.of(self.transform.pitch() * self.transform.frames_at_once())?;
-                    let scratch = spectra.row.of(self.transform.scratch_len())?;
-                    self.signal_of(task, fft, block, scratch, reals.row.of(self.transform.points())?)
-                })
-            })
+            self.with_buffers(&mut |block, scratch, frame| self.signal_of(task, fft, block, scratch, frame))
         })
     }
 
