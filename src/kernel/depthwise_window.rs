@@ -101,20 +101,19 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
 ) {
     let vectors = results.width.div_ceil(V::LANES);
     let mut at = 0;
-    // SAFETY: this function's contract.
-    unsafe {
-        while at + U <= vectors {
-            rows_of_block::<V, K, U>(window, results, at, to);
-            at += U;
+    while at < vectors {
+        // Accumulator blocks of about the same number of vectors: a narrow one waits for its own sums.
+        let count = (vectors - at).div_ceil((vectors - at).div_ceil(U));
+        // SAFETY: this function's contract.
+        unsafe {
+            match count {
+                1 => rows_of_block::<V, K, 1>(window, results, at, to),
+                2 if U > 2 => rows_of_block::<V, K, 2>(window, results, at, to),
+                3 if U > 3 => rows_of_block::<V, K, 3>(window, results, at, to),
+                _ => rows_of_block::<V, K, U>(window, results, at, to),
+            }
         }
-        while U > 2 && at + 2 <= vectors {
-            rows_of_block::<V, K, 2>(window, results, at, to);
-            at += 2;
-        }
-        while at < vectors {
-            rows_of_block::<V, K, 1>(window, results, at, to);
-            at += 1;
-        }
+        at += count;
     }
 }
 
