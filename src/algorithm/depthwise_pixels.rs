@@ -85,8 +85,11 @@ pub struct DepthwisePixels {
     gather: Option<LaneGather>,
 }
 
+/// The most taps of the rows that a layer keeps between runs.
+const MOST_KEPT_TAPS: usize = 4096;
+
 impl Algorithm for DepthwisePixels {
-    type Tables = ();
+    type Tables = Table;
 
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
         let &Query { problem, datum_type, machine, .. } = query;
@@ -222,13 +225,25 @@ impl Algorithm for DepthwisePixels {
         format!("{} rows of {} channels at a time", self.block_rows, self.depths.1)
     }
 
-    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
-        Ok(())
+    fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<Table> {
+        let weights_of = taps_before(&self.axes);
+        let (outer, y, x) = self.axes.parts();
+        let rows = outer.is_empty().then(|| {
+            let columns = Columns { grid: 0..x.grid, output: 0..x.output, input: 0..x.input };
+            let stride = x.input * self.depths.0;
+            let rows = |ry| self.rows(problem, &weights_of, (ry, ry), &[(0, 0)], &columns, stride, |_| 0);
+            (0..y.out_step).map(rows).collect::<Vec<_>>()
+        });
+        let taps = |rows: &Vec<Vec<Rows>>| -> usize {
+            rows.iter().flatten().flat_map(|rows| &rows.pixel_runs).map(|run| run.taps.len()).sum()
+        };
+        let rows = rows.filter(|rows| taps(rows) <= MOST_KEPT_TAPS);
+        Ok(Table { weights_of, strides: crate::layout::input_strides(problem, self.axes.len()), rows })
     }
 
     fn run<E: Element>(
         &self,
-        _tables: &(),
+        table: &Table,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
@@ -236,7 +251,7 @@ impl Algorithm for DepthwisePixels {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
+        let prepared = Prepared::new(self, table, problem, kernels, filter, operands)?;
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
         let unit = if problem.data_format == DataFormat::Nxc { problem.group } else { self.width };
@@ -272,20 +287,89 @@ impl DepthwisePixels {
         let slices = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
         slices.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
     }
+
+    /// Returns the grid rows of a phase of the outer axes and the row axis, grouped by their taps.
+    #[expect(clippy::too_many_arguments, reason = "the sizes of a task and of the layer")]
+    fn rows(
+        &self,
+        problem: &Problem,
+        weights_of: &[usize],
+        (phase, ry): (usize, usize),
+        outer: &[(usize, usize)],
+        columns: &Columns,
+        row_stride: usize,
+        offset_of: impl Fn(usize) -> usize,
+    ) -> Vec<Rows> {
+        let depth = self.depths.0;
+        let weights_per_tap = self.width * problem.group_in;
+        let (y, x) = (self.axes.rows(), self.axes.columns());
+        let phase_runs: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
+        let phases = unflatten(phase, self.axes[..self.axes.len() - 1].iter().map(|axis| axis.out_step));
+        let pixel_run =
+            |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
+                let residues =
+                    self.axes.iter().zip(phases.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
+                let steps = self.axes.iter().map(|axis| axis.out_step);
+                let first = weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
+                let (row_taps, column_taps) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
+                let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
+                for (o, offset) in outer {
+                    for (i, dy) in y_taps {
+                        for (j, dx) in x_taps {
+                            let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
+                            taps.push(PixelTap {
+                                offset: offset_of(*offset) + dy * row_stride + dx * depth,
+                                weights: (first + (o * row_taps + i) * column_taps + j) * weights_per_tap,
+                            });
+                        }
+                    }
+                }
+                let begin = grid.start.max(columns.grid.start);
+                let column = begin * x.out_step + rx;
+                let end = (grid.end * x.out_step).min(columns.output.end);
+                let source = (begin * x.in_step) as i64 + x_least - columns.input.start as i64;
+                PixelRun {
+                    column: column - columns.output.start,
+                    count: end.saturating_sub(column).div_ceil(x.out_step),
+                    source: if taps.is_empty() { 0 } else { source as usize * depth },
+                    taps: PixelTaps::new(taps, x.in_step * depth),
+                }
+            };
+        let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
+            grid,
+            first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
+            pixel_runs: phase_runs
+                .iter()
+                .enumerate()
+                .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
+                .map(|(rx, run)| pixel_run(rx, run, &y_taps, y_least))
+                .filter(|pixel_run| pixel_run.count > 0)
+                .collect(),
+        };
+        runs(y, ry).into_iter().map(row).collect()
+    }
+}
+
+/// What all runs of a layer read.
+pub(crate) struct Table {
+    /// Per phase, in the order of residues, the number of taps before its own.
+    weights_of: Vec<usize>,
+    /// Strides of the input: image, channel, spatial axes (at least two).
+    strides: (usize, usize, Vec<usize>),
+    /// For tasks of whole rows of a layer of two axes, the grid rows of each row phase. None if they have
+    /// more than [`MOST_KEPT_TAPS`].
+    rows: Option<Vec<Vec<Rows>>>,
 }
 
 /// The data that all tasks share.
 struct Prepared<'a, E: Element> {
     plan: &'a DepthwisePixels,
+    table: &'a Table,
     problem: &'a Problem,
     kernels: &'static Kernels<E::Compute>,
-    /// Per phase, in the order of residues, the number of taps before its own.
-    weights_of: Vec<usize>,
     weights: &'a [E::Compute],
     bias: Vec<E::Compute>,
     operands: &'a Operands<'a, E>,
-    /// Strides of the input: image, channel, spatial axes (at least two).
-    strides: (usize, usize, Vec<usize>),
 }
 
 /// Grid rows of one phase with the same taps inside the input, and their computation.
@@ -336,27 +420,18 @@ fn runs(axis: &AxisPhases, phase: usize) -> Vec<(Range<usize>, Vec<Inside>, i64)
 impl<'a, E: Element> Prepared<'a, E> {
     fn new(
         plan: &'a DepthwisePixels,
+        table: &'a Table,
         problem: &'a Problem,
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &'a Operands<'a, E>,
     ) -> TractResult<Self> {
-        let axes = &plan.axes;
         let channels = problem.group * problem.group_out;
         let mut bias = vec![E::Compute::ZERO; channels.next_multiple_of(plan.width)];
         if let Some(values) = operands.bias {
             E::widen_slice(values, &mut bias[..channels]);
         }
-        Ok(Prepared {
-            plan,
-            problem,
-            kernels,
-            weights_of: taps_before(axes),
-            weights: filter.data::<E::Compute>()?,
-            bias,
-            operands,
-            strides: crate::layout::input_strides(problem, axes.len()),
-        })
+        Ok(Prepared { plan, table, problem, kernels, weights: filter.data::<E::Compute>()?, bias, operands })
     }
 
     /// Computes a task's output.
@@ -364,20 +439,9 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (plan, lanes) = (self.plan, self.kernels.lanes);
         let (outer_axes, y, x) = plan.axes.parts();
         let last = self.problem.data_format == DataFormat::Nxc;
-        let image = &self.operands.input.whole()?[task.n * self.strides.0..];
-        let [.., row, column] = *self.strides.2 else { return Ok(()) };
+        let image = &self.operands.input.whole()?[task.n * self.table.strides.0..];
+        let [.., row, column] = *self.table.strides.2 else { return Ok(()) };
 
-        // Per outer phase, the taps inside the input: the index in the phase, and the offset in the
-        // input.
-        let sizes = || outer_axes.iter().map(|axis| axis.out_step);
-        let met: Vec<Vec<(usize, usize)>> = task
-            .output
-            .outer_phases
-            .iter()
-            .map(|phase| self.outer_taps(&task.outer, &unflatten(*phase, sizes())))
-            .collect();
-        let outer_slices: Vec<usize> =
-            met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect();
         // Pixels are read in whole vectors.
         let reach = plan.gather.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), LaneGather::reach);
         let in_place = E::as_compute(image).filter(|_| last && reach <= plan.depths.0);
@@ -388,20 +452,40 @@ impl<'a, E: Element> Prepared<'a, E> {
             output: task.output.columns.clone(),
             input: if whole { 0..x.input } else { window_of(x, &task.columns) },
         };
+        let kept = self.table.rows.as_deref().filter(|_| task.columns.len() == x.grid);
+        // Per outer phase, the taps inside the input: the index in the phase, and the offset in the
+        // input.
+        let met: Vec<Vec<(usize, usize)>> = match kept {
+            Some(_) => vec![],
+            None => {
+                let sizes = || outer_axes.iter().map(|axis| axis.out_step);
+                let taps = |phase: &usize| self.outer_taps(&task.outer, &unflatten(*phase, sizes()));
+                task.output.outer_phases.iter().map(taps).collect()
+            }
+        };
+        let outer_slices: TVec<usize> = match kept {
+            Some(_) => tvec!(0),
+            None => met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect(),
+        };
         let outer_slice = plan.window(plan.block_rows) / outer_slices.len().max(1);
         let offset_of = |offset: usize| match in_place {
             Some(_) => offset,
             None => outer_slices.partition_point(|other| *other < offset) * outer_slice,
         };
-        let rows: Vec<Vec<Rows>> = task
-            .output
-            .outer_phases
-            .iter()
-            .zip(&met)
-            .cartesian_product(0..y.out_step)
-            .map(|((phase, met), ry)| self.rows((phase * y.out_step + ry, ry), met, &columns, row_stride, offset_of))
-            .collect();
-        let row_plan = RowPlan { rows: &rows, row_stride, width: columns.output.len() };
+        let listed: Vec<Vec<Rows>>;
+        let rows = match kept {
+            Some(rows) => rows,
+            None => {
+                let phases = task.output.outer_phases.iter().zip(&met).cartesian_product(0..y.out_step);
+                let rows = |((phase, met), ry): ((&usize, &Vec<_>), usize)| {
+                    let phases = (phase * y.out_step + ry, ry);
+                    plan.rows(self.problem, &self.table.weights_of, phases, met, &columns, row_stride, offset_of)
+                };
+                listed = phases.map(rows).collect();
+                &listed
+            }
+        };
+        let row_plan = RowPlan { rows, row_stride, width: columns.output.len() };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
             DataFormat::Ncx => {
@@ -423,7 +507,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let read = !window.is_empty() && !columns.input.is_empty();
                         for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(&outer_slices).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
-                            let source = &image[first * self.strides.1 + from + at..];
+                            let source = &image[first * self.table.strides.1 + from + at..];
                             let pixels = window.len() * columns.input.len();
                             self.fill(source, channels.len(), pixels, &mut scratch.ragged, to)?;
                         }
@@ -532,7 +616,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ///
     /// Each has its index in the phase, and the offset of its input in an image, in elements.
     fn outer_taps(&self, at: &[usize], phases: &[usize]) -> Vec<(usize, usize)> {
-        let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.strides.2);
+        let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.table.strides.2);
         axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
             let taps = &axis.phases[*phase].taps;
             let index = |tap: &Tap| {
@@ -545,64 +629,6 @@ impl<'a, E: Element> Prepared<'a, E> {
             };
             all.into_iter().flat_map(next).collect()
         })
-    }
-
-    /// Returns the grid rows of a phase of the outer axes and the row axis, grouped by their taps.
-    fn rows(
-        &self,
-        (phase, ry): (usize, usize),
-        outer: &[(usize, usize)],
-        columns: &Columns,
-        row_stride: usize,
-        offset_of: impl Fn(usize) -> usize,
-    ) -> Vec<Rows> {
-        let (plan, depth) = (self.plan, self.plan.depths.0);
-        let weights_per_tap = plan.width * self.problem.group_in;
-        let (y, x) = (plan.axes.rows(), plan.axes.columns());
-        let phase_runs: Vec<_> = (0..x.out_step).map(|rx| runs(x, rx)).collect();
-        let phases = unflatten(phase, plan.axes[..plan.axes.len() - 1].iter().map(|axis| axis.out_step));
-        let pixel_run =
-            |rx: usize, (grid, x_taps, x_least): &(Range<usize>, Vec<Inside>, i64), y_taps: &[Inside], y_least| {
-                let residues =
-                    plan.axes.iter().zip(phases.iter().chain([&rx])).map(|(axis, p)| axis.phases[*p].residue);
-                let steps = plan.axes.iter().map(|axis| axis.out_step);
-                let first = self.weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
-                let (row_taps, column_taps) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
-                let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
-                for (o, offset) in outer {
-                    for (i, dy) in y_taps {
-                        for (j, dx) in x_taps {
-                            let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
-                            taps.push(PixelTap {
-                                offset: offset_of(*offset) + dy * row_stride + dx * depth,
-                                weights: (first + (o * row_taps + i) * column_taps + j) * weights_per_tap,
-                            });
-                        }
-                    }
-                }
-                let begin = grid.start.max(columns.grid.start);
-                let column = begin * x.out_step + rx;
-                let end = (grid.end * x.out_step).min(columns.output.end);
-                let source = (begin * x.in_step) as i64 + x_least - columns.input.start as i64;
-                PixelRun {
-                    column: column - columns.output.start,
-                    count: end.saturating_sub(column).div_ceil(x.out_step),
-                    source: if taps.is_empty() { 0 } else { source as usize * depth },
-                    taps: PixelTaps::new(taps, x.in_step * depth),
-                }
-            };
-        let row = |(grid, y_taps, y_least): (Range<usize>, Vec<Inside>, i64)| Rows {
-            grid,
-            first: (!outer.is_empty() && !y_taps.is_empty()).then_some(y_least),
-            pixel_runs: phase_runs
-                .iter()
-                .enumerate()
-                .flat_map(|(rx, runs)| runs.iter().map(move |run| (rx, run)))
-                .map(|(rx, run)| pixel_run(rx, run, &y_taps, y_least))
-                .filter(|pixel_run| pixel_run.count > 0)
-                .collect(),
-        };
-        runs(y, ry).into_iter().map(row).collect()
     }
 
     /// Copies consecutive pixels of some channels. The channels of a pixel become adjacent.
@@ -619,7 +645,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             E::widen_slice(&source[..pixels * depth], &mut to[..pixels * depth]);
             return Ok(());
         }
-        crate::layout::planes_to_pixels(self.kernels, (source, self.strides.1), (pixels, channels), (to, depth), copies)
+        crate::layout::planes_to_pixels(
+            self.kernels,
+            (source, self.table.strides.1),
+            (pixels, channels),
+            (to, depth),
+            copies,
+        )
     }
 
     /// Computes all output rows of a range of grid rows into `to`.
@@ -636,7 +668,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) {
         let (from, depth) = self.plan.depths;
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
-        let each = self.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
+        let each = self.table.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
         let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
         let (in_row, out_row) = (y.in_step * row_plan.row_stride, y.out_step * row_plan.width * depth);
         let (in_column, out_column) = (x.in_step * from, x.out_step * depth);

@@ -50,6 +50,11 @@ impl PixelTaps {
         PixelTaps { taps, furthest, run_lengths, step }
     }
 
+    /// The number of taps.
+    pub fn len(&self) -> usize {
+        self.taps.len()
+    }
+
     /// Whether there are no taps.
     pub fn is_empty(&self) -> bool {
         self.taps.is_empty()
