@@ -50,6 +50,9 @@ enum Fft {
     Inverse(Arc<dyn ComplexToReal<f32>>),
 }
 
+/// Work on a block of spectra, with room for the transform itself and for a frame.
+type OfFrames<'a> = &'a mut dyn FnMut(&mut [Complex<f32>], &mut [Complex<f32>], &mut [f32]) -> TractResult<()>;
+
 /// A part of a frame's spectrum that a channel holds.
 struct Channel {
     bin: usize,
@@ -252,10 +255,7 @@ impl Frames<'_> {
     }
 
     /// Calls `run` with room for a block of spectra, for the transform itself, and for a frame.
-    fn with_buffers(
-        &self,
-        run: &mut dyn FnMut(&mut [Complex<f32>], &mut [Complex<f32>], &mut [f32]) -> TractResult<()>,
-    ) -> TractResult<()> {
+    fn with_buffers(&self, run: OfFrames) -> TractResult<()> {
         SPECTRA.lend(|spectra| {
             F32.lend(|reals| {
                 let block = spectra.block.of(self.transform.pitch() * self.transform.frames_at_once())?;
