@@ -5,6 +5,7 @@
 #   tools/check_targets.sh TARGET ...    some of them
 #   tools/check_targets.sh --list        what each needs, and whether it is here
 #   tools/check_targets.sh --install ... first installs what is missing, from Debian's packages, as root
+#   tools/check_targets.sh --check ...   only checks, where tests could run too
 #
 # The standard library is built from its source with `-Z build-std`, by Debian's compiler: one installation serves all
 # targets. What is missing is said in a line. A target whose check or tests fail makes the script fail.
@@ -114,13 +115,15 @@ outcome() {
 
 install=false
 list=false
+check_only=false
 wanted=()
 for argument in "$@"; do
   case $argument in
   --install) install=true ;;
   --list) list=true ;;
+  --check) check_only=true ;;
   -*)
-    sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
   *) wanted+=("$argument") ;;
@@ -140,6 +143,7 @@ for target in "${wanted[@]}"; do
     continue
   fi
   read -r _ runner cc packages <<<"$line"
+  if $check_only; then runner=-; fi
   absent=$(missing "$target" "$runner" "$cc" | tr '\n' ' ')
   if $list; then
     outcome "$target" "${packages//,/ }; $([ -n "$absent" ] && echo "not here: $absent" || echo 'all here')"
