@@ -10,7 +10,7 @@
 //! Blocks of such numbers are summed by the vector kernels of `direct_channels`. So is every block
 //! if the filter has such numbers. Numbers rounded to bf16 are single limbs, and need no such care.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput};
+use crate::algorithm::blocked::{Blocked, GroupedInput, sums_in_output};
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -230,7 +230,7 @@ impl Amx {
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = whole.min(rows) * outer_share * sides / 2;
         let in_output =
-            pixels && (axes.most_taps() * blocks_of_channels <= STEPS || problem.group_out * problem.group == WIDTH);
+            pixels && sums_in_output(problem, WIDTH, (axes.most_taps() * blocks_of_channels).div_ceil(STEPS));
         let unbuffered =
             in_output && problem.group_out.is_multiple_of(WIDTH) && (axes.most_taps() == 1 || rows < whole);
         let stored = match unbuffered {

@@ -37,6 +37,12 @@ pub struct Blocked {
     pub(crate) axes: Axes,
 }
 
+/// Whether panels of `width` channels can sum in the output, if that holds pixels of their type: each sum is
+/// finished in one pass, or a panel has all channels of a pixel.
+pub(crate) fn sums_in_output(problem: &Problem, width: usize, passes: usize) -> bool {
+    passes == 1 || problem.group_out * problem.group == width
+}
+
 impl Blocked {
     /// The input tiles of a block.
     pub(crate) fn input_tiles(&self) -> InputTiles {

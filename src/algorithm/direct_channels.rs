@@ -5,7 +5,7 @@
 //! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
 //! accumulator block after the other.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
+use crate::algorithm::blocked::{Blocked, GroupedInput, last_width, sums_in_output};
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -145,7 +145,7 @@ impl Algorithm for DirectChannels {
                 let last = cost::run(len, positions, last_width / lanes, tiles, lanes * element, machine);
                 cost::run(len, positions, nv, tiles, lanes * element, machine) * (panels - 1) + last
             };
-            let in_output = pixels && (passes == 1 || problem.group_out * problem.group == width);
+            let in_output = pixels && sums_in_output(problem, width, passes);
             let stored_if = |buffered: bool| if buffered { stored } else { Cost::ZERO };
             // Padded rows have gaps between them.
             let unbuffered = in_output && problem.group_out.is_multiple_of(width);

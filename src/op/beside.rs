@@ -1,6 +1,6 @@
 //! Replaces tract's ops that stand between layers and that the layers' kernels compute faster.
 
-use super::normalise::Found;
+use super::normalise::FoundNormalisation;
 use super::{
     BetweenLayers, If, OptFourier, OptGroupedDeconv, OptNormalise, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
 };
@@ -81,7 +81,7 @@ pub(super) fn normalised(
     options: &PlanOptions,
 ) -> TractResult<Option<TypedModelPatch>> {
     for node in around(model, layer) {
-        if let Some(Found { op, input, output }) = OptNormalise::at(model, node, options)? {
+        if let Some(FoundNormalisation { op, input, output }) = OptNormalise::at(model, node, options)? {
             return Ok(Some(by_op(model, Box::new(op), &[input], output)?));
         }
     }

@@ -20,7 +20,7 @@ use tract_core::ops::nn::NearestUpsample;
 const MOST_SEEN: usize = 32;
 
 /// The passes found before a layer.
-struct Found {
+struct FoundPasses {
     /// The passes, last first.
     passes: Vec<Pass>,
     /// The operands of the passes, last first.
@@ -65,7 +65,7 @@ impl BetweenLayers {
         if fact.rank() != spec.rank() + 2 || !is_float(fact.datum_type) {
             return Ok(None);
         }
-        let mut found = Found { passes: vec![], inputs: vec![], from: data };
+        let mut found = FoundPasses { passes: vec![], inputs: vec![], from: data };
         while found.from == data || is_inner(model, found.from) {
             let Some(from) = found.step(model, spec)? else { break };
             found.from = from;
@@ -73,7 +73,7 @@ impl BetweenLayers {
         if found.passes.is_empty() {
             return Ok(None);
         }
-        let Found { mut passes, mut inputs, from } = found;
+        let FoundPasses { mut passes, mut inputs, from } = found;
         passes.reverse();
         inputs.push(from);
         inputs.reverse();
@@ -111,7 +111,7 @@ fn arithmetic(node: &TypedNode) -> Option<TVec<(&dyn BinMiniOp, OutletId)>> {
         .then(|| ops.into_iter().zip(others.iter().copied()).collect())
 }
 
-impl Found {
+impl FoundPasses {
     /// Takes the node that computes `from`, if this op can replace it. Returns that node's input.
     fn step(&mut self, model: &TypedModel, spec: &DeconvSpec) -> TractResult<Option<OutletId>> {
         let node = model.node(self.from.node);

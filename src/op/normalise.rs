@@ -39,7 +39,7 @@ pub struct OptNormalise {
 }
 
 /// Nodes that an [`OptNormalise`] can replace.
-pub(super) struct Found {
+pub(super) struct FoundNormalisation {
     pub op: OptNormalise,
     /// What it reads.
     pub input: OutletId,
@@ -51,7 +51,11 @@ impl OptNormalise {
     /// Finds a normalisation whose differences from the mean, or whose only node, `node` computes.
     ///
     /// Returns none if there is none, or if tract's is as fast.
-    pub(super) fn at(model: &TypedModel, node: &TypedNode, options: &PlanOptions) -> TractResult<Option<Found>> {
+    pub(super) fn at(
+        model: &TypedModel,
+        node: &TypedNode,
+        options: &PlanOptions,
+    ) -> TractResult<Option<FoundNormalisation>> {
         let new = |axes, centred, epsilon| OptNormalise {
             axes,
             centred,
@@ -61,7 +65,11 @@ impl OptNormalise {
         };
         if let Some((input, axes)) = differences(model, node)? {
             let found = scaled(model, node.id.into(), &axes)?;
-            return Ok(found.map(|(output, epsilon)| Found { op: new(axes, true, epsilon), input, output }));
+            return Ok(found.map(|(output, epsilon)| FoundNormalisation {
+                op: new(axes, true, epsilon),
+                input,
+                output,
+            }));
         }
         let Some(op) = node.op_as::<RmsNorm>() else { return Ok(None) };
         let (input, fact) = (node.inputs[0], model.outlet_fact(node.inputs[0])?);
@@ -70,7 +78,7 @@ impl OptNormalise {
         let of_centred = differences(model, model.node(input.node))?.is_some();
         let ours = is_float(fact.datum_type) && !fast && !of_centred;
         let op = new(op.axis..op.axis + 1, false, Arc::clone(&op.eps));
-        Ok(ours.then(|| Found { op, input, output: node.id.into() }))
+        Ok(ours.then(|| FoundNormalisation { op, input, output: node.id.into() }))
     }
 
     fn run<E: Element>(&self, input: &Tensor) -> TractResult<Tensor>
