@@ -10,8 +10,11 @@ use crate::memory::scratch::{self, Scratch};
 use crate::simd::isa::Isa;
 use tract_core::internal::DatumType;
 
-/// Whether the kernels without vectors are in a program whose CPUs all have those of simd128.
-#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+/// Whether the kernels without vectors are in a program whose target always has those of simd128 or NEON.
+#[cfg(any(
+    all(target_arch = "wasm32", target_feature = "simd128"),
+    all(target_arch = "aarch64", target_feature = "neon")
+))]
 const PORTABLE: bool = cfg!(feature = "portable");
 
 /// Scratch memory of one type, lent for the duration of a task.
@@ -82,6 +85,8 @@ fn compiled_f32(isa: Isa) -> &'static Kernels<f32> {
         Isa::Avx2 => &avx2_f32::KERNELS,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_f32::KERNELS,
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+        _ if !PORTABLE => &neon_f32::KERNELS,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         isa if isa == Isa::Simd128 || !PORTABLE => &simd128_f32::KERNELS,
         _ => &portable_f32::KERNELS,
@@ -97,6 +102,8 @@ fn compiled_f64(isa: Isa) -> &'static Kernels<f64> {
         Isa::Avx2 => &avx2_f64::KERNELS,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_f64::KERNELS,
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+        _ if !PORTABLE => &neon_f64::KERNELS,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         isa if isa == Isa::Simd128 || !PORTABLE => &simd128_f64::KERNELS,
         _ => &portable_f64::KERNELS,
@@ -148,6 +155,8 @@ fn compiled_pair(isa: Isa) -> &'static Kernels<Pair> {
         Isa::Avx2 => &avx2_pair::KERNELS,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => &neon_pair::KERNELS,
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+        _ if !PORTABLE => &neon_pair::KERNELS,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         isa if isa == Isa::Simd128 || !PORTABLE => &simd128_pair::KERNELS,
         _ => &portable_pair::KERNELS,
