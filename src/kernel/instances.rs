@@ -625,6 +625,7 @@ macro_rules! few_windows {
     };
 }
 
+/// Of portable kernels.
 macro_rules! single_windows {
     ($of:ident) => {
         windows!($of, 1 by 1, 3 by 1, 5 by 1, 7 by 1)
