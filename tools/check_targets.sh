@@ -143,7 +143,8 @@ for target in "${wanted[@]}"; do
     continue
   fi
   read -r _ runner cc packages <<<"$line"
-  if $check_only; then runner=-; fi
+  # a check links nothing: it needs no C compiler
+  if $check_only; then runner=- cc=-; fi
   absent=$(missing "$target" "$runner" "$cc" | tr '\n' ' ')
   if $list; then
     outcome "$target" "${packages//,/ }; $([ -n "$absent" ] && echo "not here: $absent" || echo 'all here')"
