@@ -455,3 +455,21 @@ fn no_fusion_leaves_them_to_tract() -> TractResult<()> {
     assert_eq!(moves(&model), (0, 1), "{model}");
     Ok(())
 }
+
+/// The model's input itself is transposed, and nothing computes it.
+#[test]
+fn a_transposed_input_is_read() -> TractResult<()> {
+    let x = Random(5).tensor(f32::datum_type(), &[1, 8, 20, 30]);
+    let w = Random(6).tensor(f32::datum_type(), &[8, 8, 3, 1]);
+    let proto = Model::opset(13)
+        .input("x", x.datum_type(), &common::proto::sizes(x.shape()))
+        .initializer("w", &w)
+        .node(Node::new("Transpose").named("t").inputs(&["x"]).output("t").ints("perm", &[0, 1, 3, 2]))
+        .node(Node::new("Conv").named("c").inputs(&["t", "w"]).output("c"))
+        .output("c")
+        .build();
+    let found = with_ours::<OptTranspose>(&proto, 1, &x)?;
+    let expected = run(common::run::load_stock(&proto)?, &[x])?;
+    close(&expected[0], &found, 1e-5);
+    Ok(())
+}

@@ -97,13 +97,8 @@ fn moved_before(model: &TypedModel, node: &TypedNode, options: &PlanOptions) -> 
         return Ok(None);
     }
     let facts = model.node_input_facts(node.id)?;
-    let op = match node.op_as::<OptResize>() {
-        Some(op) => op.clone(),
-        None => match OptResize::of(node, facts[0], options) {
-            Some(op) => op,
-            None => return Ok(None),
-        },
-    };
+    let resize = || OptResize::of(node, facts.first()?, options);
+    let Some(op) = node.op_as::<OptResize>().cloned().or_else(resize) else { return Ok(None) };
     if !op.enlarges(&facts, &node.outputs[0].fact) {
         return Ok(None);
     }
