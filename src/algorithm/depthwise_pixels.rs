@@ -559,11 +559,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let finished = |results: &mut [E::Compute]| {
             sums(results);
             uniform.apply(results);
-            if !varying.is_empty() {
-                for (p, pixel) in results.chunks_mut(depth).enumerate() {
-                    varying.apply_pixel(0, at + p * depth, pixel);
-                }
-            }
+            varying.apply_pixels(0, at, (results.len() / depth, depth), depth, results);
         };
         let to = task.output.pixels_of_rows(outer, rows);
         if let Some(to) = E::as_compute_mut(to) {

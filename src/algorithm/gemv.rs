@@ -198,7 +198,7 @@ impl Gemv {
                 for (offset, values) in offsets.iter().zip(by_position.chunks_mut(width)) {
                     let Some(offset) = offset else { continue };
                     let (at, values) = (at + offset + first, &mut values[..channels]);
-                    varying.apply_pixel(first, at, values);
+                    varying.apply_pixels(first, at, (1, values.len()), values.len(), values);
                     E::narrow_slice(values, &mut output[at..at + channels]);
                 }
             } else {

@@ -560,7 +560,7 @@ impl<E: Element> Prepared<'_, E> {
             for output in &mut part.output {
                 for (index, pixel) in self.outputs(phase, positions.clone()).zip(sums.chunks_mut(width)) {
                     let pixel = &mut pixel[..count];
-                    varying.apply_pixel(channel, (part.n.0 * plane + index) * all + channel, pixel);
+                    varying.apply_pixels(channel, (part.n.0 * plane + index) * all + channel, (1, count), count, pixel);
                     E::narrow_slice(pixel, &mut output[(index - first) * all + channel..][..count]);
                 }
             }

@@ -69,11 +69,7 @@ impl<E: Element> ElementWise<'_, E> {
                     let pixels = (AT_ONCE / unit).max(1) * unit;
                     self.change(*first, pixels, part, |at, run| {
                         uniform.apply(run);
-                        if !varying.is_empty() {
-                            for (i, pixel) in run.chunks_mut(unit).enumerate() {
-                                varying.apply_pixel(0, at + i * unit, pixel);
-                            }
-                        }
+                        varying.apply_pixels(0, at, (run.len() / unit, unit), unit, run);
                     });
                 }
             }

@@ -2,6 +2,7 @@
 //!
 //! They are instantiated once per instruction set.
 
+use crate::activation::Activation;
 use crate::compute::Compute;
 
 /// `to[i] = from[i·STEP]`. `from` may end right after the last element that is read.
@@ -61,10 +62,27 @@ fn joined_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T], join: im
     *last = join(*last, from_last[0]);
 }
 
-/// `to[i] += from[i]`.
+/// Adds `count` pixels of `size` elements, `step` apart in both slices.
 #[inline(always)]
-pub(crate) fn add<T: Compute>(from: &[T], to: &mut [T]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = to.plus(*from);
+pub(crate) fn add_pixels<T: Compute>(from: &[T], (count, size): (usize, usize), step: usize, to: &mut [T]) {
+    for (to, from) in to.chunks_mut(step.max(1)).zip(from.chunks(step.max(1))).take(count) {
+        if let (Some(to), Some(from)) = (to.get_mut(..size), from.get(..size)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = to.plus(*from));
+        }
+    }
+}
+
+/// Applies an activation to `count` pixels of `size` elements, `step` apart.
+#[inline(always)]
+pub(crate) fn activate<T: Compute, const FUSED: bool>(
+    activation: Activation,
+    (count, size): (usize, usize),
+    step: usize,
+    run: &mut [T],
+) {
+    for pixel in run.chunks_mut(step.max(1)).take(count) {
+        if let Some(pixel) = pixel.get_mut(..size) {
+            T::activate::<FUSED>(activation, pixel);
+        }
     }
 }

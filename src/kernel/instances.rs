@@ -1,7 +1,7 @@
 //! The kernels compiled for each instruction set and compute type, and the tile sizes of each.
 
 use crate::activation::Activation;
-use crate::compute::{Compute, Pair, Quad};
+use crate::compute::{Pair, Quad};
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
 use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
@@ -296,8 +296,8 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn add(from: &[$lane], to: &mut [$lane]) {
-                elementwise::add(from, to)
+            unsafe fn add(from: &[$lane], size: (usize, usize), step: usize, to: &mut [$lane]) {
+                elementwise::add_pixels(from, size, step, to)
             }
 
             $(#[$feature])*
@@ -347,8 +347,8 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn activate(activation: Activation, run: &mut [$lane]) {
-                <$lane as Compute>::activate::<{ <$vector as Vector>::FUSES }>(activation, run)
+            unsafe fn activate(activation: Activation, size: (usize, usize), step: usize, run: &mut [$lane]) {
+                elementwise::activate::<$lane, { <$vector as Vector>::FUSES }>(activation, size, step, run)
             }
 
             const LANES: usize = <$vector as Vector>::LANES;

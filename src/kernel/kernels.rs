@@ -80,7 +80,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     pub(super) sum_of_plane: SumOfPlane<T>,
     pub(super) sum_of_pixels: [SumOfPixels<T>; 2],
-    pub(super) add: unsafe fn(&[T], &mut [T]),
+    pub(super) add: unsafe fn(&[T], (usize, usize), usize, &mut [T]),
     pub(super) affine: unsafe fn(T, T, &mut [T]),
     pub(super) leak: unsafe fn(T, &mut [T]),
     /// The largest values of windows, and their sums.
@@ -91,7 +91,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
     pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
     pub(super) accumulate_row: AccumulateRow<T>,
-    pub(super) activate: unsafe fn(Activation, &mut [T]),
+    pub(super) activate: unsafe fn(Activation, (usize, usize), usize, &mut [T]),
 }
 
 impl<T: Compute> Kernels<T> {
@@ -412,9 +412,17 @@ impl<T: Compute> Kernels<T> {
 
     /// `to[i] += from[i]`.
     pub fn add(&self, from: &[T], to: &mut [T]) {
+        let len = from.len().min(to.len());
+        self.add_pixels(from, (1, len), len, to)
+    }
+
+    /// Adds `count` pixels of `size` elements, `step` apart in both slices.
+    ///
+    /// Elements between the pixels keep their values. Pixels that a slice does not hold are left out.
+    pub fn add_pixels(&self, from: &[T], size: (usize, usize), step: usize, to: &mut [T]) {
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
-        unsafe { (self.add)(from, to) }
+        unsafe { (self.add)(from, size, step, to) }
     }
 
     /// `run[i] = factor·run[i] + term`.
@@ -504,8 +512,15 @@ impl<T: Compute> Kernels<T> {
 
     /// Applies an element-wise function to a run.
     pub fn activate(&self, activation: Activation, run: &mut [T]) {
+        self.activate_pixels(activation, (1, run.len()), run.len(), run)
+    }
+
+    /// Applies an element-wise function to `count` pixels of `size` elements, `step` apart.
+    ///
+    /// Elements between the pixels keep their values. Pixels that `run` does not hold are left out.
+    pub fn activate_pixels(&self, activation: Activation, size: (usize, usize), step: usize, run: &mut [T]) {
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
-        unsafe { (self.activate)(activation, run) }
+        unsafe { (self.activate)(activation, size, step, run) }
     }
 }

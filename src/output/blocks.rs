@@ -21,6 +21,9 @@ use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
+/// The bytes of results that are finished together in the output. They are still in L1.
+const FINISHED_BYTES: usize = 16 * 1024;
+
 /// The split of a block's positions into accumulator blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccumulatorShape {
@@ -356,23 +359,24 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let position = (destination.outer, origin.0, origin.1);
         let first = task.output.index(channel, position.0, position.1, position.2);
         let sums = task.output.in_place(position, channel).context("output: computed in another type")?;
-        sum(PhaseSums { panel, phase, runs: &runs, stride }, sums)?;
         let (uniform, varying) = self.epilogue;
-        for Run { at, positions, .. } in &runs {
-            if stride == panel.width {
-                uniform.apply(&mut sums[*at..][..positions.len() * stride]);
-            }
-            if stride == panel.width && varying.is_empty() || uniform.is_empty() && varying.is_empty() {
-                continue;
-            }
-            for i in 0..positions.len() {
-                let at = at + i * stride;
-                let results = &mut sums[at..at + panel.width];
-                if stride != panel.width {
-                    uniform.apply(results);
-                }
-                varying.apply_pixel(channel, first + at, results);
-            }
+        if uniform.is_empty() && varying.is_empty() {
+            return sum(PhaseSums { panel, phase, runs: &runs, stride }, sums);
+        }
+        let most =
+            (FINISHED_BYTES / size_of::<E::Compute>() / panel.width).max(1).next_multiple_of(self.shape.positions);
+        let parts = runs.iter().flat_map(|run| {
+            blocks_of(run.positions.len(), most).into_iter().map(|part| Run {
+                positions: run.positions.start + part.start..run.positions.start + part.end,
+                at: run.at + part.start * stride,
+                ..run.clone()
+            })
+        });
+        for run in parts {
+            sum(PhaseSums { panel, phase, runs: std::slice::from_ref(&run), stride }, sums)?;
+            let (size, results) = ((run.positions.len(), panel.width), &mut sums[run.at..]);
+            uniform.apply_pixels(size, stride, results);
+            varying.apply_pixels(channel, first + run.at, size, stride, results);
         }
         Ok(())
     }

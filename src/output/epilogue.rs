@@ -128,22 +128,39 @@ impl<'a, E: Element> Epilogue<'a, E> {
         ChannelEpilogue { epilogue: self, channel }
     }
 
-    /// Applies the steps to the results of adjacent channels of one pixel, in channels-last data.
+    /// Applies the steps to the results of adjacent channels of `count` pixels, in channels-last data.
     ///
-    /// `at` is the output index of the first result.
-    pub fn apply_pixel(self, first_channel: usize, at: usize, run: &mut [E::Compute]) {
-        let channels = first_channel..first_channel + run.len();
-        for step in self.steps {
-            match step {
-                Bound::Activation(activation) => self.kernels.activate(*activation, run),
-                Bound::PRelu(slopes) => {
-                    run.iter_mut().zip(&slopes[channels.clone()]).for_each(|(x, slope)| *x = x.leak(*slope))
-                }
-                Bound::Affine(factors, terms) => {
+    /// A pixel has `size` results. The first one of each is `step` after that of the pixel before, in `run`
+    /// and in the output. `at` is the output index of the first result of all.
+    pub fn apply_pixels(
+        self,
+        first_channel: usize,
+        at: usize,
+        (count, size): (usize, usize),
+        step: usize,
+        run: &mut [E::Compute],
+    ) {
+        let channels = first_channel..first_channel + size;
+        let pixels = |run: &mut [E::Compute], change: &mut dyn FnMut(usize, &mut [E::Compute])| {
+            let pixels = run.chunks_mut(step.max(1)).take(count).enumerate();
+            pixels.for_each(|(i, pixel)| change(at + i * step, &mut pixel[..size]));
+        };
+        // Pixels without gaps between them are one.
+        let (all, all_step) = if size == step { ((1, count * size), count * size) } else { ((count, size), step) };
+        for bound in self.steps {
+            match bound {
+                Bound::Activation(activation) => self.kernels.activate_pixels(*activation, all, all_step, run),
+                Bound::PRelu(slopes) => pixels(run, &mut |_, pixel| {
+                    pixel.iter_mut().zip(&slopes[channels.clone()]).for_each(|(x, slope)| *x = x.leak(*slope))
+                }),
+                Bound::Affine(factors, terms) => pixels(run, &mut |_, pixel| {
                     let values = factors[channels.clone()].iter().zip(&terms[channels.clone()]);
-                    run.iter_mut().zip(values).for_each(|(x, (factor, term))| *x = term.mul_add(*x, *factor))
-                }
-                Bound::Add(residual) => add(self.kernels, &residual[at..at + run.len()], run),
+                    pixel.iter_mut().zip(values).for_each(|(x, (factor, term))| *x = term.mul_add(*x, *factor))
+                }),
+                Bound::Add(residual) => match E::as_compute(&residual[at..]) {
+                    Some(residual) => self.kernels.add_pixels(residual, all, all_step, run),
+                    None => pixels(run, &mut |at, pixel| add(self.kernels, &residual[at..at + size], pixel)),
+                },
             }
         }
     }
@@ -159,9 +176,14 @@ impl<E: Element> UniformSteps<'_, E> {
         self.0.is_empty()
     }
 
+    /// Applies the steps to the results of `count` pixels, as [`Epilogue::apply_pixels`].
+    pub fn apply_pixels(self, size: (usize, usize), step: usize, run: &mut [E::Compute]) {
+        self.0.apply_pixels(0, 0, size, step, run)
+    }
+
     /// Applies the steps to any results.
     pub fn apply(self, run: &mut [E::Compute]) {
-        self.0.apply_pixel(0, 0, run)
+        self.0.apply_pixels(0, 0, (1, run.len()), run.len(), run)
     }
 }
 

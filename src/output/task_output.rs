@@ -165,19 +165,14 @@ impl<E: Element> TaskOutput<'_, E> {
     ) {
         let (size, streamed) = (channels.len(), self.streamed && epilogue.is_empty());
         let Some(run) = self.pixel_run(position, step, channels.start, count) else { return };
-        let finish = |pixel: &mut [E::Compute], i: usize| {
-            epilogue.apply_pixel(channels.start, run.first + i * run.step, pixel);
-        };
         if let Some(to) = self.in_place(position, channels.start) {
             kernels.copy_pixels(from, width, (run.count, size), to, run.step, streamed);
-            if !epilogue.is_empty() {
-                (0..run.count).for_each(|i| finish(&mut to[i * run.step..][..size], i));
-            }
+            epilogue.apply_pixels(channels.start, run.first, (run.count, size), run.step, to);
             return;
         }
         let (outer, row, column) = position;
         for (i, pixel) in from.chunks_mut(width).enumerate().take(run.count) {
-            finish(&mut pixel[..size], i);
+            epilogue.apply_pixels(channels.start, run.first + i * run.step, (1, size), size, pixel);
             let to = self.elements_from(channels.start, outer, row, column + i * step);
             E::narrow_slice(&pixel[..size], &mut to[..size]);
         }
@@ -203,22 +198,16 @@ impl<E: Element> TaskOutput<'_, E> {
         let (outer, row, column) = position;
         for (m, starts) in starts.chunks(kernels.lanes).enumerate() {
             let (channel, size) = (first_channel + m * kernels.lanes, starts.len());
-            let finish = |pixel: &mut [E::Compute], i: usize| {
-                if !epilogue.is_empty() {
-                    epilogue.apply_pixel(channel, run.first + channel - first_channel + i * run.step, pixel);
-                }
-            };
+            let first = run.first + channel - first_channel;
             if let Some(to) = self.in_place(position, channel) {
                 kernels.indexed_rows_to_pixels(from, starts, run.count, to, run.step);
-                if !epilogue.is_empty() {
-                    (0..run.count).for_each(|i| finish(&mut to[i * run.step..][..size], i));
-                }
+                epilogue.apply_pixels(channel, first, (run.count, size), run.step, to);
                 continue;
             }
             let scratch = scratch.of(run.count * size)?;
             kernels.indexed_rows_to_pixels(from, starts, run.count, scratch, size);
             for (i, pixel) in scratch.chunks_mut(size).enumerate() {
-                finish(pixel, i);
+                epilogue.apply_pixels(channel, first + i * run.step, (1, size), size, pixel);
                 let to = self.elements_from(channel, outer, row, column + i * step);
                 E::narrow_slice(pixel, &mut to[..size]);
             }
@@ -249,11 +238,7 @@ impl<E: Element> TaskOutput<'_, E> {
             let (whole, rest) = to.split_at_mut(len / size * size);
             kernels.interleave(rows, whole);
             rest.iter_mut().zip(rows).for_each(|(to, row)| *to = row[len / size]);
-            if !epilogue.is_empty() {
-                to.chunks_mut(step)
-                    .enumerate()
-                    .for_each(|(i, pixel)| epilogue.apply_pixel(0, first + at + i * step, pixel));
-            }
+            epilogue.apply_pixels(0, first + at, (to.len() / step, step), step, to);
         };
         let to = &mut elements[at..at + len];
         if let Some(to) = E::as_compute_mut(to) {
