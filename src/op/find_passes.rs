@@ -3,8 +3,8 @@
 use crate::activation::Activation;
 use crate::element::is_float;
 use crate::fuse::{affine_of, scalar};
-use crate::op::OptResize;
 use crate::op::between::{BetweenLayers, Pass, check_pool};
+use crate::op::{OptResize, OptTranspose};
 use crate::output::epilogue::Step;
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec};
@@ -32,24 +32,38 @@ struct FoundPasses {
 impl BetweenLayers {
     /// Replaces nodes before `data`, the tensors that a layer with spec `spec` reads, by this op.
     ///
-    /// The replaced nodes compute one of `data` itself. If there are none, and `data` is an upsampling or
-    /// a concatenation, their inputs are searched in the same way. Returns none if nothing is
-    /// found.
+    /// The replaced nodes compute one of `data` itself. If there are none, and `data` is an upsampling, a
+    /// concatenation or a move of the channel axis, their inputs are searched in the same way. Returns none if
+    /// nothing is found.
     pub(crate) fn before(
         model: &TypedModel,
         data: &[OutletId],
         spec: &DeconvSpec,
         options: &PlanOptions,
     ) -> TractResult<Option<TypedModelPatch>> {
-        let (mut open, mut seen): (Vec<OutletId>, _) = (data.iter().rev().copied().collect(), HashSet::new());
-        while let Some(outlet) = open.pop().filter(|_| seen.len() < MOST_SEEN) {
-            if let Some(patch) = Self::computing(model, outlet, spec, options)? {
+        let last_axis = spec.rank() + 1;
+        let mut open: Vec<(OutletId, DataFormat)> =
+            data.iter().rev().map(|outlet| (*outlet, spec.data_format)).collect();
+        let mut seen = HashSet::new();
+        while let Some((outlet, data_format)) = open.pop().filter(|_| seen.len() < MOST_SEEN) {
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            if let Some(patch) = Self::computing(model, outlet, &spec, options)? {
                 return Ok(Some(patch));
             }
             let node = model.node(outlet.node);
-            let moves = node.op_is::<TypedConcat>() || node.op_is::<NearestUpsample>() || node.op_is::<OptResize>();
-            if seen.insert(node.id) && moves {
-                open.extend(node.inputs.iter().rev());
+            let change = node.op_as::<AxisOp>().cloned().or_else(|| Some(node.op_as::<OptTranspose>()?.axis_op()));
+            let before = match (change, data_format) {
+                (Some(change), DataFormat::Nxc) if change == AxisOp::Move(1, last_axis) => Some(DataFormat::Ncx),
+                (Some(change), DataFormat::Ncx) if change == AxisOp::Move(last_axis, 1) => Some(DataFormat::Nxc),
+                (Some(_), _) => None,
+                (None, _) => {
+                    let moves =
+                        node.op_is::<TypedConcat>() || node.op_is::<NearestUpsample>() || node.op_is::<OptResize>();
+                    moves.then_some(data_format)
+                }
+            };
+            if let Some(before) = before.filter(|_| seen.insert(node.id)) {
+                open.extend(node.inputs.iter().rev().map(|input| (*input, before)));
             }
         }
         Ok(None)

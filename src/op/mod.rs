@@ -9,10 +9,12 @@ mod concat;
 mod condition;
 mod dynamic_filter;
 mod find_passes;
+mod formats;
 mod fourier;
 mod fourier_basis;
 mod fourier_frames;
 mod integer_sums;
+mod minimum_cut;
 mod normalise;
 mod packed;
 pub(crate) mod quantised;
@@ -142,6 +144,8 @@ pub struct GroupedDeconv {
     pub options: PlanOptions,
     /// Whether neighbouring nodes may be folded into the op.
     pub fusion: bool,
+    /// Whether its data format is the one that [`formats`] chose.
+    format_is_chosen: bool,
     plans: PlanCache,
     filters: FilterCache,
 }
@@ -159,6 +163,7 @@ impl GroupedDeconv {
             has_bias,
             options,
             fusion: true,
+            format_is_chosen: false,
             plans: PlanCache::default(),
             filters: FilterCache::default(),
         })
@@ -346,6 +351,13 @@ impl TypedOp for GroupedDeconv {
     }
 
     fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if self.fusion
+            && !self.format_is_chosen
+            && self.spec.data_format == DataFormat::Ncx
+            && let Some(patch) = formats::chosen(model, node, self)?
+        {
+            return Ok(Some(patch));
+        }
         let facts = model.node_input_facts(node.id)?;
         let options = settings::complete(&self.options)?;
         let Some(filter) = &facts[1].konst else {

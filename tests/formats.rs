@@ -1,0 +1,281 @@
+//! The data formats of connected layers, which are chosen together when a model is optimised.
+//!
+//! All plans are made for one machine and the portable kernels, so that every CPU makes the same choices.
+
+mod common;
+
+use common::oracle::FromTensor;
+use common::proto::{Model, Node, sizes};
+use common::random::Random;
+use common::run::{load_stock, run};
+use tract_core::internal::*;
+use tract_core::ops::change_axes::AxisOp;
+use tract_deconv::spec::DataFormat;
+use tract_deconv::{Isa, OptGroupedDeconv, OptTranspose, Options, WithConv, WithDeconv, WithDeconvOptions};
+use tract_onnx::pb::ModelProto;
+use tract_onnx::prelude::{Framework, InferenceModelExt};
+
+/// Builds a graph of tensors of one image with the same spatial sizes.
+struct Graph {
+    model: Model,
+    random: Random,
+    /// Names and channels.
+    tensors: Vec<(String, usize)>,
+    size: [usize; 2],
+}
+
+impl Graph {
+    fn new(channels: usize, size: [usize; 2], seed: u64) -> Graph {
+        let model = Model::opset(14).input("x", f32::datum_type(), &sizes(&[1, channels, size[0], size[1]]));
+        Graph { model, random: Random(seed), tensors: vec![("x".into(), channels)], size }
+    }
+
+    /// Adds a node and its output, which gets the next name.
+    fn push(&mut self, node: Node, channels: usize) -> usize {
+        let name = format!("t{}", self.tensors.len());
+        self.model = self.model.clone().node(node.named(&name).output(&name));
+        self.tensors.push((name, channels));
+        self.tensors.len() - 1
+    }
+
+    /// Adds a constant and returns its name. Sums of products with it are not larger than the other factors.
+    fn constant(&mut self, shape: &[usize]) -> String {
+        let name = format!("w{}", self.random.next());
+        let products: usize = shape[1..].iter().product();
+        let value = || (self.random.unit() / (products as f64).sqrt()) as f32;
+        let tensor = tract_ndarray::ArrayD::from_shape_simple_fn(shape, value).into_tensor();
+        self.model = self.model.clone().initializer(&name, &tensor);
+        name
+    }
+
+    fn conv(&mut self, from: usize, channels: usize) -> usize {
+        let (name, c) = self.tensors[from].clone();
+        let w = self.constant(&[channels, c, 1, 1]);
+        self.push(Node::new("Conv").inputs(&[&name, &w]), channels)
+    }
+
+    fn depthwise(&mut self, from: usize, kernel: usize) -> usize {
+        let (name, c) = self.tensors[from].clone();
+        let (w, pad) = (self.constant(&[c, 1, kernel, kernel]), kernel as i64 / 2);
+        let node = Node::new("Conv").inputs(&[&name, &w]).int("group", c as i64).ints("pads", &[pad; 4]);
+        self.push(node, c)
+    }
+
+    fn unary(&mut self, op: &str, from: usize) -> usize {
+        let (name, c) = self.tensors[from].clone();
+        self.push(Node::new(op).inputs(&[&name]), c)
+    }
+
+    fn binary(&mut self, op: &str, a: usize, b: usize) -> usize {
+        let ((a, c), (b, _)) = (self.tensors[a].clone(), self.tensors[b].clone());
+        self.push(Node::new(op).inputs(&[&a, &b]), c)
+    }
+
+    /// Multiplies by a constant per channel.
+    fn scaled(&mut self, from: usize) -> usize {
+        let (name, c) = self.tensors[from].clone();
+        let factors = self.constant(&[1, c, 1, 1]);
+        self.push(Node::new("Mul").inputs(&[&name, &factors]), c)
+    }
+
+    /// Multiplies by a gate that two layers compute from the mean of each channel.
+    fn gated(&mut self, from: usize) -> usize {
+        let mean = self.unary("GlobalAveragePool", from);
+        let channels = self.tensors[from].1;
+        let squeezed = self.conv(mean, 8);
+        let rectified = self.unary("Relu", squeezed);
+        let excited = self.conv(rectified, channels);
+        let gate = self.unary("Sigmoid", excited);
+        self.binary("Mul", from, gate)
+    }
+
+    fn pooled(&mut self, from: usize) -> usize {
+        let (name, c) = self.tensors[from].clone();
+        let node = Node::new("MaxPool").inputs(&[&name]).ints("kernel_shape", &[3, 3]).ints("pads", &[1; 4]);
+        self.push(node, c)
+    }
+
+    fn joined(&mut self, a: usize, b: usize) -> usize {
+        let channels = self.tensors[a].1 + self.tensors[b].1;
+        let names = [self.tensors[a].0.clone(), self.tensors[b].0.clone()];
+        self.push(Node::new("Concat").inputs(&[&names[0], &names[1]]).int("axis", 1), channels)
+    }
+
+    /// A block of a mobile network, which adds its input to its result.
+    fn block(&mut self, from: usize, channels: usize) -> usize {
+        let wide = self.conv(from, channels);
+        let wide = self.unary("Relu", wide);
+        let wide = self.depthwise(wide, 3);
+        let wide = self.unary("HardSwish", wide);
+        let narrow = self.conv(wide, self.tensors[from].1);
+        self.binary("Add", narrow, from)
+    }
+
+    fn build(self, outputs: &[usize]) -> ModelProto {
+        let outputs = outputs.iter().map(|at| &self.tensors[*at].0);
+        outputs.fold(self.model.clone(), |model, name| model.output(name)).build()
+    }
+
+    fn x(&self) -> Tensor {
+        Random(9).tensor(f32::datum_type(), &[1, self.tensors[0].1, self.size[0], self.size[1]])
+    }
+}
+
+fn optimised(proto: &ModelProto, fusion: bool) -> TractResult<TypedModel> {
+    let options = Options::default().with_fusion(fusion).with_machine("zen4").with_isa(Isa::Portable);
+    let onnx = tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&options)?;
+    onnx.model_for_proto_model(proto)?.into_typed()?.into_optimized()
+}
+
+/// The layers with channels last, all layers, and the moves of an axis.
+#[derive(Debug, PartialEq)]
+struct Count {
+    last: usize,
+    layers: usize,
+    moves: usize,
+}
+
+fn count(model: &TypedModel) -> Count {
+    let layers = || model.nodes().iter().filter_map(|node| node.op_as::<OptGroupedDeconv>());
+    let moves =
+        |node: &&TypedNode| node.op_is::<OptTranspose>() || matches!(node.op_as::<AxisOp>(), Some(AxisOp::Move(..)));
+    Count {
+        last: layers().filter(|op| op.spec.data_format == DataFormat::Nxc).count(),
+        layers: layers().count(),
+        moves: model.nodes().iter().filter(moves).count(),
+    }
+}
+
+/// Checks that an optimised model gives the numbers of tract's own, which is not optimised.
+fn check(proto: &ModelProto, model: TypedModel, x: &Tensor) -> TractResult<()> {
+    let expected = run(load_stock(proto)?, std::slice::from_ref(x))?;
+    let found = run(model, std::slice::from_ref(x))?;
+    assert_eq!(expected.len(), found.len());
+    for (expected, found) in expected.iter().zip(&found) {
+        assert_eq!(expected.shape(), found.shape());
+        let [expected, found] = [expected, found].map(|tensor| f64::from_tensor(tensor));
+        let largest = expected.iter().fold(0f64, |largest, value| largest.max(value.abs()));
+        for (at, (a, b)) in expected.iter().zip(&found).enumerate() {
+            ensure!((a - b).abs() <= 1e-5 * largest, "{a} expected, {b} found at {at}, the largest is {largest}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_chain_moves_its_channels_at_its_ends_only() -> TractResult<()> {
+    let mut graph = Graph::new(32, [14, 14], 1);
+    let last = (0..3).fold(0, |from, _| graph.block(from, 192));
+    let x = graph.x();
+    let proto = graph.build(&[last]);
+    let model = optimised(&proto, true)?;
+    assert_eq!(count(&model), Count { last: 9, layers: 9, moves: 2 }, "{model}");
+    // Activations and sums are part of the layers.
+    assert_eq!(model.nodes().len(), 1 + 9 + 2, "{model}");
+    check(&proto, model, &x)?;
+    let apart = optimised(&proto, false)?;
+    assert_eq!(count(&apart), Count { last: 0, layers: 9, moves: 0 });
+    check(&proto, apart, &x)
+}
+
+#[test]
+fn a_layer_by_itself_keeps_its_format() -> TractResult<()> {
+    let mut graph = Graph::new(192, [14, 14], 1);
+    let last = graph.depthwise(0, 3);
+    let model = optimised(&graph.build(&[last]), true)?;
+    assert_eq!(count(&model), Count { last: 0, layers: 1, moves: 0 }, "{model}");
+    Ok(())
+}
+
+#[test]
+fn open_sizes_keep_their_format() -> TractResult<()> {
+    let mut graph = Graph::new(32, [14, 14], 1);
+    graph.model = Model::opset(14).input("x", f32::datum_type(), &[1.into(), 32.into(), "H".into(), "W".into()]);
+    let last = (0..3).fold(0, |from, _| graph.block(from, 192));
+    let x = graph.x();
+    let proto = graph.build(&[last]);
+    let model = optimised(&proto, true)?;
+    assert_eq!(count(&model), Count { last: 0, layers: 9, moves: 0 }, "{model}");
+    check(&proto, model, &x)
+}
+
+/// What reads the channels behind the batch gets them there, each value moved once.
+#[test]
+fn other_readers_get_the_channels_where_they_were() -> TractResult<()> {
+    let mut graph = Graph::new(32, [14, 14], 1);
+    let first = (0..3).fold(0, |from, _| graph.block(from, 192));
+    let pooled = graph.pooled(first);
+    let joined = graph.joined(first, pooled);
+    let second = graph.block(first, 192);
+    let x = graph.x();
+    let proto = graph.build(&[joined, second, first]);
+    let model = optimised(&proto, true)?;
+    assert_eq!(count(&model), Count { last: 12, layers: 12, moves: 3 }, "{model}");
+    check(&proto, model, &x)
+}
+
+/// The means of channels, and the gates made of them, are computed in the format of the layers around them.
+#[test]
+fn gates_keep_up_with_their_layers() -> TractResult<()> {
+    let mut graph = Graph::new(48, [14, 14], 1);
+    let mut last = 0;
+    for _ in 0..3 {
+        last = graph.conv(last, 192);
+        last = graph.depthwise(last, 5);
+        last = graph.scaled(last);
+        last = graph.gated(last);
+        last = graph.conv(last, 48);
+    }
+    let x = graph.x();
+    let proto = graph.build(&[last]);
+    let model = optimised(&proto, true)?;
+    let found = count(&model);
+    assert_eq!((found.last, found.moves), (found.layers, 2), "{model}");
+    check(&proto, model, &x)
+}
+
+/// Graphs of layers and of ops that do and don't compute in either format.
+#[test]
+fn random_graphs_keep_their_numbers() -> TractResult<()> {
+    let cases: u64 = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64);
+    let (mut all, mut some) = (0, 0);
+    for seed in 0..cases.clamp(8, 2000) {
+        let mut choice = Random(seed);
+        let size = [[14, 14], [6, 9], [1, 40], [20, 3]][choice.below(4)];
+        let mut graph = Graph::new([3, 16, 24, 32][choice.below(4)], size, seed);
+        // The tensors with all positions.
+        let mut whole = vec![0];
+        for _ in 0..3 + choice.below(12) {
+            let wide = |at: &usize| graph.tensors[*at].1 >= 16;
+            let from = whole[[whole.len() - 1, choice.below(whole.len())][choice.below(3) / 2]];
+            let made = match choice.below(10) {
+                0 | 1 => graph.conv(from, [5, 16, 32, 96][choice.below(4)]),
+                2 | 3 => graph.depthwise(from, [3, 5][choice.below(2)]),
+                4 if wide(&from) => graph.block(from, 96),
+                5 => graph.unary(["Relu", "Sigmoid", "HardSwish"][choice.below(3)], from),
+                6 => graph.scaled(from),
+                7 => graph.gated(from),
+                8 => graph.pooled(from),
+                _ => {
+                    let same = |at: &&usize| graph.tensors[**at].1 == graph.tensors[from].1;
+                    let others: Vec<usize> = whole.iter().filter(same).copied().collect();
+                    let other = others[choice.below(others.len())];
+                    if choice.below(2) == 0 { graph.binary("Add", from, other) } else { graph.joined(from, other) }
+                }
+            };
+            whole.push(made);
+        }
+        let outputs = [whole[whole.len() - 1], whole[1 + choice.below(whole.len() - 1)]];
+        let outputs = if outputs[0] == outputs[1] { &outputs[..1] } else { &outputs[..] };
+        let x = graph.x();
+        let proto = graph.build(outputs);
+        let model = optimised(&proto, true)?;
+        let Count { last, layers, .. } = count(&model);
+        all += usize::from(last > 0 && last == layers);
+        some += usize::from(last > 0 && last < layers);
+        check(&proto, model, &x).with_context(|| format!("seed {seed}"))?;
+    }
+    println!("channels last in all layers of {all} graphs, in some layers of {some}");
+    assert!(cases < 64 || (all > 0 && some > 0), "{all} {some}");
+    Ok(())
+}
