@@ -672,7 +672,12 @@ impl Plan {
         // fold.
         let folds = !matches!(spec.padding, Padding::OutputShape { .. });
         let folded = if folds { problem.folded() } else { problem.clone() };
-        let plan = Plan::choose(spec, problem, folded, datum_type, options)?;
+        let mut plan = Plan::choose(spec, problem.clone(), folded, datum_type, options)?;
+        // Other sizes may fold to another number of axes than the two that col2im needs.
+        let is_open = input[x..x + spec.rank()].iter().any(|dim| dim.as_i64().is_none());
+        if is_open && spec.rank() != 2 && plan.strategy() == Strategy::Col2im {
+            plan = Plan::choose(spec, problem.clone(), problem, datum_type, options)?;
+        }
         // Gemv is only for single positions. The spatial axes are known to be single only if all of
         // them are one.
         let single = input[x..x + spec.rank()].iter().all(|dim| dim.as_i64() == Some(1));

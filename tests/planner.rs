@@ -288,6 +288,24 @@ fn a_layout_for_open_sizes_does_not_count_on_axes_that_are_dropped() -> TractRes
     Ok(())
 }
 
+/// The same of pointwise axes that are merged to the second of two axes, until all are single.
+#[test]
+fn a_layout_for_open_sizes_does_not_count_on_axes_that_are_merged() -> TractResult<()> {
+    let symbols = SymbolScope::default();
+    let sizes = (0..3).map(|_| symbols.new_with_prefix("size").to_dim());
+    let open: TVec<TDim> = [1.to_dim(), 2.to_dim()].into_iter().chain(sizes).collect();
+    let spec = DeconvSpec { dilations: tvec!(2, 1, 1), ..unpadded(Direction::Transposed, (2, 1, 1), &[4, 1, 1], 1) };
+    for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx] {
+        let layout = Plan::shape_free_layout(&spec, &open, DatumType::F32, &on(isa));
+        assert_ne!(layout, FilterLayout::Plain, "{isa}");
+        for shape in [[1, 2, 1, 1, 1], [1, 2, 5, 1, 1], [1, 2, 5, 4, 3]] {
+            let options = on(isa).with_layout(layout.clone());
+            Plan::new(&spec, &shape, None, DatumType::F32, &options).with_context(|| format!("{isa}, {shape:?}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// An axis of one position and one tap is dropped: the layer is that of the other axis.
 #[test]
 fn single_axes_are_folded() -> TractResult<()> {
