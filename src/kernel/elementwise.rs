@@ -65,10 +65,8 @@ fn joined_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T], join: im
 /// Adds `count` pixels of `size` elements, `step` apart in both slices.
 #[inline(always)]
 pub(crate) fn add_pixels<T: Compute>(from: &[T], (count, size): (usize, usize), step: usize, to: &mut [T]) {
-    for (to, from) in to.chunks_mut(step.max(1)).zip(from.chunks(step.max(1))).take(count) {
-        if let (Some(to), Some(from)) = (to.get_mut(..size), from.get(..size)) {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = to.plus(*from));
-        }
+    for (to, from) in to.chunks_mut(step).zip(from.chunks(step)).take(count) {
+        to[..size].iter_mut().zip(&from[..size]).for_each(|(to, from)| *to = to.plus(*from));
     }
 }
 
@@ -80,9 +78,7 @@ pub(crate) fn activate<T: Compute, const FUSED: bool>(
     step: usize,
     run: &mut [T],
 ) {
-    for pixel in run.chunks_mut(step.max(1)).take(count) {
-        if let Some(pixel) = pixel.get_mut(..size) {
-            T::activate::<FUSED>(activation, pixel);
-        }
+    for pixel in run.chunks_mut(step).take(count) {
+        T::activate::<FUSED>(activation, &mut pixel[..size]);
     }
 }

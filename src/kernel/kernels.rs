@@ -196,12 +196,11 @@ impl<T: Compute> Kernels<T> {
         to_step: usize,
         streamed: bool,
     ) {
-        let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return };
-        assert!(size <= from_step && size <= to_step);
-        let fits = |step: usize, len: usize| reach([(last, step), (size, 1)]) <= len;
-        assert!(fits(from_step, from.len()) && fits(to_step, to.len()));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
+        if !(has_pixels((count, size), from_step, from.len()) && has_pixels((count, size), to_step, to.len())) {
+            return;
+        }
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The rest of the
+        // contract is asserted by `has_pixels`.
         unsafe { (self.copy_pixels)(from, from_step, (count, size), to, to_step, streamed) }
     }
 
@@ -418,8 +417,14 @@ impl<T: Compute> Kernels<T> {
 
     /// Adds `count` pixels of `size` elements, `step` apart in both slices.
     ///
-    /// Elements between the pixels keep their values. Pixels that a slice does not hold are left out.
+    /// Elements between the pixels keep their values.
+    ///
+    /// # Panics
+    /// A slice is too short, or the step is smaller than a pixel.
     pub fn add_pixels(&self, from: &[T], size: (usize, usize), step: usize, to: &mut [T]) {
+        if !has_pixels(size, step, from.len().min(to.len())) {
+            return;
+        }
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
         unsafe { (self.add)(from, size, step, to) }
@@ -517,10 +522,26 @@ impl<T: Compute> Kernels<T> {
 
     /// Applies an element-wise function to `count` pixels of `size` elements, `step` apart.
     ///
-    /// Elements between the pixels keep their values. Pixels that `run` does not hold are left out.
+    /// Elements between the pixels keep their values.
+    ///
+    /// # Panics
+    /// The slice is too short, or the step is smaller than a pixel.
     pub fn activate_pixels(&self, activation: Activation, size: (usize, usize), step: usize, run: &mut [T]) {
+        if !has_pixels(size, step, run.len()) {
+            return;
+        }
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
         unsafe { (self.activate)(activation, size, step, run) }
     }
+}
+
+/// Returns whether there are pixels: `count` of `size` elements, `step` apart.
+///
+/// # Panics
+/// A slice of `len` elements does not hold them, or they overlap.
+fn has_pixels((count, size): (usize, usize), step: usize, len: usize) -> bool {
+    let Some(last) = count.checked_sub(1).filter(|_| size > 0) else { return false };
+    assert!(size <= step && reach([(last, step), (size, 1)]) <= len);
+    true
 }

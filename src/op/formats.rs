@@ -77,8 +77,8 @@ struct Region<'a> {
 impl<'a> Region<'a> {
     fn around(model: &'a TypedModel, layer: &TypedNode, spec: &DeconvSpec) -> TractResult<Region<'a>> {
         let mut region = Region { model, last_axis: spec.rank() + 1, nodes: BTreeMap::new() };
-        let (mut open, mut seen) = (vec![layer.id], BTreeSet::from([layer.id]));
-        while let Some(node) = open.pop().map(|id| model.node(id)) {
+        let (mut open, mut seen) = (BTreeSet::from([layer.id]), BTreeSet::from([layer.id]));
+        while let Some(node) = open.pop_last().map(|id| model.node(id)) {
             if region.nodes.len() >= MOST_NODES {
                 break;
             }
@@ -155,38 +155,38 @@ impl<'a> Region<'a> {
     fn cheapest(&self) -> TractResult<BTreeSet<usize>> {
         let index: BTreeMap<usize, usize> = self.nodes.keys().enumerate().map(|(at, id)| (*id, at)).collect();
         let (first, last) = (index.len(), index.len() + 1);
-        let mut graph = Capacities::new(index.len() + 2);
+        let mut graph = Capacities::new(index.len() + 2)?;
         for (id, either) in &self.nodes {
             let (node, at) = (self.model.node(*id), index[id]);
-            graph.add(first, at, either.costs[1]);
-            graph.add(at, last, either.costs[0]);
+            graph.add(first, at, either.costs[1])?;
+            graph.add(at, last, either.costs[0])?;
             for input in &node.inputs[..data_inputs(node)] {
                 if self.model.node(input.node).op_is::<Const>() {
                     continue;
                 }
                 let moving = self.moving(*input)?;
                 match index.get(&input.node) {
-                    Some(producer) if self.folds(*input, node) => graph.add_both(at, *producer, NEVER),
-                    Some(producer) => graph.add_both(at, *producer, moving),
-                    None if self.is_move(input.node, false) => graph.add_both(at, last, moving),
+                    Some(producer) if self.folds(*input, node) => graph.add_both(at, *producer, NEVER)?,
+                    Some(producer) => graph.add_both(at, *producer, moving)?,
+                    None if self.is_move(input.node, false) => graph.add_both(at, last, moving)?,
                     // A layer can read the tensors of a concatenation one by one, if nothing is in between.
                     None if self.model.node(input.node).op_is::<TypedConcat>() => {
-                        graph.add_both(at, first, moving.saturating_add(moving / 2))
+                        graph.add_both(at, first, moving.saturating_add(moving / 2))?
                     }
-                    None => graph.add_both(at, first, moving),
+                    None => graph.add_both(at, first, moving)?,
                 }
             }
             let outlet = OutletId::from(*id);
             let moving = self.moving(outlet)?;
             let outside = self.outside(outlet);
             if outside.iter().any(|reader| self.is_move(*reader, true)) {
-                graph.add_both(at, last, moving);
+                graph.add_both(at, last, moving)?;
             }
             if self.is_read_first(outlet, &outside) {
-                graph.add_both(at, first, moving);
+                graph.add_both(at, first, moving)?;
             }
         }
-        let cut = graph.minimum_cut(first, last);
+        let cut = graph.minimum_cut(first, last)?;
         Ok(index.into_iter().filter(|(_, at)| cut[*at]).map(|(id, _)| id).collect())
     }
 
@@ -207,7 +207,7 @@ impl<'a> Region<'a> {
     /// Returns the patch that gives the layers their formats.
     fn patch(&self, last: &BTreeSet<usize>) -> TractResult<TypedModelPatch> {
         let mut patch = TypedModelPatch::new("formats of layers");
-        let mut wires = HashMap::new();
+        let mut wires = BTreeMap::new();
         for id in self.model.eval_order()? {
             let (Some(either), node) = (self.nodes.get(&id), self.model.node(id)) else { continue };
             let is_last = last.contains(&id);
@@ -243,7 +243,7 @@ impl<'a> Region<'a> {
     fn wire(
         &self,
         patch: &mut TypedModelPatch,
-        wires: &mut HashMap<(OutletId, bool), OutletId>,
+        wires: &mut BTreeMap<(OutletId, bool), OutletId>,
         outlet: OutletId,
         is_last: bool,
     ) -> TractResult<OutletId> {
