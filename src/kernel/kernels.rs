@@ -21,6 +21,8 @@ use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
+type AddPixels<T> = unsafe fn(from: &[T], size: (usize, usize), step: usize, to: &mut [T]);
+type ActivatePixels<T> = unsafe fn(Activation, size: (usize, usize), step: usize, run: &mut [T]);
 type NormaliseColumns<T> = unsafe fn(of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]);
 type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
 type CopyPixels<T> =
@@ -80,7 +82,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
     pub(super) sum_of_plane: SumOfPlane<T>,
     pub(super) sum_of_pixels: [SumOfPixels<T>; 2],
-    pub(super) add: unsafe fn(&[T], (usize, usize), usize, &mut [T]),
+    pub(super) add: AddPixels<T>,
     pub(super) affine: unsafe fn(T, T, &mut [T]),
     pub(super) leak: unsafe fn(T, &mut [T]),
     /// The largest values of windows, and their sums.
@@ -91,7 +93,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
     pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
     pub(super) accumulate_row: AccumulateRow<T>,
-    pub(super) activate: unsafe fn(Activation, (usize, usize), usize, &mut [T]),
+    pub(super) activate: ActivatePixels<T>,
 }
 
 impl<T: Compute> Kernels<T> {
