@@ -5,7 +5,7 @@
 mod common;
 
 use common::oracle::FromTensor;
-use common::proto::{Model, Node, sizes};
+use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
 use common::run::{load_stock, run};
 use tract_core::internal::*;
@@ -162,12 +162,19 @@ fn check(proto: &ModelProto, model: TypedModel, x: &Tensor) -> TractResult<()> {
     Ok(())
 }
 
-#[test]
-fn a_chain_moves_its_channels_at_its_ends_only() -> TractResult<()> {
+/// Three blocks of a mobile network, whose input has these spatial sizes.
+fn three_blocks(spatial: [Dim; 2]) -> (ModelProto, Tensor) {
     let mut graph = Graph::new(32, [14, 14], 1);
+    let [height, width] = spatial;
+    graph.model = Model::opset(14).input("x", f32::datum_type(), &[1.into(), 32.into(), height, width]);
     let last = (0..3).fold(0, |from, _| graph.block(from, 192));
     let x = graph.x();
-    let proto = graph.build(&[last]);
+    (graph.build(&[last]), x)
+}
+
+#[test]
+fn a_chain_moves_its_channels_at_its_ends_only() -> TractResult<()> {
+    let (proto, x) = three_blocks([14.into(), 14.into()]);
     let model = optimised(&proto, true)?;
     assert_eq!(count(&model), Count { last: 9, layers: 9, moves: 2 }, "{model}");
     // Activations and sums are part of the layers.
@@ -189,11 +196,7 @@ fn a_layer_by_itself_keeps_its_format() -> TractResult<()> {
 
 #[test]
 fn open_sizes_keep_their_format() -> TractResult<()> {
-    let mut graph = Graph::new(32, [14, 14], 1);
-    graph.model = Model::opset(14).input("x", f32::datum_type(), &[1.into(), 32.into(), "H".into(), "W".into()]);
-    let last = (0..3).fold(0, |from, _| graph.block(from, 192));
-    let x = graph.x();
-    let proto = graph.build(&[last]);
+    let (proto, x) = three_blocks(["H".into(), "W".into()]);
     let model = optimised(&proto, true)?;
     assert_eq!(count(&model), Count { last: 0, layers: 9, moves: 0 }, "{model}");
     check(&proto, model, &x)
