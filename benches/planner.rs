@@ -12,6 +12,8 @@
 //! - `--machine generic`: with the rates of another machine.
 //! - `--precision bf16`: with rounded operands where a strategy has kernels for it. Their results are not compared.
 //! - `--worth`: how often each strategy and each of its variants is chosen, and how much slower the layers are without it.
+//! - `transforms=2,tile_load=1.5`: rates other than those of the machine. Prints what choices by them would take, from the
+//!   times of each strategy as they were measured. Several such words are compared.
 //! - `--fit`: fits a row of `src/estimate/machine.rs` to the measured times, and prints it.
 
 mod common;
@@ -66,6 +68,8 @@ struct Asked {
     options: PlanOptions,
     worth: bool,
     fit: bool,
+    /// Rates to compare, as on the command line.
+    rates: Vec<String>,
 }
 
 impl Asked {
@@ -90,6 +94,7 @@ impl Asked {
             options: PlanOptions::default().with_isa(isa).with_machine(machine).with_precision(precision),
             worth: says("--worth"),
             fit: says("--fit"),
+            rates: words.iter().filter(|word| word.contains('=')).cloned().collect(),
         })
     }
 
@@ -411,6 +416,19 @@ fn fit(layers: &[Timed], options: &PlanOptions, start: Machine) -> TractResult<M
     Ok(best.1)
 }
 
+/// Prints what choices by other rates than the machine's would take.
+fn print_rates(changes: &str, layers: &[Timed], options: &PlanOptions, machine: Machine) -> TractResult<()> {
+    let mut rates = *machine.rates();
+    for change in changes.split(',') {
+        let (name, value) = change.split_once('=').context("a rate is name=value")?;
+        ensure!(Rates::NAMES.contains(&name), "rate: name={name}, no such rate");
+        rates = rates.with(name, value.parse()?);
+    }
+    let (loss, error) = fit_error(layers, options, &machine.with_rates(rates))?;
+    println!("{changes}: choices take {:.3} of the best, estimates are {:.2} times off", loss.exp(), error.exp());
+    Ok(())
+}
+
 fn print_row(machine: &Machine, layers: &[Timed], options: &PlanOptions) -> TractResult<()> {
     let (loss, error) = fit_error(layers, options, machine)?;
     println!("fitted: choices take {:.3} of the best, estimates are {:.2} times off", loss.exp(), error.exp());
@@ -448,6 +466,9 @@ fn main() -> TractResult<()> {
     );
     if asked.worth {
         print_worth(&layers, &asked.options)?;
+    }
+    for changes in &asked.rates {
+        print_rates(changes, &layers, &asked.options, machine)?;
     }
     if asked.fit {
         print_row(&fit(&layers, &asked.options, machine)?, &layers, &asked.options)?;

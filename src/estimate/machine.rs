@@ -301,36 +301,36 @@ impl Machine {
 
     /// Intel's Emerald Rapids with tile registers (AMX).
     ///
-    /// The rates were fitted on two cores of a server that other guests shared. Tile registers count a fifth
-    /// more than measured alone, as such guests slow them more than vectors.
+    /// The rates were fitted on two cores of a server that other guests shared. Tile registers count a tenth
+    /// more than measured in a calm hour, as such guests slow them more than vectors.
     pub const EMERALD_RAPIDS: Machine = Machine {
         name: "emerald_rapids",
         isa: Isa::Amx,
         l2: 2 << 20,
         l3: 260 << 20,
         rates: Rates {
-            fma_per_ns: 3.57,
-            tile_load: 1.1,
+            fma_per_ns: 4.46,
+            tile_load: 2.2,
             tile_latency: 0.0,
-            l2_bytes_per_fma: 22.0,
-            transforms: 1.6,
+            l2_bytes_per_fma: 12.1,
+            transforms: 2.3,
             window_products: 2.5,
             strided_window_products: 1.95,
-            interleaved_products: 0.9,
+            interleaved_products: 1.8,
             pixel_products: 2.75,
-            row_store: 4.0,
-            row_tile_call: 275.0,
-            transposed_store: 28.6,
-            aliased_transposed_store: 42.5,
+            row_store: 4.95,
+            row_tile_call: 0.0,
+            transposed_store: 17.9,
+            aliased_transposed_store: 27.2,
             far_weights: 0.0,
-            l3_share: 0.28,
+            l3_share: 0.56,
             bytes_per_fma: 6.0,
-            dense_traffic: 2.0,
+            dense_traffic: 0.5,
             pixel_traffic: 1.0,
             border_tap: 9.4,
-            near_in_place: 3.2,
-            far_in_place: 5.5,
-            far_in_place_again: 2.0,
+            near_in_place: 0.8,
+            far_in_place: 8.6,
+            far_in_place_again: 1.0,
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,
             narrow_in_place: 30.0,

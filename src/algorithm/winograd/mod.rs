@@ -65,7 +65,14 @@ const CHAINS_OF_PASS: usize = 2;
 
 /// The approximate fewest tiles per accumulator block. With fewer, the transformation of the
 /// weights would serve too few tiles. Accumulator blocks have more tiles if L2 holds them.
-const FEWEST_TILES: usize = 128;
+const FEWEST_TILES: usize = 48;
+
+/// The approximate fewest positions per task.
+const FEWEST_POSITIONS_OF_TASK: usize = 128;
+
+/// The transformed tiles of an accumulator block take at most this part of L2. Their products, the weights
+/// and the pixels that are read need the rest.
+const PARTS_OF_L2: usize = 3;
 
 /// The most bytes of the transformed tiles of an accumulator block, as a multiple of L2.
 /// Accumulator blocks of layers with many taps have fewer tiles.
@@ -197,7 +204,7 @@ impl GridSplit {
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = results_of(lattices.map(|lattice| lattice.gap.is_some()));
         let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2)).min(MOST_POSITIONS);
-        let positions = within(machine.l2).clamp(fewest, MOST_POSITIONS);
+        let positions = within(machine.l2 / PARTS_OF_L2).clamp(fewest, MOST_POSITIONS);
         // The pixels of a single row are split into blocks: they are not to be smaller than
         // accumulator blocks.
         let least = if y.grid == 1 { positions * PIXELS_OF_POSITION } else { 0 };
@@ -467,7 +474,7 @@ impl Algorithm for Winograd {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
-        let partition = self.blocked.partition(problem, FEWEST_TILES).in_steps(self.lattices.map(Lattice::period));
+        let partition = self.blocked.partition(problem, FEWEST_POSITIONS_OF_TASK).in_steps(self.lattices.map(Lattice::period));
         let tiles = Some(&prepared.table.accumulators.taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan.context("winograd: a task without a copy plan")?, scratch)
