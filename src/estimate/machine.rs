@@ -301,7 +301,7 @@ impl Machine {
 
     /// Intel's Emerald Rapids with tile registers (AMX).
     ///
-    /// The rates were fitted on two cores of a server that other guests shared. Tile registers count a tenth
+    /// The rates were fitted on two cores of a server that other guests shared. Tile registers count a fifth
     /// more than measured in a calm hour, as such guests slow them more than vectors.
     pub const EMERALD_RAPIDS: Machine = Machine {
         name: "emerald_rapids",
@@ -337,7 +337,7 @@ impl Machine {
             fetched_planes: 0.0,
             strided_row: 100.0,
             planes_at_once: 16.0,
-            tile_registers: 1.2,
+            tile_registers: 1.3,
             share_ns: 34_000.0,
             share_spinning_ns: 5_000.0,
         },
