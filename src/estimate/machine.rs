@@ -345,6 +345,18 @@ impl Machine {
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0xcf, 0xcf) }],
     };
 
+    /// Intel's CPUs with AVX-512 and without tile registers, or those of an Emerald Rapids without them, which
+    /// [`Rates::transforms`] was measured on. The other rates are those of [`Machine::ZEN4`].
+    pub const XEON: Machine = Machine {
+        name: "xeon",
+        isa: Isa::Avx512,
+        l2: 1 << 20,
+        l3: 32 << 20,
+        rates: Rates { transforms: 2.3, ..Machine::ZEN4.rates },
+        prefetch_pays: true,
+        cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0, 0xff) }],
+    };
+
     /// ARM's small cores, which issue instructions in order: Cortex-A53 and A55.
     ///
     /// Not measured. Published tables give them a multiply-add of 128 bits a cycle with a latency of four, and
@@ -425,6 +437,7 @@ impl Machine {
         Machine::ZEN4,
         Machine::SAPPHIRE_RAPIDS,
         Machine::EMERALD_RAPIDS,
+        Machine::XEON,
         Machine::CORTEX_A55,
         Machine::NEOVERSE_N1,
         Machine::WASM,
@@ -549,8 +562,8 @@ mod tests {
         let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
         assert_eq!(
             error,
-            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, cortex_a55, \
-             neoverse_n1, wasm, generic"
+            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, xeon, \
+             cortex_a55, neoverse_n1, wasm, generic"
         );
         Ok(())
     }
