@@ -202,7 +202,7 @@ fn pass(op: &dyn BinMiniOp, fact: &TypedFact, other: &TypedFact, spec: &DeconvSp
                 _ if axis == c_axis => other.shape[axis] == fact.shape[axis],
                 _ => other.shape[axis].is_one(),
             });
-        return Ok((op.is::<Mul>() && per_channel && spec.data_format == DataFormat::Ncx).then_some(Pass::Scale));
+        return Ok((op.is::<Mul>() && per_channel).then_some(Pass::Scale));
     };
     let Ok(channels) = fact.shape[c_axis].to_usize() else { return Ok(None) };
     if op.is::<Max>() || op.is::<Min>() {
