@@ -46,8 +46,7 @@ impl BetweenLayers {
             data.iter().rev().map(|outlet| (*outlet, spec.data_format)).collect();
         let mut seen = HashSet::new();
         while let Some((outlet, data_format)) = open.pop().filter(|_| seen.len() < MOST_SEEN) {
-            let spec = DeconvSpec { data_format, ..spec.clone() };
-            if let Some(patch) = Self::computing(model, outlet, &spec, options)? {
+            if let Some(patch) = Self::computing(model, outlet, (spec.rank(), data_format), options)? {
                 return Ok(Some(patch));
             }
             let node = model.node(outlet.node);
@@ -69,19 +68,20 @@ impl BetweenLayers {
         Ok(None)
     }
 
+    /// Replaces nodes that compute `data`, which has so many spatial axes and this format.
     fn computing(
         model: &TypedModel,
         data: OutletId,
-        spec: &DeconvSpec,
+        (rank, data_format): (usize, DataFormat),
         options: &PlanOptions,
     ) -> TractResult<Option<TypedModelPatch>> {
         let fact = model.outlet_fact(data)?;
-        if fact.rank() != spec.rank() + 2 || !is_float(fact.datum_type) {
+        if fact.rank() != rank + 2 || !is_float(fact.datum_type) {
             return Ok(None);
         }
         let mut found = FoundPasses { passes: vec![], inputs: vec![], from: data };
         while found.from == data || is_inner(model, found.from) {
-            let Some(from) = found.step(model, spec)? else { break };
+            let Some(from) = found.step(model, data_format)? else { break };
             found.from = from;
         }
         if found.passes.is_empty() {
@@ -93,7 +93,7 @@ impl BetweenLayers {
         inputs.reverse();
         let mut patch = TypedModelPatch::new("passes between layers");
         let taps = patch.taps(model, &inputs)?;
-        let op = BetweenLayers::new(passes, spec.data_format, options)?;
+        let op = BetweenLayers::new(passes, data_format, options)?;
         let wires = patch.wire_node(&model.node(data.node).name, op, &taps)?;
         patch.shunt_outside(model, data, wires[0])?;
         Ok(Some(patch))
@@ -127,7 +127,7 @@ fn arithmetic(node: &TypedNode) -> Option<TVec<(&dyn BinMiniOp, OutletId)>> {
 
 impl FoundPasses {
     /// Takes the node that computes `from`, if this op can replace it. Returns that node's input.
-    fn step(&mut self, model: &TypedModel, spec: &DeconvSpec) -> TractResult<Option<OutletId>> {
+    fn step(&mut self, model: &TypedModel, data_format: DataFormat) -> TractResult<Option<OutletId>> {
         let node = model.node(self.from.node);
         let fact = model.outlet_fact(self.from)?;
         if node.outputs.len() != 1 {
@@ -140,7 +140,7 @@ impl FoundPasses {
         };
         if let Some(pool) = pool {
             let wide = fact.datum_type != DatumType::F16;
-            if !(wide && pool.rank() == spec.rank() && check_pool(pool, spec.data_format).is_ok()) {
+            if !(wide && pool.rank() + 2 == fact.rank() && check_pool(pool, data_format).is_ok()) {
                 return Ok(None);
             }
             self.passes.push(Pass::MaxPool(Box::new(pool.clone())));
@@ -173,7 +173,7 @@ impl FoundPasses {
         }
         let mut passes: Vec<(Pass, Option<OutletId>)> = vec![];
         for (op, other) in steps {
-            let Some(pass) = pass(op, fact, model.outlet_fact(other)?, spec)? else { return Ok(None) };
+            let Some(pass) = pass(op, fact, model.outlet_fact(other)?, data_format)? else { return Ok(None) };
             let input = pass.takes_input().then_some(other);
             passes.push((pass, input));
         }
@@ -186,9 +186,9 @@ impl FoundPasses {
 }
 
 /// Returns the pass that is a binary op with another operand, for data of fact `fact`.
-fn pass(op: &dyn BinMiniOp, fact: &TypedFact, other: &TypedFact, spec: &DeconvSpec) -> TractResult<Option<Pass>> {
+fn pass(op: &dyn BinMiniOp, fact: &TypedFact, other: &TypedFact, data_format: DataFormat) -> TractResult<Option<Pass>> {
     let rank = fact.rank();
-    let c_axis = spec.data_format.c_axis(rank);
+    let c_axis = data_format.c_axis(rank);
     if other.datum_type != fact.datum_type {
         return Ok(None);
     }
