@@ -347,8 +347,10 @@ impl Machine {
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0x90, 0xff) }],
     };
 
-    /// Intel's CPUs with AVX-512 and without tile registers, or those of an Emerald Rapids without them, which
-    /// [`Rates::transforms`] was measured on. The other rates are those of [`Machine::ZEN4`].
+    /// Intel's CPUs with AVX-512, where they have no tile registers or none are asked for.
+    ///
+    /// The rate of transforms was measured on an Emerald Rapids held to AVX-512. The others are those of
+    /// [`Machine::ZEN4`].
     pub const XEON: Machine = Machine {
         name: "xeon",
         isa: Isa::Avx512,
