@@ -64,14 +64,14 @@ const LONGEST_FOURIER_CHAIN: usize = 32;
 const CHAINS_OF_PASS: usize = 2;
 
 /// The approximate fewest tiles per accumulator block. With fewer, the transformation of the
-/// weights would serve too few tiles. Accumulator blocks have more tiles if L2 holds them.
+/// weights would serve too few tiles. Accumulator blocks have more tiles if their part of L2 holds them.
 const FEWEST_TILES: usize = 48;
 
 /// The approximate fewest positions per task.
 const FEWEST_POSITIONS_OF_TASK: usize = 128;
 
-/// The transformed tiles of an accumulator block take at most this part of L2. Their products, the weights
-/// and the pixels that are read need the rest.
+/// The parts of L2, one of which is for the transformed tiles of an accumulator block. Their products, the
+/// weights and the pixels that are read need the others.
 const PARTS_OF_L2: usize = 3;
 
 /// The most bytes of the transformed tiles of an accumulator block, as a multiple of L2.
