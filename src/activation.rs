@@ -60,6 +60,18 @@ impl Activation {
     /// The largest absolute error of a value, if that allows more: see [`Activation`].
     pub const ERROR: f64 = 1e-7;
 
+    /// The least and the largest value, if the function is a maximum or a minimum and nothing else.
+    ///
+    /// A bound that is NaN bounds nothing.
+    pub(crate) fn bounds(self) -> Option<[f32; 2]> {
+        let [low, high] = match self {
+            Activation::Max(low) => [low, f32::INFINITY],
+            Activation::Min(high) => [f32::NEG_INFINITY, high],
+            _ => return None,
+        };
+        Some([if low.is_nan() { f32::NEG_INFINITY } else { low }, if high.is_nan() { f32::INFINITY } else { high }])
+    }
+
     /// A key for comparison and hashing, in which parameters count by their bits.
     fn key(self) -> (std::mem::Discriminant<Activation>, [u32; 4]) {
         let parameters = match self {
@@ -134,11 +146,9 @@ fn at_most<T: PartialOrd>(x: T, high: T) -> T {
 #[inline(always)]
 pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: &mut [T]) {
     match activation {
-        Activation::Max(bound) | Activation::Min(bound) => {
-            // Two comparisons, which compilers turn into a maximum and a minimum. A single one
-            // becomes a masked store, which is slower.
-            let least = matches!(activation, Activation::Max(_));
-            let [low, high] = if least { [bound, f32::INFINITY] } else { [f32::NEG_INFINITY, bound] }.map(T::of);
+        Activation::Max(_) | Activation::Min(_) => {
+            // Two comparisons, as a single one becomes a masked store, which is slower.
+            let [low, high] = activation.bounds().unwrap_or([f32::NEG_INFINITY, f32::INFINITY]).map(T::of);
             run.iter_mut().for_each(|x| *x = at_most(at_least(*x, low), high));
         }
         Activation::LeakyRelu(alpha) => {

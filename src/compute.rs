@@ -71,6 +71,9 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// The larger value. If one is NaN, the other.
     fn larger(self, other: Self) -> Self;
 
+    /// `low` if the value is less, else `high` if it is more, for `low <= high`. NaN stays NaN.
+    fn clamped(self, low: Self, high: Self) -> Self;
+
     /// Applies an element-wise function to a run.
     ///
     /// It is compiled for the caller's instruction set. `FUSED` tells whether that has a fused
@@ -126,6 +129,13 @@ macro_rules! float_compute {
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 self.max(other)
+            }
+
+            #[inline(always)]
+            fn clamped(self, low: Self, high: Self) -> Self {
+                // Two comparisons, which compilers turn into a maximum and a minimum.
+                let raised = if low > self { low } else { self };
+                if high < raised { high } else { raised }
             }
 
             #[inline(always)]
@@ -200,6 +210,11 @@ macro_rules! integer_compute {
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 $of($bits(self).max($bits(other)))
+            }
+
+            #[inline(always)]
+            fn clamped(self, low: Self, high: Self) -> Self {
+                $of($bits(self).max($bits(low)).min($bits(high)))
             }
 
             #[inline(always)]

@@ -15,7 +15,7 @@ use tract_deconv::Layer;
 use tract_deconv::PackedFilter;
 use tract_deconv::Precision;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
-use tract_deconv::{Plan, PlanOptions, Strategy};
+use tract_deconv::{Activation, Plan, PlanOptions, Step, Strategy};
 
 fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
     let transposed = |channels: (usize, usize, usize), kernel: &[usize], stride: usize, spatial: &[usize]| {
@@ -122,7 +122,15 @@ fn what_is_not_finite_passes_through() -> TractResult<()> {
                             continue;
                         }
                         let packed = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-                        let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &packed, Some(&bias))?);
+                        let layer = Layer::new(plan.clone());
+                        let y = f64::from_tensor(&layer.run(&x, &packed, Some(&bias))?);
+                        let steps = [Activation::Max(-2.0), Activation::Min(3.0)].map(Step::Activation);
+                        let clamped = layer.run_with_epilogue(&x, &packed, Some(&bias), &steps, &[])?;
+                        for (y, clamped) in y.iter().zip(&f64::from_tensor(&clamped)) {
+                            // The bounds of NaN are NaN.
+                            let same = *clamped == y.clamp(-2.0, 3.0) || (y.is_nan() && clamped.is_nan());
+                            ensure!(same, "{value} in {place:?}, {plan}: {y} was clamped to {clamped}: {spec:?}");
+                        }
                         let mut spread = BTreeSet::new();
                         for ((at, want), got) in expected.indexed_iter().zip(&y) {
                             let same = got == want || (got.is_nan() && want.is_nan());

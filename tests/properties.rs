@@ -240,10 +240,13 @@ fn steps(case: &Case, output: &[usize], random: &mut Random) -> (Vec<Step>, Vec<
     let compute = if case.dt == DatumType::F64 { DatumType::F64 } else { DatumType::F32 };
     let steps = 1 + random.below(4);
     let mut residuals = vec![];
-    let steps = (0..steps).map(|_| {
+    // Kernels clamp results to bounds if these are the first steps.
+    let clamps = random.below(2) == 0;
+    let steps = (0..steps).map(|at| {
         let values = |random: &mut Random| Arc::new(random.tensor(compute, &[case.spec.out_channels]));
-        match random.below(6) {
+        match if clamps && at < 2 { 6 * random.below(2) } else { random.below(7) } {
             0 => Step::Activation(Activation::Max(-0.25)),
+            6 => Step::Activation(Activation::Min(0.75)),
             5 => Step::Activation(Activation::Gate { scale: 0.25, shift: 0.5, low: 0.0, high: 1.0 }),
             1 => Step::Activation(Activation::LeakyRelu(0.125)),
             2 => Step::PRelu(values(random)),
@@ -277,6 +280,7 @@ fn with_steps(case: &Case, mut answer: Answer<f64>, steps: &[Step], residuals: &
             let channel = place[c_axis];
             match step {
                 Step::Activation(Activation::Max(low)) => *y = y.max(*low as f64),
+                Step::Activation(Activation::Min(high)) => *y = y.min(*high as f64),
                 // The slope is less than 3/2, and is 1 beyond 2.
                 Step::Activation(Activation::Gate { .. }) => {
                     (*y, *magnitude) = (*y * (*y * 0.25 + 0.5).clamp(0.0, 1.0), *magnitude * 1.5);

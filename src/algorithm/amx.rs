@@ -479,7 +479,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Returns the offset of the weights of a phase of a panel, in units of the elements per output
     /// channel and tap.
-    fn before(&self, g: usize, of: &PhaseSums) -> usize {
+    fn before(&self, g: usize, of: &PhaseSums<E::Compute>) -> usize {
         (g * self.padded + of.panel.first_channel) * self.taps.weights
             + self.taps.phases[of.phase].weights * of.panel.width
     }
@@ -489,7 +489,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn whole_weights<'w>(
         &'w self,
         g: usize,
-        of: &PhaseSums,
+        of: &PhaseSums<E::Compute>,
         joined: &'w mut Aligned<E::Compute>,
     ) -> TractResult<&'w [E::Compute]> {
         let weights_per_tap = self.problem.group_in * of.panel.width;
@@ -513,7 +513,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn multiply(
         &self,
         g: usize,
-        of: &PhaseSums,
+        of: &PhaseSums<E::Compute>,
         (data, limb_stride, limbs): (&[u16], usize, Limbs),
         (split, steps): (&mut [u16], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
@@ -564,8 +564,10 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                     let base = run.positions.start * DEPTH;
                     let source = LimbSource { data, base, step: DEPTH, limb_stride, limbs, steps };
+                    let last = run.taps.is_empty() || (blocks.end == self.blocks && run.taps.end <= pass.end);
+                    let ends = (start, of.bounds.filter(|_| last));
                     let sums = &mut sums[run.at..];
-                    self.matrix.multiply((weights, sides), &source, run.positions.len(), start, sums, of.stride);
+                    self.matrix.multiply((weights, sides), &source, run.positions.len(), ends, sums, of.stride);
                 }
                 start = Start::Add;
             }
@@ -576,7 +578,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        of: &PhaseSums,
+        of: &PhaseSums<E::Compute>,
         run: &Run,
         (weights, data, pixel): (&[E::Compute], &[E::Compute], usize),
         sums: &mut [E::Compute],
@@ -586,9 +588,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let chunk = longest_chain(all, 1);
         let mut start = Start::Bias(self.bias_of(g, panel));
         let taps = if run.taps.is_empty() { 0..1 } else { run.taps.clone() };
-        for tap in taps {
+        for tap in taps.clone() {
             for from in (0..all).step_by(chunk) {
                 let channels = chunk.min(all - from);
+                let bounds = of.bounds.filter(|_| tap + 1 == taps.end && from + channels == all);
                 let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
                 let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * pixel);
                 let mut position = run.positions.start;
@@ -604,7 +607,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                             prefetch: false,
                         };
                         let sums = &mut sums[(position - run.positions.start) * of.stride..];
-                        tile.run(weights, &source, pixel, start, sums, of.stride);
+                        tile.run(weights, &source, pixel, (start, bounds), sums, of.stride);
                         position += tile.positions();
                     }
                 }

@@ -473,7 +473,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 match E::as_compute(from) {
                     Some(from) if whole > 0 => {
                         let to = (&mut tiles[ci * per_tile..], per_tile * channels);
-                        self.kernels.copy_pixels(from, per_tile, (whole, per_tile), to.0, to.1, false);
+                        self.kernels.copy_pixels(from, per_tile, (whole, per_tile), to, None, false);
                     }
                     _ => {
                         let tiles = tiles.chunks_mut(per_tile).skip(ci).step_by(channels);

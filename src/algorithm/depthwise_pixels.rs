@@ -555,7 +555,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let depth = self.plan.depths.1;
         let at = task.output.index(0, outer, rows.start, task.output.columns.start);
-        let (uniform, varying) = self.operands.epilogue.split();
+        let (uniform, varying) = self.operands.epilogue.split_bounds().1.split();
         let finished = |results: &mut [E::Compute]| {
             sums(results);
             uniform.apply(results);
@@ -583,7 +583,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         staging: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
-        let (uniform, varying) = self.operands.epilogue.split();
+        let (uniform, varying) = self.operands.epilogue.split_bounds().1.split();
         let (count, depth) = (rows.len() * width, self.plan.depths.1);
         uniform.apply(&mut results[..count * depth]);
         let first = task.output.plane_index(rows.start, task.output.columns.start);
@@ -593,7 +593,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             for at in (0..count).step_by(PIXELS_AT_ONCE) {
                 let run = IndexedRun { elements: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
                 let (results, epilogue) =
-                    (&results[at * depth + vector.start - channels.start..], (varying, vector.start));
+                    (&results[at * depth + vector.start - channels.start..], (None, varying, vector.start));
                 task.output.write_transposed(
                     self.kernels,
                     task_channels.clone(),
@@ -666,6 +666,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (y, x) = (self.plan.axes.rows(), self.plan.axes.columns());
         let each = self.table.weights_of.last().map_or(0, |taps| taps * self.problem.group_in);
         let (weights, bias) = (&self.weights[first * each..], &self.bias[first..]);
+        let (bounds, _) = self.operands.epilogue.split_bounds();
         let (in_row, out_row) = (y.in_step * row_plan.row_stride, y.out_step * row_plan.width * depth);
         let (in_column, out_column) = (x.in_step * from, x.out_step * depth);
         for ry in 0..y.out_step {
@@ -690,7 +691,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let part = if few.0 > 1 { many.0.div_ceil(many.0.div_ceil(below)) } else { many.0 };
                     for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
                         let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
-                        let operands = PixelSums { source, step: many.1, taps, weights, each, bias, channels, gather };
+                        let operands =
+                            PixelSums { source, step: many.1, taps, weights, each, bias, bounds, channels, gather };
                         let to = &mut to[i * few.2 + begin * many.2..];
                         self.kernels.sum_of_pixels(&operands, to, many.2, part.min(many.0 - begin));
                     }

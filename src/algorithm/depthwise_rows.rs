@@ -11,7 +11,7 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
 use crate::kernel::KernelSizes;
-use crate::kernel::{Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
+use crate::kernel::{Bounds, Dispatch, Kernels, PlaneTaps, Results, WeightedTap};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, InputTiles};
 use crate::layout::taps::taps_before;
@@ -406,11 +406,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             let weights = &self.weights[output_channel * taps..];
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
             let task_channel = task.channel(problem, g, channel);
-            let epilogue = self.operands.epilogue.of(output_channel);
+            let (bounds, epilogue) = self.operands.epilogue.split_bounds();
+            let (ends, epilogue) = ((bias, bounds), epilogue.of(output_channel));
             for outer in 0..task.output.outer_phases.len() {
                 if self.plan.variant.has_one_phase() {
                     let output_rows = (task_channel, outer, rows.clone());
-                    self.run_rows(task, source, &weights[..taps], bias, output_rows, epilogue, scratch_row)?;
+                    self.run_rows(task, source, &weights[..taps], ends, output_rows, epilogue, scratch_row)?;
                     continue;
                 }
                 let rows_of_taps = &self.rows[task.output.outer_phases[outer] * y.out_step..];
@@ -423,7 +424,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if self.plan.variant == Variant::Runs {
                     let at = task.output.index(task_channel, outer, rows.start, 0);
                     if let Some(to) = task.output.whole_rows(x.output, task_channel, outer, rows.clone()) {
-                        self.run_elements(source, &phases[0], bias, (epilogue, at), to, scratch_row)?;
+                        self.run_elements(source, &phases[0], ends, (epilogue, at), to, scratch_row)?;
                         continue;
                     }
                 }
@@ -431,7 +432,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for row in rows.start * y.out_step..end {
                     let source = &source[(row / y.out_step - rows.start) * self.input_tiles.pitch..];
                     let output_row = (task_channel, outer, row);
-                    self.run_row(task, source, &phases[row % y.out_step], bias, output_row, epilogue, scratch_row)?;
+                    self.run_row(task, source, &phases[row % y.out_step], ends, output_row, epilogue, scratch_row)?;
                 }
             }
         }
@@ -445,7 +446,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         source: &[E::Compute],
         weights: &[E::Compute],
-        bias: E::Compute,
+        ends: (E::Compute, Option<Bounds<E::Compute>>),
         (task_channel, outer, rows): (usize, usize, Range<usize>),
         epilogue: ChannelEpilogue<E>,
         buffer: &mut Aligned<E::Compute>,
@@ -460,12 +461,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             .context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
             if let Some(planes) = &self.planes {
-                self.kernels.sum_of_plane(planes, source, weights, bias, to);
+                self.kernels.sum_of_plane(planes, source, weights, ends, to);
             }
             for (ry, taps) in windows.clone().enumerate().take(output_rows.len()) {
                 let rows = (output_rows.len() - ry).div_ceil(y.out_step);
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
-                taps.sum(self.kernels, source, weights, bias, &results, &mut to[ry * x.output..]);
+                taps.sum(self.kernels, source, weights, ends, &results, &mut to[ry * x.output..]);
             }
             epilogue.apply(at, 1, to);
         };
@@ -484,18 +485,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
-        bias: E::Compute,
+        ends: (E::Compute, Option<Bounds<E::Compute>>),
         (epilogue, at): (ChannelEpilogue<E>, usize),
         to: &mut [E],
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         if let Some(to) = E::as_compute_mut(to) {
-            self.kernels.sum_of_taps(source, phases, bias, to);
+            self.kernels.sum_of_taps(source, phases, ends, to);
             epilogue.apply(at, 1, to);
             return Ok(());
         }
         let row = row.of(to.len())?;
-        self.kernels.sum_of_taps(source, phases, bias, row);
+        self.kernels.sum_of_taps(source, phases, ends, row);
         epilogue.apply(at, 1, row);
         E::narrow_slice(row, to);
         Ok(())
@@ -507,7 +508,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
-        bias: E::Compute,
+        ends: (E::Compute, Option<Bounds<E::Compute>>),
         (task_channel, outer, output_row): (usize, usize, usize),
         epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
@@ -516,10 +517,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let whole = x.output == x.grid * x.out_step;
         let at = task.output.index(task_channel, outer, output_row, 0);
         if whole && let Some(to) = task.output.whole_rows(x.output, task_channel, outer, output_row..output_row + 1) {
-            return self.run_elements(source, phases, bias, (epilogue, at), to, row);
+            return self.run_elements(source, phases, ends, (epilogue, at), to, row);
         }
         let row = row.of(x.grid * x.out_step)?;
-        self.kernels.sum_of_taps(source, phases, bias, row);
+        self.kernels.sum_of_taps(source, phases, ends, row);
         let row = &mut row[..x.output];
         epilogue.apply(at, 1, row);
         task.output.write_row(task_channel, outer, output_row, row);

@@ -367,7 +367,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn sum(
         &self,
         g: usize,
-        of: &PhaseSums,
+        of: &PhaseSums<E::Compute>,
         Run { taps, positions: run, .. }: &Run,
         source: &Source<E::Compute>,
         step: usize,
@@ -376,8 +376,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (plan, phase, width) = (self.plan, &self.taps.phases[of.phase], of.panel.width);
         let mut start = Start::Bias(self.panels.bias(g, of.panel));
         let weights = self.panels.weights(g, of.panel, phase.weights);
-        let channels = if taps.is_empty() { 1 } else { source.channels };
-        for from in (0..channels).step_by(plan.chunk) {
+        let all = if taps.is_empty() { 1 } else { source.channels };
+        for from in (0..all).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
             // The layout within a chunk is `[tap][channel][width]`.
             let weights = &weights[from * phase.taps.len() * width..];
@@ -386,16 +386,18 @@ impl<'a, E: Element> Prepared<'a, E> {
             let end_of_pass = |tap: usize| taps.end.min((tap / plan.taps + 1) * plan.taps);
             // So does the chain that the bias begins: where the first taps are left out, it has none.
             let begins_later = from == 0 && taps.start >= plan.taps;
+            let last_channels = from + plan.chunk >= all;
             let (mut tap, mut end) = (taps.start, if begins_later { taps.start } else { end_of_pass(taps.start) });
             loop {
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
                 let weights = &weights[tap * channels * width..];
+                let bounds = of.bounds.filter(|_| last_channels && end >= taps.end);
                 let mut position = run.start;
                 for tile in self.panels.tiles(of.panel) {
                     while position + tile.positions() <= run.end {
                         let source = Source { base: pass.base + position * step, ..pass };
                         let sums = &mut sums[(position - run.start) * of.stride..];
-                        tile.run(weights, &source, step, start, sums, of.stride);
+                        tile.run(weights, &source, step, (start, bounds), sums, of.stride);
                         position += tile.positions();
                     }
                 }

@@ -12,7 +12,7 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost, InPlace};
 use crate::geometry::{Axes, AxisPhases};
-use crate::kernel::{Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
+use crate::kernel::{Bounds, Dispatch, Kernels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input::Input;
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
@@ -582,6 +582,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (y, x) = (axes.rows(), axes.columns());
+        let (bounds, epilogue) = self.epilogue.split_bounds();
         let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
         let bias = &self.bias[bias_at..bias_at + panel.height];
         let weights = &self.weights[g * self.group_weights + panel.weights..];
@@ -602,7 +603,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for (operand, phase) in operands.iter_mut().zip(phases) {
                     *operand = operand_of(panel, weights, phase, source.channels);
                 }
-                let tiles = RowTiles { panel, operands: &operands[..self.columns], bias };
+                let tiles = RowTiles { panel, operands: &operands[..self.columns], bias, bounds };
                 let (first_element, step) = (
                     task.output.plane_index(output_row(rows.start), outputs.start),
                     y.out_step * task.output.columns.len(),
@@ -610,16 +611,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let at = task.output.index(first_channel, o, output_row(rows.start), outputs.start);
                 let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: StridedRuns| {
                     self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
-                    if !self.epilogue.is_empty() {
+                    if !epilogue.is_empty() {
                         let first = g * self.problem.group_out + panel.first_channel;
                         for (m, slice) in slices.iter_mut().enumerate() {
                             for run in 0..runs.count {
                                 let at = at + m * self.plane + run * step;
-                                self.epilogue.of(first + m).apply(
-                                    at,
-                                    1,
-                                    &mut slice[run * runs.step..][..outputs.len()],
-                                );
+                                let results = &mut slice[run * runs.step..][..outputs.len()];
+                                epilogue.of(first + m).apply(at, 1, results);
                             }
                         }
                     }
@@ -652,7 +650,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Computes the sums of all runs: the whole tiles of each run, then the remainders.
     fn run_tiles(
         &self,
-        RowTiles { panel, operands, bias }: &RowTiles<E::Compute>,
+        RowTiles { panel, operands, bias, bounds }: &RowTiles<E::Compute>,
         source: &Source<E::Compute>,
         slices: &mut [&mut [E::Compute]],
         runs: &StridedRuns,
@@ -664,7 +662,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let outputs = runs.elements.len().min(whole * self.columns);
         if whole > 0 {
             let runs = StridedRuns { elements: 0..outputs, ..*runs };
-            panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs);
+            panel.row_tiles[self.plan.nv - 1].run(operands, source, bias, slices, &runs, *bounds);
         }
         if whole == positions {
             return Ok(());
@@ -682,13 +680,13 @@ impl<'a, E: Element> Prepared<'a, E> {
             false => runs.count,
         };
         let left = StridedRuns { elements: outputs..runs.elements.len(), count: inside, ..*runs };
-        tile.run(operands, &source, bias, slices, &left);
+        tile.run(operands, &source, bias, slices, &left, *bounds);
         for run in inside..runs.count {
             let source = Source { base: source.base + run * runs.pitch, ..source };
             let source = self.readable(&source, tile.positions(), positions - first, ragged)?;
             let at = run * runs.step;
             let left = StridedRuns { elements: at + outputs..at + runs.elements.len(), count: 1, ..*runs };
-            tile.run(operands, &source, bias, slices, &left);
+            tile.run(operands, &source, bias, slices, &left, *bounds);
         }
         Ok(())
     }
@@ -824,6 +822,7 @@ struct RowTiles<'a, T: 'static> {
     panel: &'a Panel<T>,
     operands: &'a [PhaseOperand<'a, T>],
     bias: &'a [T],
+    bounds: Option<Bounds<T>>,
 }
 
 /// Returns a phase's weights in a panel, and the chains of its sum. The chains do not depend on

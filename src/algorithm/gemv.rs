@@ -128,7 +128,14 @@ impl Algorithm for Gemv {
                         taps: &[0],
                         prefetch: false,
                     };
-                    tile.run(&panel[from * width..], &source, per_image, Start::Add, &mut sums[n * width..], width);
+                    tile.run(
+                        &panel[from * width..],
+                        &source,
+                        per_image,
+                        (Start::Add, None),
+                        &mut sums[n * width..],
+                        width,
+                    );
                 }
                 n += tile.positions();
             }

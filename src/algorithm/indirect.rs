@@ -516,9 +516,14 @@ impl<E: Element> Prepared<'_, E> {
         let tile = self.panels.tiles(panel)[0];
         let weights = self.panels.weights(g, panel, phase.weights);
         let bias = self.panels.bias(g, panel);
+        let (bounds, _) = self.operands.epilogue.split_bounds();
         if phase.taps == 0 {
             let sums = sums.chunks_mut(plan.width).take(tiles.len() * plan.positions);
-            return sums.for_each(|sums| sums[..panel.width].copy_from_slice(bias));
+            return sums.for_each(|sums| {
+                for (sum, bias) in sums.iter_mut().zip(bias) {
+                    *sum = bounds.map_or(*bias, |bounds| bounds.clamp(*bias));
+                }
+            });
         }
         let mut start = Start::Bias(bias);
         for first in (0..channels).step_by(plan.chunk) {
@@ -528,11 +533,13 @@ impl<E: Element> Prepared<'_, E> {
                 let taps = plan.taps.min(phase.taps - tap);
                 let weights = &weights[(first * phase.taps + tap * channels) * panel.width..];
                 let weights = &weights[..taps * channels * panel.width];
+                let last = first + channels == self.problem.group_in && tap + taps == phase.taps;
+                let ends = (start, bounds.filter(|_| last));
                 for (sums, of_tile) in sums.chunks_mut(plan.positions * plan.width).zip(tiles.clone()) {
                     let list = phase.first + pass * phase.tiles(plan) + of_tile;
                     let lists = &self.lists.pixels;
                     let source = ListedPixels { data: pixels, base: first, channels, lists, list };
-                    tile.run_listed(weights, &source, start, sums, plan.width);
+                    tile.run_listed(weights, &source, ends, sums, plan.width);
                 }
                 start = Start::Add;
             }
@@ -552,7 +559,8 @@ impl<E: Element> Prepared<'_, E> {
         let plane: usize = axes.iter().map(|axis| axis.output).product();
         let count = panel.width.min(part.channels.end - panel.first_channel);
         let channel = g * problem.group_out + panel.first_channel;
-        let (uniform, varying) = self.operands.epilogue.split();
+        let (_, epilogue) = self.operands.epilogue.split_bounds();
+        let (uniform, varying) = epilogue.split();
         uniform.apply(&mut sums[..positions.len() * width]);
         if problem.data_format == DataFormat::Nxc {
             let all = problem.group * problem.group_out;

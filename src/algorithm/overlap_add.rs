@@ -258,7 +258,7 @@ impl<E: Element> Prepared<'_, E> {
                         let base = at * step + from * channel_stride;
                         let source = Source { data, base, channel_stride, channels: part, taps: &[0], prefetch: false };
                         let to = &mut sums[at * pitch + panel * width..];
-                        tile.run(&weights[from * width..], &source, step, start, to, pitch);
+                        tile.run(&weights[from * width..], &source, step, (start, None), to, pitch);
                         at += tile.positions();
                     }
                 }

@@ -22,6 +22,7 @@
 //! must not be multiplied here.
 
 use crate::compute::Compute;
+use crate::kernel::bounds::Bounds;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::gemm_tile::Start;
 use crate::precision::Precision;
@@ -201,7 +202,7 @@ type Multiply<T> = unsafe fn(
     sides: usize,
     source: &LimbSource,
     count: usize,
-    start: Start<T>,
+    ends: (Start<T>, Option<Bounds<T>>),
     out: &mut [T],
     out_stride: usize,
 );
@@ -274,7 +275,7 @@ impl<T: Compute> MatrixKernels<T> {
     }
 
     /// `out[p·out_stride + m] (+)= Σ a(p, s, c)·b(s, c, m)` for `count` positions and
-    /// `sides · SIDE` output channels, over steps `s` and their channels `c`.
+    /// `sides · SIDE` output channels, over steps `s` and their channels `c`, clamped to the bounds.
     ///
     /// There are one or two sides. The source has whole tiles of [`POSITIONS_AT_ONCE`] positions.
     ///
@@ -285,7 +286,7 @@ impl<T: Compute> MatrixKernels<T> {
         (weights, sides): (&[u16], usize),
         source: &LimbSource,
         count: usize,
-        start: Start<T>,
+        (start, bounds): (Start<T>, Option<Bounds<T>>),
         out: &mut [T],
         out_stride: usize,
     ) {
@@ -301,7 +302,7 @@ impl<T: Compute> MatrixKernels<T> {
         }
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { (self.multiply)(weights, sides, source, count, start, out, out_stride) }
+        unsafe { (self.multiply)(weights, sides, source, count, (start, bounds), out, out_stride) }
     }
 }
 
@@ -593,15 +594,15 @@ mod instructions {
         sides: usize,
         source: &LimbSource,
         count: usize,
-        start: Start<f32>,
+        ends: (Start<f32>, Option<Bounds<f32>>),
         out: &mut [f32],
         out_stride: usize,
     ) {
         // SAFETY: this function's contract. The tiles are those of the sides.
         unsafe {
             match sides {
-                2 => multiply_sides::<2>((weights, four_tiles(source.limbs)), source, count, start, out, out_stride),
-                _ => multiply_sides::<1>((weights, two_tiles(source.limbs)), source, count, start, out, out_stride),
+                2 => multiply_sides::<2>((weights, four_tiles(source.limbs)), source, count, ends, out, out_stride),
+                _ => multiply_sides::<1>((weights, two_tiles(source.limbs)), source, count, ends, out, out_stride),
             }
         }
     }
@@ -617,7 +618,7 @@ mod instructions {
         (weights, tiles): (&[u16], Tiles),
         source: &LimbSource,
         count: usize,
-        start: Start<f32>,
+        ends: (Start<f32>, Option<Bounds<f32>>),
         out: &mut [f32],
         out_stride: usize,
     ) {
@@ -638,18 +639,18 @@ mod instructions {
                 tiles(from, rows, source, weights, &mut sums[turn % 2]);
                 if let Some((turn, first)) = made.replace((turn, first)) {
                     let to = out.as_mut_ptr().add(first * out_stride);
-                    finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, start, to, out_stride);
+                    finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, ends, to, out_stride);
                 }
             }
             drop(configured);
             if let Some((turn, first)) = made {
                 let to = out.as_mut_ptr().add(first * out_stride);
-                finish::<SIDES>(&sums[turn % 2], rows, count - first, start, to, out_stride);
+                finish::<SIDES>(&sums[turn % 2], rows, count - first, ends, to, out_stride);
             }
         }
     }
 
-    /// Adds sums to the bias or to the contents of the output.
+    /// Adds sums to the bias or to the contents of the output, and clamps the results to the bounds.
     ///
     /// # Safety
     /// `sums` are those of tiles of `rows` rows, all written. From `to` on, `positions` positions
@@ -660,7 +661,7 @@ mod instructions {
         sums: &Sums,
         rows: usize,
         positions: usize,
-        start: Start<f32>,
+        (start, bounds): (Start<f32>, Option<Bounds<f32>>),
         to: *mut f32,
         stride: usize,
     ) {
@@ -673,6 +674,7 @@ mod instructions {
                     *value = _mm512_loadu_ps(bias.as_ptr().add(side * SIDE));
                 }
             }
+            let bounds = bounds.map(|Bounds { low, high }| [_mm512_set1_ps(low), _mm512_set1_ps(high)]);
             for half in 0..2 {
                 let first = half * rows;
                 for p in first..positions.min(first + rows) {
@@ -685,7 +687,11 @@ mod instructions {
                         }
                         let to = to.add(p * stride + side * SIDE);
                         let before = if let Start::Add = start { _mm512_loadu_ps(to) } else { *value };
-                        _mm512_storeu_ps(to, _mm512_add_ps(before, sum));
+                        let mut result = _mm512_add_ps(before, sum);
+                        if let Some([low, high]) = bounds {
+                            result = _mm512_min_ps(high, _mm512_max_ps(low, result));
+                        }
+                        _mm512_storeu_ps(to, result);
                     }
                 }
             }
@@ -1113,11 +1119,12 @@ mod tests {
                     |s: usize| MatrixStep { offset: s * DEPTH, weights: s * limbs.weights * sides * WEIGHTS_OF_SIDE };
                 let list: Vec<MatrixStep> = (0..steps).map(step_of).collect();
                 let source = LimbSource { data: &data, base: 0, step: DEPTH, limb_stride, limbs, steps: &list };
-                for (stride, add) in [(width, false), (width + 5, true)] {
+                let clamped = Some(Bounds { low: -1.0, high: 2.0 });
+                for (stride, add, bounds) in [(width, false, None), (width + 5, true, None), (width, true, clamped)] {
                     let before = numbers((count - 1) * stride + width, 6);
                     let mut out = Guarded::new(side, &before);
                     let start = if add { Start::Add } else { Start::Bias(&bias) };
-                    kernels.multiply((&weights, sides), &source, count, start, &mut out, stride);
+                    kernels.multiply((&weights, sides), &source, count, (start, bounds), &mut out, stride);
                     for (at, got) in out.iter().enumerate() {
                         let (p, m) = (at / stride, at % stride);
                         if m >= width {
@@ -1131,6 +1138,9 @@ mod tests {
                             sum += a as f64 * b as f64;
                             all += (a as f64 * b as f64).abs();
                             chain = a.mul_add(b, chain);
+                        }
+                        if let Some(bounds) = bounds {
+                            (sum, chain) = (sum.clamp(bounds.low.into(), bounds.high.into()), bounds.clamp(chain));
                         }
                         // If all numbers are tiny, allow for less than the rounding error of other
                         // sums.
@@ -1184,7 +1194,7 @@ mod tests {
                 let source =
                     LimbSource { data: &data, base: 0, step: DEPTH, limb_stride: stride, limbs, steps: &steps };
                 let mut out = vec![0f32; count * width];
-                kernels.multiply((&weights, sides), &source, count, Start::Bias(&bias), &mut out, width);
+                kernels.multiply((&weights, sides), &source, count, (Start::Bias(&bias), None), &mut out, width);
                 out.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
             };
             assert_eq!(sums(limbs), sums(whole), "{limbs:?}, {sides} sides, {steps} steps");

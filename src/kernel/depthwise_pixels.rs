@@ -2,6 +2,7 @@
 //!
 //! The same loop serves deconvolutions of narrow groups. The channels of a pixel are adjacent.
 
+use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::kernel::extent;
 use crate::simd::vector::{MOST_LANES, Vector};
 
@@ -148,6 +149,8 @@ pub(crate) struct PixelSums<'a, T> {
     pub each: usize,
     /// One value per channel, padded to whole vectors.
     pub bias: &'a [T],
+    /// The bounds of results.
+    pub bounds: Option<Bounds<T>>,
     /// Output channels.
     pub channels: usize,
     /// The lane gathers, if a group has more than one channel in or out.
@@ -241,7 +244,7 @@ unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
                     at += count;
                 }
             }
-            for (p, acc) in acc.into_iter().enumerate() {
+            for (p, acc) in clamp_all(acc, sums.bounds).into_iter().enumerate() {
                 let at = (first + p) * to_step + c;
                 if c + V::LANES <= sums.channels {
                     acc.store(to.as_mut_ptr().add(at));

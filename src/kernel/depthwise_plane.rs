@@ -5,6 +5,7 @@
 //! constant over the plane. Vectors can therefore run over row ends. Masks exclude the lanes whose
 //! row or column a tap's shift moves out of the plane.
 
+use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::kernel::extent::product;
 use crate::simd::vector::Vector;
 
@@ -66,7 +67,7 @@ impl PlaneTaps {
 }
 
 /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that read
-/// inside the plane for it.
+/// inside the plane for it, clamped to the bounds.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, `V` has masked loads, and the taps fit: see
@@ -76,7 +77,7 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
     taps: &PlaneTaps,
     source: &[V::Lane],
     weights: &[V::Lane],
-    bias: V::Lane,
+    ends: (V::Lane, Option<Bounds<V::Lane>>),
     to: &mut [V::Lane],
 ) {
     // A constant: other vectors have no code for planes.
@@ -91,14 +92,14 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
         // SAFETY: this function's contract.
         unsafe {
             match count {
-                1 => sums::<V, 1>(taps, source, weights, bias, at, to),
-                2 => sums::<V, 2>(taps, source, weights, bias, at, to),
-                3 => sums::<V, 3>(taps, source, weights, bias, at, to),
-                4 => sums::<V, 4>(taps, source, weights, bias, at, to),
-                5 => sums::<V, 5>(taps, source, weights, bias, at, to),
-                6 => sums::<V, 6>(taps, source, weights, bias, at, to),
-                7 => sums::<V, 7>(taps, source, weights, bias, at, to),
-                _ => sums::<V, 8>(taps, source, weights, bias, at, to),
+                1 => sums::<V, 1>(taps, source, weights, ends, at, to),
+                2 => sums::<V, 2>(taps, source, weights, ends, at, to),
+                3 => sums::<V, 3>(taps, source, weights, ends, at, to),
+                4 => sums::<V, 4>(taps, source, weights, ends, at, to),
+                5 => sums::<V, 5>(taps, source, weights, ends, at, to),
+                6 => sums::<V, 6>(taps, source, weights, ends, at, to),
+                7 => sums::<V, 7>(taps, source, weights, ends, at, to),
+                _ => sums::<V, 8>(taps, source, weights, ends, at, to),
             }
         }
         at += count;
@@ -114,7 +115,7 @@ unsafe fn sums<V: Vector, const U: usize>(
     taps: &PlaneTaps,
     source: &[V::Lane],
     weights: &[V::Lane],
-    bias: V::Lane,
+    ends: (V::Lane, Option<Bounds<V::Lane>>),
     at: usize,
     to: &mut [V::Lane],
 ) {
@@ -124,6 +125,7 @@ unsafe fn sums<V: Vector, const U: usize>(
     // only if at least a vector of results is left.
     unsafe {
         let masks = taps.masks.as_ptr().add(at * count);
+        let (bias, bounds) = ends;
         let mut sums = [V::splat(bias); U];
         for t in 0..count {
             let weight = V::splat(*weights.get_unchecked(t));
@@ -133,7 +135,7 @@ unsafe fn sums<V: Vector, const U: usize>(
                 *sums = sums.mul_add(x, weight);
             }
         }
-        for (u, sums) in sums.into_iter().enumerate() {
+        for (u, sums) in clamp_all(sums, bounds).into_iter().enumerate() {
             let begin = (at + u) * V::LANES;
             let left = to.len() - begin;
             let to = to.as_mut_ptr().add(begin);

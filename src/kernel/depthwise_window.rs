@@ -4,6 +4,7 @@
 // The compiler unrolls index loops over constant ranges into registers.
 #![expect(clippy::needless_range_loop)]
 
+use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::simd::vector::Vector;
 
 /// The operands of the rows of results.
@@ -24,6 +25,8 @@ pub(crate) struct Window<'a, T> {
     pub weights: &'a [T],
     /// The initial value of sums.
     pub bias: T,
+    /// The bounds of results.
+    pub bounds: Option<Bounds<T>>,
     /// The limits of the source, if taps also read outside of it. None if it holds all that they
     /// read.
     pub edges: Option<Edges>,
@@ -315,7 +318,7 @@ unsafe fn rolling_rows<
                 }
             }
             if row + 1 >= J {
-                block.store(sums[0], results, row + 1 - J, to);
+                block.store(clamp_all(sums[0], window.bounds), results, row + 1 - J, to);
             }
             for j in 1..J {
                 sums[j - 1] = sums[j];
@@ -373,7 +376,7 @@ unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: u
             }
         }
         for r in 0..R {
-            block.store(sums[r], results, row + r, to);
+            block.store(clamp_all(sums[r], window.bounds), results, row + r, to);
         }
     }
 }

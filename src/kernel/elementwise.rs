@@ -4,6 +4,7 @@
 
 use crate::activation::Activation;
 use crate::compute::Compute;
+use crate::kernel::bounds::Bounds;
 
 /// `to[i] = from[i·STEP]`. `from` may end right after the last element that is read.
 #[inline(always)]
@@ -67,6 +68,14 @@ fn joined_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T], join: im
 pub(crate) fn add_pixels<T: Compute>(from: &[T], (count, size): (usize, usize), step: usize, to: &mut [T]) {
     for (to, from) in to.chunks_mut(step).zip(from.chunks(step)).take(count) {
         to[..size].iter_mut().zip(&from[..size]).for_each(|(to, from)| *to = to.plus(*from));
+    }
+}
+
+/// Applies bounds to `count` pixels of `size` elements, `step` apart.
+#[inline(always)]
+pub(crate) fn clamp_pixels<T: Compute>(bounds: Bounds<T>, (count, size): (usize, usize), step: usize, run: &mut [T]) {
+    for pixel in run.chunks_mut(step).take(count) {
+        pixel[..size].iter_mut().for_each(|x| *x = bounds.clamp(*x));
     }
 }
 

@@ -75,17 +75,23 @@ mod tests {
         let many = Source { channels: HUGE, channel_stride: 0, taps: &[0, 0], ..source };
         refused("position tile, panel", || tile.run(&data, &many, add, &mut out, 64));
         let tile = kernels.channel_tiles.iter().find(|tile| tile.positions() == 4).expect("a tile of four positions");
-        refused("channel tile, channels", || tile.run(&data, &source, 1, add, &mut out, 64));
-        refused("channel tile, positions", || tile.run(&data, &near, usize::MAX / 3 + 1, add, &mut out, 64));
-        refused("channel tile, rows", || tile.run(&data, &near, 1, add, &mut out, usize::MAX / 3 + 1));
-        refused("channel tile, panel", || tile.run(&data, &many, 1, add, &mut out, 64));
+        refused("channel tile, channels", || tile.run(&data, &source, 1, (add, None), &mut out, 64));
+        refused("channel tile, positions", || tile.run(&data, &near, usize::MAX / 3 + 1, (add, None), &mut out, 64));
+        refused("channel tile, rows", || tile.run(&data, &near, 1, (add, None), &mut out, usize::MAX / 3 + 1));
+        refused("channel tile, panel", || tile.run(&data, &many, 1, (add, None), &mut out, 64));
         let listed = |tap, offset| {
             let mut lists = PixelLists::new(4, 1, 1).expect("memory");
             lists.push([(tap, [offset; 4])]).expect("a list");
             lists
         };
         let mut run = |lists: &PixelLists, base, channels, step| {
-            tile.run_listed(&data, &ListedPixels { data: &data, base, channels, lists, list: 0 }, add, &mut out, step)
+            tile.run_listed(
+                &data,
+                &ListedPixels { data: &data, base, channels, lists, list: 0 },
+                (add, None),
+                &mut out,
+                step,
+            )
         };
         refused("listed tile, tap", || run(&listed(u32::MAX, 0), 0, 1, 64));
         refused("listed tile, offset", || run(&listed(0, u32::MAX), 0, 1, 64));
@@ -97,7 +103,8 @@ mod tests {
         let Some(tile) = tile else { return assert_eq!(kernels.lanes, 4, "only the portable set has no row tiles") };
         let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, two_chains: false };
         let mut run = |source: &Source<f32>, elements, count, step, pitch| {
-            tile.run(&[operand], source, bias, &mut [&mut out[..]], &StridedRuns { elements, count, step, pitch })
+            let runs = StridedRuns { elements, count, step, pitch };
+            tile.run(&[operand], source, bias, &mut [&mut out[..]], &runs, None)
         };
         refused("row tile, channels", || run(&source, 0..1, 1, 0, 0));
         refused("row tile, pitch", || run(&near, 0..1, 3, 1, HUGE));
@@ -112,7 +119,7 @@ mod tests {
         let lanes = kernels.lanes;
         let mut starts = vec![0; lanes];
         starts[1] = usize::MAX;
-        refused("pixels to rows", || kernels.pixels_to_rows(&from, &starts, &mut [&mut to[..]], 0, false));
+        refused("pixels to rows", || kernels.pixels_to_rows(&from, &starts, &mut [&mut to[..]], 0, None, false));
         refused("indexed rows to pixels, starts", || {
             kernels.indexed_rows_to_pixels(&from, &starts[..2], 1, &mut to, 4)
         });
@@ -122,8 +129,8 @@ mod tests {
         refused("indexed rows to pixels, step", || kernels.indexed_rows_to_pixels(&from, &[0], 3, &mut to, HUGE));
         refused("rows to pixels, columns", || kernels.rows_to_pixels(&from, HUGE, (1, 3), &mut to, 64));
         refused("rows to pixels, rows", || kernels.rows_to_pixels(&from, 64, (3, 1), &mut to, HUGE));
-        refused("copied pixels, read", || kernels.copy_pixels(&from, HUGE, (3, 1), &mut to, 4, false));
-        refused("copied pixels, written", || kernels.copy_pixels(&from, 4, (3, 1), &mut to, HUGE, false));
+        refused("copied pixels, read", || kernels.copy_pixels(&from, HUGE, (3, 1), (&mut to, 4), None, false));
+        refused("copied pixels, written", || kernels.copy_pixels(&from, 4, (3, 1), (&mut to, HUGE), None, false));
         let rows = Rows { count: 3, width: 4, step: 4, before: 0 };
         refused("padded rows, read", || kernels.padded_rows(&from, &Rows { step: HUGE, ..rows }, &mut to[..24], 8));
         refused("padded rows, written", || {
@@ -154,7 +161,7 @@ mod tests {
         let mut to = vec![0f32; 4096];
         let lanes = kernels.lanes;
         let far = vec![vec![WeightedTap { offset: usize::MAX, weight: 1.0 }]];
-        refused("sum of taps", || kernels.sum_of_taps(&from, &far, 0.0, &mut to[..lanes]));
+        refused("sum of taps", || kernels.sum_of_taps(&from, &far, (0.0, None), &mut to[..lanes]));
         let window = Window {
             source: &from,
             pitch: 64,
@@ -162,6 +169,7 @@ mod tests {
             columns: &[0],
             weights: &from[..3],
             bias: 0.0,
+            bounds: None,
             edges: None,
         };
         let results = Results { rows: 3, width: 4, step: 4 };
@@ -176,7 +184,7 @@ mod tests {
         refused("window with edges, column", || sum(with(Edges { column: isize::MIN, ..edges }, 64), results));
         refused("window with edges, width", || sum(with(Edges { width: usize::MAX, ..edges }, 64), results));
         let plane = PlaneTaps::new(lanes, HUGE, 1, 2, &[]);
-        refused("plane", || kernels.sum_of_plane(&plane, &[], &[], 0.0, &mut [0.0; 2]));
+        refused("plane", || kernels.sum_of_plane(&plane, &[], &[], (0.0, None), &mut [0.0; 2]));
         let tap = PixelTap { offset: 0, weights: 0 };
         let (taps, far) =
             (PixelTaps::new(vec![tap], 1), PixelTaps::new(vec![PixelTap { offset: usize::MAX, ..tap }], 1));
@@ -188,6 +196,7 @@ mod tests {
             weights: &from,
             each: 0,
             bias: &from,
+            bounds: None,
             channels: 4,
             gather: None,
         };

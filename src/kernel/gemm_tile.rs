@@ -12,6 +12,7 @@
 #![expect(clippy::needless_range_loop)]
 
 use crate::compute::Compute;
+use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::pixel_lists::PixelLists;
 use crate::simd::vector::{Vector, interleave, prefetch, store_run};
@@ -301,6 +302,7 @@ type RowEntry<T> = unsafe fn(
     bias: &[T],
     channels: &mut [&mut [T]],
     runs: &StridedRuns,
+    bounds: Option<Bounds<T>>,
 );
 
 /// A tile of `mr` output channels × `nv` vectors of positions for each of `phases` phases.
@@ -365,7 +367,7 @@ impl<T: Compute> RowTile<T> {
     /// Each run is computed in whole tiles, then in one tile for the remainder, which computes and
     /// drops the elements beyond the run.
     /// The source's base is the position of the first output element. The source's own taps are
-    /// ignored.
+    /// ignored. Results are clamped to the bounds.
     ///
     /// # Panics
     /// A slice is shorter than the range that the tiles read, or the runs are not within the
@@ -378,6 +380,7 @@ impl<T: Compute> RowTile<T> {
         bias: &[T],
         channels: &mut [&mut [T]],
         runs: &StridedRuns,
+        bounds: Option<Bounds<T>>,
     ) {
         if runs.count == 0 || runs.elements.is_empty() {
             return;
@@ -394,7 +397,7 @@ impl<T: Compute> RowTile<T> {
         assert!(channels.iter().all(|channel| end <= channel.len()));
         // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
         // are the entry's contract.
-        unsafe { (self.entry)(phases, source, bias, channels, runs) }
+        unsafe { (self.entry)(phases, source, bias, channels, runs, bounds) }
     }
 }
 
@@ -445,6 +448,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     bias: &[V::Lane],
     channels: &mut [&mut [V::Lane]],
     runs: &StridedRuns,
+    bounds: Option<Bounds<V::Lane>>,
 ) {
     let whole = S * NV * V::LANES;
     for i in 0..runs.count {
@@ -470,6 +474,9 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                 }
                 for s in 0..S {
                     acc[s] = add_phase(acc[s], phases.get_unchecked(s), &source, last);
+                    for m in 0..MR {
+                        acc[s][m] = clamp_all(acc[s][m], bounds);
+                    }
                 }
                 if left >= whole {
                     for m in 0..MR {
@@ -521,14 +528,19 @@ pub(crate) struct ListedPixels<'a, T> {
 /// The numbers of positions for which there are tiles that read pixels through lists.
 pub(crate) const LISTED_POSITIONS: [usize; 3] = [4, 6, 8];
 
-pub(super) type ListedEntry<T> =
-    unsafe fn(panel: &[T], pixels: &ListedPixels<T>, start: Start<T>, out: &mut [T], out_stride: usize);
+pub(super) type ListedEntry<T> = unsafe fn(
+    panel: &[T],
+    pixels: &ListedPixels<T>,
+    ends: (Start<T>, Option<Bounds<T>>),
+    out: &mut [T],
+    out_stride: usize,
+);
 
 type ChannelEntry<T> = unsafe fn(
     panel: &[T],
     source: &Source<T>,
     position_stride: usize,
-    start: Start<T>,
+    ends: (Start<T>, Option<Bounds<T>>),
     out: &mut [T],
     out_stride: usize,
 );
@@ -580,7 +592,7 @@ impl<T: Compute> ChannelTile<T> {
     /// Computes a tile. `panel` is `[tap][channel][nv·lanes]`.
     ///
     /// Position `p` of the tile is read `p · position_stride` elements after the source's base.
-    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart.
+    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart, clamped to the bounds.
     ///
     /// # Panics
     /// A slice is shorter than the range that the tile reads or writes.
@@ -590,7 +602,7 @@ impl<T: Compute> ChannelTile<T> {
         panel: &[T],
         source: &Source<T>,
         position_stride: usize,
-        start: Start<T>,
+        (start, bounds): (Start<T>, Option<Bounds<T>>),
         out: &mut [T],
         out_stride: usize,
     ) {
@@ -602,19 +614,26 @@ impl<T: Compute> ChannelTile<T> {
         }
         // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
         // are the entry's contract.
-        unsafe { (self.entry)(panel, source, position_stride, start, out, out_stride) }
+        unsafe { (self.entry)(panel, source, position_stride, (start, bounds), out, out_stride) }
     }
 
     /// Computes a tile whose positions read the pixels of a list. `panel` is
     /// `[tap][channel][nv·lanes]`, with the taps that the list counts.
     ///
-    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart.
+    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart, clamped to the bounds.
     ///
     /// # Panics
     /// A slice is shorter than the range that the tile reads or writes, the list is of another
     /// number of positions, or the number of positions is not in [`LISTED_POSITIONS`].
     #[inline]
-    pub fn run_listed(&self, panel: &[T], pixels: &ListedPixels<T>, start: Start<T>, out: &mut [T], out_stride: usize) {
+    pub fn run_listed(
+        &self,
+        panel: &[T],
+        pixels: &ListedPixels<T>,
+        (start, bounds): (Start<T>, Option<Bounds<T>>),
+        out: &mut [T],
+        out_stride: usize,
+    ) {
         let Some(entry) = self.listed else { panic!("no tile of {} positions reads lists", self.positions) };
         assert!(pixels.lists.positions() == self.positions);
         assert!(panel.len() >= product([pixels.channels, pixels.lists.taps(pixels.list), self.channels]));
@@ -626,7 +645,7 @@ impl<T: Compute> ChannelTile<T> {
         }
         // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
         // are the entry's contract.
-        unsafe { entry(panel, pixels, start, out, out_stride) }
+        unsafe { entry(panel, pixels, (start, bounds), out, out_stride) }
     }
 }
 
@@ -639,7 +658,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
     source: &Source<V::Lane>,
     position_stride: usize,
-    start: Start<V::Lane>,
+    (start, bounds): (Start<V::Lane>, Option<Bounds<V::Lane>>),
     out: &mut [V::Lane],
     out_stride: usize,
 ) {
@@ -670,7 +689,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
                 }
             }
         }
-        store_channel_sums(acc, start, out, out_stride);
+        store_channel_sums(acc, (start, bounds), out, out_stride);
     }
 }
 
@@ -683,7 +702,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
 pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
     pixels: &ListedPixels<V::Lane>,
-    start: Start<V::Lane>,
+    (start, bounds): (Start<V::Lane>, Option<Bounds<V::Lane>>),
     out: &mut [V::Lane],
     out_stride: usize,
 ) {
@@ -700,7 +719,7 @@ pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: us
                 b = b.wrapping_add(NV * V::LANES);
             }
         }
-        store_channel_sums(acc, start, out, out_stride);
+        store_channel_sums(acc, (start, bounds), out, out_stride);
     }
 }
 
@@ -722,28 +741,34 @@ unsafe fn channel_sums<V: Vector, const P: usize, const NV: usize>(start: Start<
     }
 }
 
-/// Stores the sums of a tile of channels, or adds them to `out`.
+/// Stores the sums of a tile of channels, or adds them to `out`. What is stored is clamped to the bounds.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set. `out` holds `P` rows of `NV·LANES` elements, `out_stride`
 /// apart.
 #[inline(always)]
 unsafe fn store_channel_sums<V: Vector, const P: usize, const NV: usize>(
-    acc: [[V; NV]; P],
-    start: Start<V::Lane>,
+    mut acc: [[V; NV]; P],
+    (start, bounds): (Start<V::Lane>, Option<Bounds<V::Lane>>),
     out: &mut [V::Lane],
     out_stride: usize,
 ) {
     let out = out.as_mut_ptr();
-    for p in 0..P {
-        for v in 0..NV {
-            // SAFETY: this function's contract.
-            unsafe {
-                let to = out.add(p * out_stride + v * V::LANES);
-                match start {
-                    Start::Bias(_) => acc[p][v].store(to),
-                    Start::Add => V::load(to).plus(acc[p][v]).store(to),
+    // SAFETY: this function's contract.
+    unsafe {
+        if let Start::Add = start {
+            for p in 0..P {
+                for v in 0..NV {
+                    acc[p][v] = V::load(out.add(p * out_stride + v * V::LANES)).plus(acc[p][v]);
                 }
+            }
+        }
+        for p in 0..P {
+            acc[p] = clamp_all(acc[p], bounds);
+        }
+        for p in 0..P {
+            for v in 0..NV {
+                acc[p][v].store(out.add(p * out_stride + v * V::LANES));
             }
         }
     }

@@ -4,6 +4,7 @@
 //! Results are compared with plain loops.
 
 use crate::compute::{Grouped, Pair, Quad};
+use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::Col2imRun;
 use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::kernel::depthwise_plane::PlaneTaps;
@@ -149,6 +150,18 @@ fn values<T: Number>(len: usize, seed: i64) -> Vec<T> {
     (0..len as i64).map(|i| T::of((i * 7 + seed * 3) % 11 - 5)).collect()
 }
 
+/// No bounds, and bounds that some results are outside of.
+fn all_bounds<T: Number>() -> [Option<Bounds<T>>; 2] {
+    let (one, other) = (T::of(-2), T::of(3));
+    let high = one.larger(other);
+    [None, Some(Bounds { low: if high == one { other } else { one }, high })]
+}
+
+/// Applies bounds, if there are any.
+fn clamped<T: Number>(value: T, bounds: Option<Bounds<T>>) -> T {
+    bounds.map_or(value, |bounds| bounds.clamp(value))
+}
+
 /// Calls a test with the kernels of every available instruction set and compute type.
 macro_rules! for_each_kernel_set {
     ($test:ident) => {
@@ -272,18 +285,19 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let shape = Shape::new(side, (tile.positions() - 1) * position_stride + 1, shape);
             let panel = Guarded::new(side, &values::<T>(shape.channels * shape.taps.len() * tile.channels(), 2));
             let bias = Guarded::new(side, &values::<T>(tile.channels(), 3));
-            for (stride, add) in [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)] {
+            let strides = [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)];
+            for ((stride, add), bounds) in strides.into_iter().cartesian_product(all_bounds()) {
                 let before = values::<T>((tile.positions() - 1) * stride + tile.channels(), 4);
                 let mut out = Guarded::new(side, &before);
                 let start = if add { Start::Add } else { Start::Bias(&bias) };
-                tile.run(&panel, &shape.source(), position_stride, start, &mut out, stride);
+                tile.run(&panel, &shape.source(), position_stride, (start, bounds), &mut out, stride);
                 let mut expected = before;
                 for p in 0..tile.positions() {
                     for j in 0..tile.channels() {
                         let to = &mut expected[p * stride + j];
                         let begin = if add { *to } else { bias[j] };
                         let weight = |c, t| panel[(t * shape.channels + c) * tile.channels() + j];
-                        *to = begin.plus(shape.sum(p * position_stride, shape.taps, weight));
+                        *to = clamped(begin.plus(shape.sum(p * position_stride, shape.taps, weight)), bounds);
                     }
                 }
                 assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
@@ -309,12 +323,13 @@ fn listed_channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let count = taps.last().map_or(0, |tap| *tap as usize + 1);
             let panel = Guarded::new(side, &values::<T>(channels * count * tile.channels(), 2));
             let bias = Guarded::new(side, &values::<T>(tile.channels(), 3));
-            for (stride, add) in [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)] {
+            let strides = [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)];
+            for ((stride, add), bounds) in strides.into_iter().cartesian_product(all_bounds()) {
                 let before = values::<T>((tile.positions() - 1) * stride + tile.channels(), 4);
                 let mut out = Guarded::new(side, &before);
                 let start = if add { Start::Add } else { Start::Bias(&bias) };
                 let pixels = ListedPixels { data: &data, base: 2, channels, lists: &lists, list: 1 };
-                tile.run_listed(&panel, &pixels, start, &mut out, stride);
+                tile.run_listed(&panel, &pixels, (start, bounds), &mut out, stride);
                 let mut expected = before;
                 for (p, j) in (0..tile.positions()).cartesian_product(0..tile.channels()) {
                     let to = &mut expected[p * stride + j];
@@ -323,7 +338,7 @@ fn listed_channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                         let weight = panel[(*tap as usize * channels + c) * tile.channels() + j];
                         sum = sum.mul_add(data[2 + offset(*tap, p) as usize + c], weight);
                     }
-                    *to = if add { *to } else { bias[j] }.plus(sum);
+                    *to = clamped(if add { *to } else { bias[j] }.plus(sum), bounds);
                 }
                 assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
                 calls += 1;
@@ -368,21 +383,23 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let len = (positions * tile.phases()).saturating_sub(less);
             let step = len + 3;
             let before = vec![T::of(99); if count == 0 { 0 } else { (count - 1) * step + len }];
-            let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
-            let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
-            let runs = StridedRuns { elements: 0..len, count, step, pitch };
-            tile.run(&phases, &shape.source(), &bias, &mut slices, &runs);
-            for (m, row) in out.iter().enumerate() {
-                let mut expected = before.clone();
-                for (run, at) in (0..count).flat_map(|run| (0..len).map(move |at| (run, at))) {
-                    let (s, n) = (at % tile.phases(), at / tile.phases() + run * pitch);
-                    let taps = taps_of(s);
-                    let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr() + m]);
-                    expected[run * step + at] = bias[m].plus(sum);
+            for bounds in all_bounds() {
+                let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
+                let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
+                let runs = StridedRuns { elements: 0..len, count, step, pitch };
+                tile.run(&phases, &shape.source(), &bias, &mut slices, &runs, bounds);
+                for (m, row) in out.iter().enumerate() {
+                    let mut expected = before.clone();
+                    for (run, at) in (0..count).flat_map(|run| (0..len).map(move |at| (run, at))) {
+                        let (s, n) = (at % tile.phases(), at / tile.phases() + run * pitch);
+                        let taps = taps_of(s);
+                        let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr() + m]);
+                        expected[run * step + at] = clamped(bias[m].plus(sum), bounds);
+                    }
+                    assert_eq!(**row, expected, "{} phases, {}x{}", tile.phases(), tile.mr(), tile.nv());
                 }
-                assert_eq!(**row, expected, "{} phases, {}x{}", tile.phases(), tile.mr(), tile.nv());
+                calls += 1;
             }
-            calls += 1;
         }
     }
     calls
@@ -405,14 +422,17 @@ fn sums_of_taps<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                             .collect()
                     })
                     .collect();
-                let mut to = Guarded::new(side, &vec![T::of(99); count * phases]);
-                kernels.sum_of_taps(&source, &taps, T::of(5), &mut to);
-                for (at, got) in to.iter().enumerate() {
-                    let (j, i) = (at % phases, at / phases);
-                    let sum = taps[j].iter().fold(T::of(5), |sum, tap| sum.mul_add(source[i + tap.offset], tap.weight));
-                    assert_eq!(*got, sum, "{phases} phases of {count}");
+                for bounds in all_bounds() {
+                    let mut to = Guarded::new(side, &vec![T::of(99); count * phases]);
+                    kernels.sum_of_taps(&source, &taps, (T::of(5), bounds), &mut to);
+                    for (at, got) in to.iter().enumerate() {
+                        let (taps, i) = (&taps[at % phases], at / phases);
+                        let sum =
+                            taps.iter().fold(T::of(5), |sum, tap| sum.mul_add(source[i + tap.offset], tap.weight));
+                        assert_eq!(*got, clamped(sum, bounds), "{phases} phases of {count}");
+                    }
+                    calls += 1;
                 }
-                calls += 1;
             }
         }
     }
@@ -437,9 +457,8 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let needed = gather.as_ref().map_or(width, LaneGather::reach);
         assert!(needed <= pixel.max(lanes).max(if gathered { 0 } else { width }), "reads stay in pixels");
         let counts = if gathered { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
-        for (count, step, to_step) in
-            counts.iter().flat_map(|n| [(*n, pixel, channels), (*n, needed + 1, channels + 2)])
-        {
+        let sizes = counts.iter().flat_map(|n| [(*n, pixel, channels), (*n, needed + 1, channels + 2)]);
+        for ((count, step, to_step), bounds) in sizes.cartesian_product(all_bounds()) {
             // Taps a few elements apart, and taps as far apart as pixels.
             for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
                 let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + needed);
@@ -452,7 +471,8 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let taps = PixelTaps::new(list.clone(), step);
                 let (source, weights) = (&source[..], &weights[..]);
                 let gather = gather.as_ref();
-                let sums = PixelSums { source, step, taps: &taps, weights, each, bias: &bias, channels, gather };
+                let sums =
+                    PixelSums { source, step, taps: &taps, weights, each, bias: &bias, bounds, channels, gather };
                 let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
                 kernels.sum_of_pixels(&sums, &mut to, to_step, count);
                 list.sort_by_key(|tap| tap.offset);
@@ -468,7 +488,11 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                         let weight = weights[c / lanes * lanes * each + tap.weights + input * lanes + c % lanes];
                         sum.mul_add(source[p * step + tap.offset + c / outputs * inputs + input], weight)
                     });
-                    assert_eq!(*got, want, "{groups} groups of {inputs} to {outputs}, {count} positions");
+                    assert_eq!(
+                        *got,
+                        clamped(want, bounds),
+                        "{groups} groups of {inputs} to {outputs}, {count} positions"
+                    );
                 }
                 calls += 1;
             }
@@ -485,16 +509,15 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             for count in [1, lanes - 1, lanes] {
                 let starts: Vec<usize> = (0..len).map(|i| i * stride).collect();
                 let from = Guarded::new(side, &values::<T>((len - 1) * stride + lanes, 1));
-                for (first, streamed) in
-                    [0, 3].iter().flat_map(|first| [false, true].map(|streamed| (*first, streamed)))
-                {
+                let ways = [0, 3].into_iter().cartesian_product([false, true]).cartesian_product(all_bounds());
+                for ((first, streamed), bounds) in ways {
                     let row = || Guarded::new(side, &vec![T::of(99); first + len]);
                     let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
                     let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
-                    kernels.pixels_to_rows(&from, &starts, &mut slices, first, streamed);
+                    kernels.pixels_to_rows(&from, &starts, &mut slices, first, bounds, streamed);
                     for (j, row) in to.iter().enumerate() {
                         assert!(row[..first].iter().all(|kept| *kept == T::of(99)));
-                        assert!((0..len).all(|i| row[first + i] == from[i * stride + j]));
+                        assert!((0..len).all(|i| row[first + i] == clamped(from[i * stride + j], bounds)));
                     }
                     calls += 1;
                 }
@@ -515,15 +538,14 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         }
     }
     for (count, size) in [1, 2, 5].iter().flat_map(|n| [1, lanes - 1, lanes, lanes + 1, 3 * lanes].map(|s| (*n, s))) {
-        for (from_step, to_step, streamed) in
-            [(size, size + 2, false), (size + 3, size, false), (size, size, true), (size, 2 * size, true)]
-        {
+        let steps = [(size, size + 2, false), (size + 3, size, false), (size, size, true), (size, 2 * size, true)];
+        for ((from_step, to_step, streamed), bounds) in steps.into_iter().cartesian_product(all_bounds()) {
             let from = Guarded::new(side, &values::<T>((count - 1) * from_step + size, 1));
             let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + size]);
-            kernels.copy_pixels(&from, from_step, (count, size), &mut to, to_step, streamed);
+            kernels.copy_pixels(&from, from_step, (count, size), (&mut to, to_step), bounds, streamed);
             for (at, got) in to.iter().enumerate() {
                 let (i, j) = (at / to_step, at % to_step);
-                assert_eq!(*got, if j < size { from[i * from_step + j] } else { T::of(99) });
+                assert_eq!(*got, if j < size { clamped(from[i * from_step + j], bounds) } else { T::of(99) });
             }
             calls += 1;
         }
@@ -592,7 +614,7 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let steps = |taps: usize| if taps == 1 { [(1, 1), (1, 2)] } else { [(1, 1), (2, 2)] };
     for (taps, width) in [1, 3, 5, 7].into_iter().flat_map(|taps| ragged.map(|width| (taps, width))) {
         for (rows, gap, steps) in [(1, 0), (6, 3), (7, 0)].iter().flat_map(|r| steps(taps).map(|s| (r.0, r.1, s))) {
-            for columns in [&[0][..], &[1, 2, 9, 0]] {
+            for (columns, bounds) in [&[0][..], &[1, 2, 9, 0]].into_iter().cartesian_product(all_bounds()) {
                 let (down, every) = steps;
                 let pitch = every * width + 5;
                 let reach = ((rows - 1) * down + taps - 1) * pitch
@@ -600,8 +622,8 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     + every * width.max(lanes);
                 let source = Guarded::new(side, &values::<T>(reach, 1));
                 let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
-                let window =
-                    Window { source: &source, pitch, steps, columns, weights: &weights, bias: T::of(5), edges: None };
+                let (weights, bias) = (&weights[..], T::of(5));
+                let window = Window { source: &source, pitch, steps, columns, weights, bias, bounds, edges: None };
                 let results = Results { rows, width, step: width + gap };
                 let mut to = Guarded::new(side, &vec![T::of(99); (rows - 1) * results.step + width]);
                 kernels.sum_of_window(&window, &results, &mut to);
@@ -614,7 +636,7 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                             if i < width { sum.mul_add(read(), weights[k * columns.len() + c]) } else { sum }
                         },
                     );
-                    let want = if i < width { sum } else { T::of(99) };
+                    let want = if i < width { clamped(sum, bounds) } else { T::of(99) };
                     assert_eq!(*got, want, "{taps} rows of taps at {columns:?}, {steps:?}, {rows} of {width}");
                 }
                 calls += 1;
@@ -634,19 +656,20 @@ fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     for (width, rows) in
         [1, 3, lanes - 1, lanes, 2 * lanes + 1].into_iter().flat_map(|w| [1, 4, 9usize].map(|r| (w, r)))
     {
-        for (results, taps) in [(rows, taps), (rows + 2, taps), (rows.div_ceil(2), taps), (rows, &[])] {
+        let results = [(rows, taps), (rows + 2, taps), (rows.div_ceil(2), taps), (rows, &[])];
+        for ((results, taps), bounds) in results.into_iter().cartesian_product(all_bounds()) {
             let planes = PlaneTaps::new(lanes, rows, results, width, taps);
             let source = Guarded::new(side, &values::<T>(rows * width, 1));
             let weights = Guarded::new(side, &values::<T>(taps.len(), 2));
             let mut to = Guarded::new(side, &vec![T::of(99); results * width]);
-            kernels.sum_of_plane(&planes, &source, &weights, T::of(5), &mut to);
+            kernels.sum_of_plane(&planes, &source, &weights, (T::of(5), bounds), &mut to);
             for (at, got) in to.iter().enumerate() {
                 let want = taps.iter().zip(&*weights).fold(T::of(5), |sum, ((down, along), weight)| {
                     let (row, column) = ((at / width) as i64 + down, (at % width) as i64 + along);
                     let inside = (0..rows as i64).contains(&row) && (0..width as i64).contains(&column);
                     if inside { sum.mul_add(source[row as usize * width + column as usize], *weight) } else { sum }
                 });
-                assert_eq!(*got, want, "{results} rows of {rows} of {width}, result {at}");
+                assert_eq!(*got, clamped(want, bounds), "{results} rows of {rows} of {width}, result {at}");
             }
             calls += 1;
         }
@@ -664,7 +687,8 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         for (width, before, after) in
             [1, lanes, 2 * lanes + 1, 5 * lanes - 1].into_iter().flat_map(|w| [(w, 0, 0), (w, 1, 1), (w, 3, lanes + 3)])
         {
-            for (height, above, below) in [(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)] {
+            let heights = [(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)];
+            for ((height, above, below), bounds) in heights.into_iter().cartesian_product(all_bounds()) {
                 let columns = &[0, 1, 4][..];
                 let results = |size: usize, taps: usize| (size >= taps).then(|| (size - taps) / every + 1);
                 let sizes = results(before + width + after, 5).zip(results(above + height + below, taps));
@@ -684,6 +708,7 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     columns,
                     weights: &weights,
                     bias: T::of(5),
+                    bounds,
                     edges: Some(edges),
                 };
                 let mut to = Guarded::new(side, &vec![T::of(99); rows * wide]);
@@ -701,7 +726,11 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                             None => sum,
                         }
                     });
-                    assert_eq!(*got, want, "{taps} rows of taps, {height}x{width} every {every}, {edges:?}");
+                    assert_eq!(
+                        *got,
+                        clamped(want, bounds),
+                        "{taps} rows of taps, {height}x{width} every {every}, {edges:?}"
+                    );
                 }
                 calls += 1;
             }

@@ -2,6 +2,7 @@
 
 use crate::activation::Activation;
 use crate::compute::{Pair, Quad};
+use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
 use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
@@ -53,9 +54,10 @@ macro_rules! kernels {
                 bias: &[$lane],
                 channels: &mut [&mut [$lane]],
                 runs: &StridedRuns,
+                bounds: Option<Bounds<$lane>>,
             ) {
                 // SAFETY: only called through a tile: see `RowTile::run`.
-                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs) }
+                unsafe { row_tile::<$vector, S, MR, NV>(phases, source, bias, channels, runs, bounds) }
             }
 
             $(#[$feature])*
@@ -63,24 +65,24 @@ macro_rules! kernels {
                 panel: &[$lane],
                 source: &crate::kernel::gemm_tile::Source<$lane>,
                 position_stride: usize,
-                start: crate::kernel::gemm_tile::Start<$lane>,
+                ends: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run`.
-                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start, out, out_stride) }
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, ends, out, out_stride) }
             }
 
             $(#[$feature])*
             unsafe fn listed<const P: usize, const NV: usize>(
                 panel: &[$lane],
                 pixels: &ListedPixels<$lane>,
-                start: crate::kernel::gemm_tile::Start<$lane>,
+                ends: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run_listed`.
-                unsafe { listed_channel_tile::<$vector, P, NV>(panel, pixels, start, out, out_stride) }
+                unsafe { listed_channel_tile::<$vector, P, NV>(panel, pixels, ends, out, out_stride) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
@@ -195,10 +197,11 @@ macro_rules! kernels {
                 starts: &[usize],
                 to: &mut [&mut [$lane]],
                 first: usize,
+                bounds: Option<Bounds<$lane>>,
                 streamed: bool,
             ) {
                 // SAFETY: only called by `Kernels::pixels_to_rows`, which checks the contract.
-                unsafe { transpose::pixels_to_rows::<$vector, LANES>(from, starts, to, first, streamed) }
+                unsafe { transpose::pixels_to_rows::<$vector, LANES>(from, starts, to, first, bounds, streamed) }
             }
 
             $(#[$feature])*
@@ -218,12 +221,12 @@ macro_rules! kernels {
                 from: &[$lane],
                 from_step: usize,
                 size: (usize, usize),
-                to: &mut [$lane],
-                to_step: usize,
+                to: (&mut [$lane], usize),
+                bounds: Option<Bounds<$lane>>,
                 streamed: bool,
             ) {
                 // SAFETY: only called by `Kernels::copy_pixels`, which checks the contract.
-                unsafe { transpose::copy_pixels::<$vector>(from, from_step, size, to, to_step, streamed) }
+                unsafe { transpose::copy_pixels::<$vector>(from, from_step, size, to, bounds, streamed) }
             }
 
             $(#[$feature])*
@@ -266,11 +269,11 @@ macro_rules! kernels {
             unsafe fn taps<const S: usize, const U: usize>(
                 source: &[$lane],
                 phases: &[Vec<WeightedTap<$lane>>],
-                bias: $lane,
+                (bias, bounds): ($lane, Option<Bounds<$lane>>),
                 to: &mut [$lane],
             ) {
                 // SAFETY: only called by `Kernels::sum_of_taps`, which checks the contract.
-                unsafe { sum_of_taps::<$vector, S, U>(source, phases, bias, to) }
+                unsafe { sum_of_taps::<$vector, S, U>(source, phases, (bias, bounds), to) }
             }
 
             $(#[$feature])*
@@ -284,9 +287,15 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn plane(taps: &PlaneTaps, source: &[$lane], weights: &[$lane], bias: $lane, to: &mut [$lane]) {
+            unsafe fn plane(
+                taps: &PlaneTaps,
+                source: &[$lane],
+                weights: &[$lane],
+                ends: ($lane, Option<Bounds<$lane>>),
+                to: &mut [$lane],
+            ) {
                 // SAFETY: only called by `Kernels::sum_of_plane`, which checks the contract.
-                unsafe { sum_of_plane::<$vector>(taps, source, weights, bias, to) }
+                unsafe { sum_of_plane::<$vector>(taps, source, weights, ends, to) }
             }
 
             $(#[$feature])*
@@ -298,6 +307,11 @@ macro_rules! kernels {
             $(#[$feature])*
             unsafe fn add(from: &[$lane], size: (usize, usize), step: usize, to: &mut [$lane]) {
                 elementwise::add_pixels(from, size, step, to)
+            }
+
+            $(#[$feature])*
+            unsafe fn clamp_pixels(bounds: Bounds<$lane>, size: (usize, usize), step: usize, run: &mut [$lane]) {
+                elementwise::clamp_pixels(bounds, size, step, run)
             }
 
             $(#[$feature])*
@@ -449,6 +463,7 @@ macro_rules! kernels {
                 sum_of_plane: plane,
                 sum_of_pixels: [pixel_sums::<false>, pixel_sums::<true>],
                 add,
+                clamp_pixels,
                 affine,
                 leak,
                 pool_plane: [pooled::<false>, pooled::<true>],

@@ -3,6 +3,7 @@
 
 use crate::activation::Activation;
 use crate::compute::Compute;
+use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::Col2imRun;
 use crate::kernel::depthwise_pixels::PixelSums;
 use crate::kernel::depthwise_plane::PlaneTaps;
@@ -24,15 +25,30 @@ type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type AddPixels<T> = unsafe fn(from: &[T], size: (usize, usize), step: usize, to: &mut [T]);
 type ActivatePixels<T> = unsafe fn(Activation, size: (usize, usize), step: usize, run: &mut [T]);
 type NormaliseColumns<T> = unsafe fn(of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]);
-type PixelsToRows<T> = unsafe fn(from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool);
-type CopyPixels<T> =
-    unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize, streamed: bool);
+type ClampPixels<T> = unsafe fn(Bounds<T>, size: (usize, usize), step: usize, run: &mut [T]);
+type PixelsToRows<T> = unsafe fn(
+    from: &[T],
+    starts: &[usize],
+    to: &mut [&mut [T]],
+    first: usize,
+    bounds: Option<Bounds<T>>,
+    streamed: bool,
+);
+type CopyPixels<T> = unsafe fn(
+    from: &[T],
+    from_step: usize,
+    size: (usize, usize),
+    to: (&mut [T], usize),
+    bounds: Option<Bounds<T>>,
+    streamed: bool,
+);
 type PoolPlane<T> = unsafe fn(axes: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]);
 type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize);
 type RowsToPixels<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
-type SumOfPlane<T> = unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]);
-type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]);
+type SumOfPlane<T> =
+    unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], ends: (T, Option<Bounds<T>>), to: &mut [T]);
+type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], ends: (T, Option<Bounds<T>>), to: &mut [T]);
 
 /// The numbers of tap rows with a window kernel, which reads each row of the source once.
 pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
@@ -83,6 +99,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) sum_of_plane: SumOfPlane<T>,
     pub(super) sum_of_pixels: [SumOfPixels<T>; 2],
     pub(super) add: AddPixels<T>,
+    pub(super) clamp_pixels: ClampPixels<T>,
     pub(super) affine: unsafe fn(T, T, &mut [T]),
     pub(super) leak: unsafe fn(T, &mut [T]),
     /// The largest values of windows, and their sums.
@@ -140,21 +157,29 @@ impl<T: Compute> Kernels<T> {
         }
     }
 
-    /// `to[j][first + i] = from[starts[i] + j]`, for at least as many starts as lanes and at most
-    /// as many rows as lanes.
+    /// `to[j][first + i] = from[starts[i] + j]`, clamped to the bounds, for at least as many starts as
+    /// lanes and at most as many rows as lanes.
     ///
     /// With `streamed`, aligned vectors are stored past the caches.
     ///
     /// # Panics
     /// A slice is shorter than the range that is read or written, or the number of starts or rows
     /// is not allowed.
-    pub fn pixels_to_rows(&self, from: &[T], starts: &[usize], to: &mut [&mut [T]], first: usize, streamed: bool) {
+    pub fn pixels_to_rows(
+        &self,
+        from: &[T],
+        starts: &[usize],
+        to: &mut [&mut [T]],
+        first: usize,
+        bounds: Option<Bounds<T>>,
+        streamed: bool,
+    ) {
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
         assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { (self.pixels_to_rows)(from, starts, to, first, streamed) }
+        unsafe { (self.pixels_to_rows)(from, starts, to, first, bounds, streamed) }
     }
 
     /// `to[r·to_step + c] = from[c·from_step + r]`. Columns after the last one, up to a whole
@@ -181,8 +206,8 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.rows_to_pixels)(from, from_step, (rows, columns), to, to_step) }
     }
 
-    /// `to[i·to_step + j] = from[i·from_step + j]` for `count` pixels `i` of `size` elements, which
-    /// do not overlap.
+    /// `to[i·to_step + j] = from[i·from_step + j]`, clamped to the bounds, for `count` pixels `i` of `size`
+    /// elements, which do not overlap.
     ///
     /// Elements between the pixels keep their values. With `streamed`, pixels of aligned whole
     /// vectors are stored past the caches.
@@ -194,8 +219,8 @@ impl<T: Compute> Kernels<T> {
         from: &[T],
         from_step: usize,
         (count, size): (usize, usize),
-        to: &mut [T],
-        to_step: usize,
+        (to, to_step): (&mut [T], usize),
+        bounds: Option<Bounds<T>>,
         streamed: bool,
     ) {
         if !(has_pixels((count, size), from_step, from.len()) && has_pixels((count, size), to_step, to.len())) {
@@ -203,7 +228,7 @@ impl<T: Compute> Kernels<T> {
         }
         // SAFETY: these kernels exist only if the CPU has the instruction set. The rest of the
         // contract is asserted by `has_pixels`.
-        unsafe { (self.copy_pixels)(from, from_step, (count, size), to, to_step, streamed) }
+        unsafe { (self.copy_pixels)(from, from_step, (count, size), (to, to_step), bounds, streamed) }
     }
 
     /// `to[i·step + j] = from[starts[j] + i]` for `count` positions `i` and at most as many starts
@@ -300,12 +325,18 @@ impl<T: Compute> Kernels<T> {
     }
 
     /// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i`
-    /// in `0..to.len() / S` and any number `S` of phases.
+    /// in `0..to.len() / S` and any number `S` of phases, clamped to the bounds.
     ///
     /// # Panics
     /// An offset plus the number of positions, rounded up to whole vectors, is beyond the source's
     /// end.
-    pub fn sum_of_taps(&self, source: &[T], phases: &[Vec<WeightedTap<T>>], bias: T, to: &mut [T]) {
+    pub fn sum_of_taps(
+        &self,
+        source: &[T],
+        phases: &[Vec<WeightedTap<T>>],
+        (bias, bounds): (T, Option<Bounds<T>>),
+        to: &mut [T],
+    ) {
         let count = to.len() / phases.len();
         assert!(to.len().is_multiple_of(phases.len()));
         let furthest = phases.iter().flatten().map(|t| t.offset).max();
@@ -315,7 +346,7 @@ impl<T: Compute> Kernels<T> {
         match phases.len() {
             // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions
             // above are the rest of the contract.
-            s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, bias, to) },
+            s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, (bias, bounds), to) },
             s => {
                 // Chunks that fit the stack, each a whole number of vectors.
                 let mut row = [bias; 256];
@@ -325,7 +356,7 @@ impl<T: Compute> Kernels<T> {
                         let source = source.get(chunk * 256..).unwrap_or(&[]);
                         // SAFETY: as above, with one phase. The source still has all elements after
                         // the chunk.
-                        unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), bias, row) };
+                        unsafe { self.sum_of_taps[0](source, std::slice::from_ref(taps), (bias, bounds), row) };
                         to.iter_mut().skip(j).step_by(s).zip(&*row).for_each(|(to, from)| *to = *from);
                     }
                 }
@@ -336,7 +367,8 @@ impl<T: Compute> Kernels<T> {
     /// `to[r·step + i] = bias + Σ weight[k][c]·source[(r·down + k)·pitch + columns[c] + i·every]`
     /// for each row `r` of results and each `i` in `0..width`.
     ///
-    /// The window's steps are `(down, every)`. Elements between rows keep their values.
+    /// The window's steps are `(down, every)`. Elements between rows keep their values. Results are
+    /// clamped to the window's bounds.
     ///
     /// # Panics
     /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
@@ -375,20 +407,27 @@ impl<T: Compute> Kernels<T> {
     }
 
     /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that
-    /// read inside the source for it.
+    /// read inside the source for it, clamped to the bounds.
     ///
     /// # Panics
     /// There are no masked loads, the taps were made for another number of lanes, or a slice does not
     /// have the length that they were made for.
-    pub fn sum_of_plane(&self, taps: &PlaneTaps, source: &[T], weights: &[T], bias: T, to: &mut [T]) {
+    pub fn sum_of_plane(
+        &self,
+        taps: &PlaneTaps,
+        source: &[T],
+        weights: &[T],
+        ends: (T, Option<Bounds<T>>),
+        to: &mut [T],
+    ) {
         assert!(self.masks && taps.fit(self.lanes, source, weights, to));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
         // is the rest of the contract.
-        unsafe { (self.sum_of_plane)(taps, source, weights, bias, to) }
+        unsafe { (self.sum_of_plane)(taps, source, weights, ends, to) }
     }
 
     /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for
-    /// `count` positions `p` and every channel `c`.
+    /// `count` positions `p` and every channel `c`, clamped to the bounds of `sums`.
     ///
     /// With [`LaneGather`](crate::kernel::LaneGather), the sum is also over the input channels of
     /// the group of `c`. A tap then has one weight for each of them.
@@ -430,6 +469,21 @@ impl<T: Compute> Kernels<T> {
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
         unsafe { (self.add)(from, size, step, to) }
+    }
+
+    /// Applies bounds to `count` pixels of `size` elements, `step` apart.
+    ///
+    /// Elements between the pixels keep their values.
+    ///
+    /// # Panics
+    /// The slice is too short, or the step is smaller than a pixel.
+    pub fn clamp_pixels(&self, bounds: Bounds<T>, size: (usize, usize), step: usize, run: &mut [T]) {
+        if !has_pixels(size, step, run.len()) {
+            return;
+        }
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
+        // safe.
+        unsafe { (self.clamp_pixels)(bounds, size, step, run) }
     }
 
     /// `run[i] = factor·run[i] + term`.

@@ -1,6 +1,7 @@
 //! SIMD micro-kernels.
 
 mod amx;
+mod bounds;
 mod byte_sums;
 mod col2im_row;
 mod cyclic;
@@ -37,6 +38,7 @@ pub(crate) use amx::{
     DEPTH, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
     limbs_needed,
 };
+pub(crate) use bounds::Bounds;
 pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};
 pub(crate) use col2im_row::Col2imRun;
 pub(crate) use cyclic::CYCLIC_RESULTS;

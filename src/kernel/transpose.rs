@@ -3,6 +3,7 @@
 //! A register transpose transposes as many vectors as a vector has lanes.
 
 use crate::compute::Compute;
+use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::simd::vector::{MOST_LANES, Vector, covering, interleave};
 
 /// `to[j][first + i] = from[starts[i] + j]`: a run of pixels of `LANES` elements each becomes rows.
@@ -20,6 +21,7 @@ pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
     starts: &[usize],
     to: &mut [&mut [V::Lane]],
     first: usize,
+    bounds: Option<Bounds<V::Lane>>,
     streamed: bool,
 ) {
     let ahead = to.first().map_or(0, |row| before_aligned::<V>(&row[first..]));
@@ -31,17 +33,19 @@ pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
     unsafe {
         if !streamed {
             covering(starts.len(), LANES)
-                .for_each(|at| transpose_block::<V, LANES, false>(from, starts, at, to, first));
+                .for_each(|at| transpose_block::<V, LANES, false>(from, starts, at, to, first, bounds));
             return;
         }
         // The unaligned ends come before the aligned transposes, as streamed memory may not be
         // accessed before the fence.
         for at in [0, last] {
             if at < ahead || !(at - ahead).is_multiple_of(LANES) {
-                transpose_block::<V, LANES, false>(from, starts, at, to, first);
+                transpose_block::<V, LANES, false>(from, starts, at, to, first, bounds);
             }
         }
-        (ahead..=last).step_by(LANES).for_each(|at| transpose_block::<V, LANES, true>(from, starts, at, to, first));
+        (ahead..=last)
+            .step_by(LANES)
+            .for_each(|at| transpose_block::<V, LANES, true>(from, starts, at, to, first, bounds));
         V::after_streams();
     }
 }
@@ -58,6 +62,7 @@ unsafe fn transpose_block<V: Vector, const LANES: usize, const STREAMED: bool>(
     at: usize,
     to: &mut [&mut [V::Lane]],
     first: usize,
+    bounds: Option<Bounds<V::Lane>>,
 ) {
     // SAFETY: this function's contract.
     unsafe {
@@ -68,7 +73,7 @@ unsafe fn transpose_block<V: Vector, const LANES: usize, const STREAMED: bool>(
         for (i, column) in columns.iter_mut().enumerate().skip(1) {
             *column = V::load(from.add(*starts.get_unchecked(at + i)));
         }
-        store_rows::<V, LANES, STREAMED>(interleave(columns), to, first + at);
+        store_rows::<V, LANES, STREAMED>(interleave(clamp_all(columns, bounds)), to, first + at);
     }
 }
 
@@ -210,8 +215,8 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
     from: &[V::Lane],
     from_step: usize,
     (count, size): (usize, usize),
-    to: &mut [V::Lane],
-    to_step: usize,
+    (to, to_step): (&mut [V::Lane], usize),
+    bounds: Option<Bounds<V::Lane>>,
     streamed: bool,
 ) {
     let whole = [before_aligned::<V>(to), to_step % V::LANES, size % V::LANES] == [0; 3];
@@ -221,7 +226,10 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
         unsafe {
             for i in 0..count {
                 let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
-                (0..size).step_by(V::LANES).for_each(|at| V::load(from.add(at)).stream(to.add(at)));
+                for at in (0..size).step_by(V::LANES) {
+                    let [pixel] = clamp_all([V::load(from.add(at))], bounds);
+                    pixel.stream(to.add(at));
+                }
             }
             V::after_streams();
         }
@@ -229,7 +237,8 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
     }
     if size < V::LANES && !V::MASKS {
         for (to, from) in to.chunks_mut(to_step).zip(from.chunks(from_step)).take(count) {
-            to.iter_mut().zip(from).take(size).for_each(|(to, from)| *to = *from);
+            let pixel = to.iter_mut().zip(from).take(size);
+            pixel.for_each(|(to, from)| *to = bounds.map_or(*from, |bounds| bounds.clamp(*from)));
         }
         return;
     }
@@ -239,9 +248,13 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
         unsafe {
             let (from, to) = (from.as_ptr().add(i * from_step), to.as_mut_ptr().add(i * to_step));
             if size < V::LANES {
-                V::load_some(from, ((1u32 << size) - 1) as u16).store_first(size, to);
+                let [pixel] = clamp_all([V::load_some(from, ((1u32 << size) - 1) as u16)], bounds);
+                pixel.store_first(size, to);
             } else {
-                covering(size, V::LANES).for_each(|at| V::load(from.add(at)).store(to.add(at)));
+                for at in covering(size, V::LANES) {
+                    let [pixel] = clamp_all([V::load(from.add(at))], bounds);
+                    pixel.store(to.add(at));
+                }
             }
         }
     }
@@ -360,6 +373,11 @@ mod tests {
             Watched(unsafe { self.0.minus(other.0) })
         }
 
+        unsafe fn clamp(self, low: Self, high: Self) -> Self {
+            // SAFETY: this method's contract.
+            Watched(unsafe { self.0.clamp(low.0, high.0) })
+        }
+
         unsafe fn zip(self, other: Self) -> [Self; 2] {
             // SAFETY: this method's contract.
             unsafe { self.0.zip(other.0) }.map(Watched)
@@ -397,7 +415,7 @@ mod tests {
                 buffers.iter_mut().map(|buffer| &mut from_alignment(buffer, ahead)[..count]).collect();
             // SAFETY: the portable vector needs no instruction set. `from` holds a vector from each
             // start on, and rows have one element per start.
-            unsafe { pixels_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, true) };
+            unsafe { pixels_to_rows::<Watched, LANES>(&from, &starts, &mut rows, 0, None, true) };
             assert!(is_fenced(), "{count} pixels");
             for (j, row) in rows.iter().enumerate() {
                 assert!(
@@ -418,7 +436,7 @@ mod tests {
             let mut buffer = vec![-1.0; count * to_step + 2 * LANES];
             let to = from_alignment(&mut buffer, 0);
             // SAFETY: the portable vector needs no instruction set. Both slices hold the pixels.
-            unsafe { copy_pixels::<Watched>(&from, from_step, (count, size), to, to_step, true) };
+            unsafe { copy_pixels::<Watched>(&from, from_step, (count, size), (to, to_step), None, true) };
             assert!(is_fenced());
             for (i, j) in (0..count).flat_map(|i| (0..size).map(move |j| (i, j))) {
                 assert_eq!(to[i * to_step + j], from[i * from_step + j]);

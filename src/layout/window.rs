@@ -3,7 +3,7 @@
 
 use crate::compute::Compute;
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Edges, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
+use crate::kernel::{Bounds, Edges, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 
@@ -145,13 +145,13 @@ impl WindowTaps {
         }
     }
 
-    /// Computes the sums of all rows of results. `weights` are all weights of a channel.
+    /// Computes the sums of all rows of results, clamped to the bounds. `weights` are all weights of a channel.
     pub fn sum<T: Compute>(
         &self,
         kernels: &Kernels<T>,
         source: &[T],
         weights: &[T],
-        bias: T,
+        (bias, bounds): (T, Option<Bounds<T>>),
         results: &Results,
         to: &mut [T],
     ) {
@@ -171,7 +171,7 @@ impl WindowTaps {
             let edges = self.edges.get(first).copied();
             let source = if edges.is_some() { source } else { &source[first * self.result_pitch..] };
             let Self { tap_pitch: pitch, steps, ref columns, .. } = *self;
-            let window = Window { source, pitch, steps, columns, weights, bias, edges };
+            let window = Window { source, pitch, steps, columns, weights, bias, bounds, edges };
             let of_window = Results { rows, width: results.width, step: self.interleaved * results.step };
             kernels.sum_of_window(&window, &of_window, &mut to[first * results.step..]);
         }

@@ -300,7 +300,7 @@ impl<T: Compute> Moves<T> for ByVectors<T> {
             for j in (0..step).step_by(lanes) {
                 let j = j.min(step.saturating_sub(lanes));
                 let rows = &mut to[j..step.min(j + lanes)];
-                kernels.pixels_to_rows(&from[at * step + j..], &starts[..count], rows, at, false);
+                kernels.pixels_to_rows(&from[at * step + j..], &starts[..count], rows, at, None, false);
             }
         }
         for (j, row) in to.iter_mut().enumerate() {

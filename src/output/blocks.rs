@@ -6,7 +6,7 @@
 
 use crate::element::Element;
 use crate::geometry::Axes;
-use crate::kernel::Kernels;
+use crate::kernel::{Bounds, Kernels};
 use crate::layout::panels::Panel;
 use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
@@ -136,13 +136,15 @@ impl AccumulatorTable {
 }
 
 /// The sums computed by one call: one phase of one panel over one accumulator block.
-pub(crate) struct PhaseSums<'r> {
+pub(crate) struct PhaseSums<'r, T> {
     pub panel: Panel,
     /// The phase's index over all axes, outermost first.
     pub phase: usize,
     pub runs: &'r [Run],
     /// Elements between the sums of adjacent positions.
     pub stride: usize,
+    /// The bounds that the sums must be clamped to. None if they are clamped when they are stored.
+    pub bounds: Option<Bounds<T>>,
 }
 
 /// Consecutive positions.
@@ -170,6 +172,8 @@ pub(crate) struct Accumulators<'a, E: Element> {
     kernels: &'static Kernels<E::Compute>,
     shape: AccumulatorShape,
     table: &'a AccumulatorTable,
+    /// The bounds of results: the first step.
+    bounds: Option<Bounds<E::Compute>>,
     /// The steps applied to all sums at once, and the steps applied when results are stored.
     epilogue: (UniformSteps<'a, E>, Epilogue<'a, E>),
 }
@@ -184,7 +188,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         table: &'a AccumulatorTable,
         epilogue: Epilogue<'a, E>,
     ) -> Accumulators<'a, E> {
-        Accumulators { problem, axes, kernels, shape, table, epilogue: epilogue.split() }
+        let (bounds, epilogue) = epilogue.split_bounds();
+        Accumulators { problem, axes, kernels, shape, table, bounds, epilogue: epilogue.split() }
     }
 
     /// Computes and stores the sums of some panels of group `g` over all positions of a task, whose
@@ -202,7 +207,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
         (g, pitch): (usize, usize),
         panels: impl Iterator<Item = Panel>,
         (tile, ragged): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
-        mut sum: impl FnMut(PhaseSums, &mut [E::Compute]) -> TractResult<()>,
+        mut sum: impl FnMut(PhaseSums<E::Compute>, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let columns = x.out_step;
@@ -241,7 +246,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         let sums = tile.of(columns * phase_stride)?;
                         for (rx, (sums, runs)) in sums.chunks_mut(phase_stride).zip(runs_of_phases).enumerate() {
                             let stride = self.shape.width;
-                            sum(PhaseSums { panel, phase: first_phase + rx, runs, stride }, sums)?;
+                            sum(PhaseSums { panel, phase: first_phase + rx, runs, stride, bounds: None }, sums)?;
                         }
                         if self.shape.window.is_some() {
                             // The gaps between the rows of a window may be larger than the rows, so
@@ -352,16 +357,16 @@ impl<'a, E: Element> Accumulators<'a, E> {
         destination: &Destination,
         (panel, phase): (Panel, usize),
         RunsInOutput { runs, origin }: RunsInOutput,
-        sum: &mut impl FnMut(PhaseSums, &mut [E::Compute]) -> TractResult<()>,
+        sum: &mut impl FnMut(PhaseSums<E::Compute>, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
         let stride = self.axes.columns().out_step * task.output.stride();
         let channel = destination.g * self.problem.group_out + panel.first_channel;
         let position = (destination.outer, origin.0, origin.1);
         let first = task.output.index(channel, position.0, position.1, position.2);
         let sums = task.output.in_place(position, channel).context("output: computed in another type")?;
-        let (uniform, varying) = self.epilogue;
+        let (bounds, (uniform, varying)) = (self.bounds, self.epilogue);
         if uniform.is_empty() && varying.is_empty() {
-            return sum(PhaseSums { panel, phase, runs: &runs, stride }, sums);
+            return sum(PhaseSums { panel, phase, runs: &runs, stride, bounds }, sums);
         }
         let most =
             (FINISHED_BYTES / size_of::<E::Compute>() / panel.width).max(1).next_multiple_of(self.shape.positions);
@@ -373,7 +378,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
             })
         });
         for run in parts {
-            sum(PhaseSums { panel, phase, runs: std::slice::from_ref(&run), stride }, sums)?;
+            sum(PhaseSums { panel, phase, runs: std::slice::from_ref(&run), stride, bounds }, sums)?;
             let (size, results) = ((run.positions.len(), panel.width), &mut sums[run.at..]);
             uniform.apply_pixels(size, stride, results);
             varying.apply_pixels(channel, first + run.at, size, stride, results);
@@ -399,7 +404,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
                 let position = (destination.outer, row, first + rx);
                 let pixels = (&mut sums[run.at * width..], width, run.len);
                 let channels = channel..channel + present;
-                task.output.write_pixels(self.kernels, position, x.out_step, channels, pixels, self.epilogue.1);
+                let epilogue = (self.bounds, self.epilogue.1);
+                task.output.write_pixels(self.kernels, position, x.out_step, channels, pixels, epilogue);
             }
         }
     }
@@ -443,7 +449,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         starts.resize(starts.len() + lanes, 0);
         for m in (0..channels).step_by(lanes) {
             let task_channels = task_channel + m..task_channel + channels.min(m + lanes);
-            let epilogue = (self.epilogue.1, destination.g * self.problem.group_out + panel.first_channel + m);
+            let channel = destination.g * self.problem.group_out + panel.first_channel + m;
+            let epilogue = (self.bounds, self.epilogue.1, channel);
             task.output.write_transposed(
                 self.kernels,
                 task_channels,

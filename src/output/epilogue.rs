@@ -4,7 +4,7 @@
 use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::kernel::Kernels;
+use crate::kernel::{Bounds, Kernels};
 use std::fmt;
 use tract_core::internal::*;
 
@@ -49,6 +49,8 @@ pub(crate) fn added(steps: &[Step]) -> usize {
 /// A [`Step`] bound to its operands.
 #[derive(Clone, Copy)]
 pub(crate) enum Bound<'a, E: Element> {
+    /// Adjacent activations that are a maximum or a minimum.
+    Clamp(Bounds<E::Compute>),
     Activation(Activation),
     PRelu(&'a [E::Compute]),
     Affine(&'a [E::Compute], &'a [E::Compute]),
@@ -78,27 +80,47 @@ pub(crate) fn bind<'a, E: Element>(
         Ok(values)
     };
     let mut residuals = residuals.iter();
-    steps
-        .iter()
-        .map(|step| {
-            Ok(match step {
-                Step::Activation(activation) => Bound::Activation(*activation),
-                Step::PRelu(slopes) => Bound::PRelu(per_channel("slope", slopes)?),
-                Step::Affine { factor, term } => {
-                    Bound::Affine(per_channel("factor", factor)?, per_channel("term", term)?)
-                }
-                Step::Add => {
-                    let residual = residuals.next().context("residual: one is missing")?;
-                    ensure!(
-                        residual.shape() == output,
-                        "residual: shape={:?}, the output's is {output:?}",
-                        residual.shape()
-                    );
-                    Bound::Add(residual.try_as_plain_ram()?.as_slice::<E>()?)
-                }
-            })
-        })
-        .collect()
+    let mut bound = vec![];
+    for (at, step) in steps.iter().enumerate() {
+        bound.push(match step {
+            Step::Activation(activation) => match activation.bounds() {
+                None => Bound::Activation(*activation),
+                // The first of some adjacent ones has been bound with all of them.
+                Some(_) if at > 0 && clamps(&steps[at - 1]) => continue,
+                Some(_) => Bound::Clamp(joined(&steps[at..])),
+            },
+            Step::PRelu(slopes) => Bound::PRelu(per_channel("slope", slopes)?),
+            Step::Affine { factor, term } => Bound::Affine(per_channel("factor", factor)?, per_channel("term", term)?),
+            Step::Add => {
+                let residual = residuals.next().context("residual: one is missing")?;
+                ensure!(
+                    residual.shape() == output,
+                    "residual: shape={:?}, the output's is {output:?}",
+                    residual.shape()
+                );
+                Bound::Add(residual.try_as_plain_ram()?.as_slice::<E>()?)
+            }
+        });
+    }
+    Ok(bound)
+}
+
+/// Whether a step is a maximum or a minimum.
+fn clamps(step: &Step) -> bool {
+    matches!(step, Step::Activation(activation) if activation.bounds().is_some())
+}
+
+/// The bounds that are the same as the leading steps that are a maximum or a minimum.
+fn joined<T: Compute>(steps: &[Step]) -> Bounds<T> {
+    let of_steps = steps.iter().map_while(|step| match step {
+        Step::Activation(activation) => activation.bounds(),
+        _ => None,
+    });
+    // Values within bounds, then within others: those of the first that are moved into the others.
+    let [low, high] = of_steps
+        .fold([f32::NEG_INFINITY, f32::INFINITY], |first, [low, high]| first.map(|bound| bound.clamped(low, high)));
+    let of = |bound: f32| T::of_constant(bound.into());
+    Bounds { low: of(low), high: of(high) }
 }
 
 /// Bound steps, applied in order.
@@ -111,9 +133,21 @@ pub(crate) struct Epilogue<'a, E: Element> {
 }
 
 impl<'a, E: Element> Epilogue<'a, E> {
+    /// Splits off the first step if it is bounds and no other step that is the same for every result follows.
+    ///
+    /// Kernels clamp results to such bounds as they store them.
+    pub fn split_bounds(self) -> (Option<Bounds<E::Compute>>, Epilogue<'a, E>) {
+        match self.steps {
+            [Bound::Clamp(_), Bound::Activation(_), ..] => (None, self),
+            [Bound::Clamp(bounds), steps @ ..] => (Some(*bounds), Epilogue { steps, ..self }),
+            _ => (None, self),
+        }
+    }
+
     /// Splits off the leading steps that are the same for every result.
     pub fn split(self) -> (UniformSteps<'a, E>, Epilogue<'a, E>) {
-        let uniform = self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_))).count();
+        let uniform =
+            self.steps.iter().take_while(|step| matches!(step, Bound::Activation(_) | Bound::Clamp(_))).count();
         let (uniform, varying) = self.steps.split_at(uniform);
         (UniformSteps(Epilogue { steps: uniform, ..self }), Epilogue { steps: varying, ..self })
     }
@@ -149,6 +183,7 @@ impl<'a, E: Element> Epilogue<'a, E> {
         let (all, all_step) = if size == step { ((1, count * size), count * size) } else { ((count, size), step) };
         for bound in self.steps {
             match bound {
+                Bound::Clamp(bounds) => self.kernels.clamp_pixels(*bounds, all, all_step, run),
                 Bound::Activation(activation) => self.kernels.activate_pixels(*activation, all, all_step, run),
                 Bound::PRelu(slopes) => pixels(run, &mut |_, pixel| {
                     pixel.iter_mut().zip(&slopes[channels.clone()]).for_each(|(x, slope)| *x = x.leak(*slope))
@@ -201,6 +236,7 @@ impl<E: Element> ChannelEpilogue<'_, E> {
         let Epilogue { steps, kernels } = self.epilogue;
         for step in steps {
             match step {
+                Bound::Clamp(bounds) => kernels.clamp_pixels(*bounds, (1, run.len()), run.len(), run),
                 Bound::Activation(activation) => kernels.activate(*activation, run),
                 Bound::PRelu(slopes) => kernels.leak(slopes[self.channel], run),
                 Bound::Affine(factors, terms) => kernels.affine(factors[self.channel], terms[self.channel], run),
@@ -226,5 +262,34 @@ fn add<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], to: &mut [E::Compu
                 kernels.add(wide, to);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any sequence of maxima and minima is the same as the bounds that stand for it.
+    #[test]
+    fn bounds_are_those_of_all_steps() {
+        let bounds = [-3.0, -1.0, 2.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let single: Vec<Activation> =
+            bounds.iter().flat_map(|of| [Activation::Max(*of), Activation::Min(*of)]).collect();
+        let [mut moved, mut cases] = [0, 0];
+        for (first, second, third) in tract_itertools::iproduct!(&single, &single, &single) {
+            let steps = [first, second, third].map(|of| Step::Activation(*of));
+            let joined = joined::<f32>(&steps);
+            assert!(joined.low <= joined.high, "{steps:?}");
+            for x in [-7.0, -3.0, -2.0, 0.5, 2.0, 11.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let mut want = [x];
+                for of in [first, second, third] {
+                    crate::activation::activate::<f32, false>(*of, &mut want);
+                }
+                let got = joined.clamp(x);
+                assert!(got == want[0] || (got.is_nan() && want[0].is_nan()), "{x}, {steps:?}: {got} for {want:?}");
+                (moved, cases) = (moved + usize::from(got != x), cases + 1);
+            }
+        }
+        assert!(0 < moved && moved < cases, "{moved} of {cases} values were outside of bounds");
     }
 }

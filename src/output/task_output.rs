@@ -1,7 +1,7 @@
 //! The part of the output that a task writes, and the ways to write it.
 
 use crate::element::Element;
-use crate::kernel::Kernels;
+use crate::kernel::{Bounds, Kernels};
 use crate::memory::Aligned;
 use crate::output::epilogue::{ChannelEpilogue, Epilogue};
 use std::ops::Range;
@@ -152,8 +152,8 @@ impl<E: Element> TaskOutput<'_, E> {
     /// Writes adjacent channels of `count` pixels (NXC): columns `column`, `column + step`, … of
     /// row `row`.
     ///
-    /// Their values are in `from`, pixels `width` elements apart. Pixels outside the task's output
-    /// are dropped.
+    /// Their values are in `from`, pixels `width` elements apart. They are clamped to the bounds before
+    /// the epilogue is applied. Pixels outside the task's output are dropped.
     pub fn write_pixels(
         &mut self,
         kernels: &Kernels<E::Compute>,
@@ -161,17 +161,20 @@ impl<E: Element> TaskOutput<'_, E> {
         step: usize,
         channels: Range<usize>,
         (from, width, count): (&mut [E::Compute], usize, usize),
-        epilogue: Epilogue<E>,
+        (bounds, epilogue): (Option<Bounds<E::Compute>>, Epilogue<E>),
     ) {
         let (size, streamed) = (channels.len(), self.streamed && epilogue.is_empty());
         let Some(run) = self.pixel_run(position, step, channels.start, count) else { return };
         if let Some(to) = self.in_place(position, channels.start) {
-            kernels.copy_pixels(from, width, (run.count, size), to, run.step, streamed);
+            kernels.copy_pixels(from, width, (run.count, size), (to, run.step), bounds, streamed);
             epilogue.apply_pixels(channels.start, run.first, (run.count, size), run.step, to);
             return;
         }
         let (outer, row, column) = position;
         for (i, pixel) in from.chunks_mut(width).enumerate().take(run.count) {
+            if let Some(bounds) = bounds {
+                kernels.clamp_pixels(bounds, (1, size), size, pixel);
+            }
             epilogue.apply_pixels(channels.start, run.first + i * run.step, (1, size), size, pixel);
             let to = self.elements_from(channels.start, outer, row, column + i * step);
             E::narrow_slice(&pixel[..size], &mut to[..size]);
@@ -359,7 +362,8 @@ impl<E: Element> TaskOutput<'_, E> {
     /// one more vector of entries after the last run's.
     /// `channel` is the output's index of the first channel. Runs shorter than a register
     /// transpose, and runs of another element type, are staged in `rows`, which has
-    /// [`STAGED_ELEMENTS`] elements per lane.
+    /// [`STAGED_ELEMENTS`] elements per lane. Results are clamped to the bounds before the epilogue is
+    /// applied.
     #[expect(clippy::too_many_arguments)]
     pub fn write_transposed(
         &mut self,
@@ -369,7 +373,7 @@ impl<E: Element> TaskOutput<'_, E> {
         runs: &[IndexedRun],
         from: &[E::Compute],
         starts: &[usize],
-        (epilogue, channel): (Epilogue<E>, usize),
+        (bounds, epilogue, channel): (Option<Bounds<E::Compute>>, Epilogue<E>, usize),
         rows: &mut [E::Compute],
     ) {
         let (lanes, streamed) = (kernels.lanes, self.streamed && epilogue.is_empty());
@@ -397,6 +401,7 @@ impl<E: Element> TaskOutput<'_, E> {
                     &starts[*first..first + elements.len()],
                     &mut in_place,
                     elements.start,
+                    bounds,
                     streamed,
                 );
                 for (lane, plane) in in_place.iter_mut().enumerate().take(offsets.len()) {
@@ -409,7 +414,14 @@ impl<E: Element> TaskOutput<'_, E> {
             for at in (0..elements.len()).step_by(STAGED_ELEMENTS) {
                 let count = STAGED_ELEMENTS.min(elements.len() - at);
                 let mut rows = rows.chunks_mut(STAGED_ELEMENTS).take(channels.len()).collect::<SmallVec<[_; 16]>>();
-                kernels.pixels_to_rows(from, &starts[first + at..first + at + count.max(lanes)], &mut rows, 0, false);
+                kernels.pixels_to_rows(
+                    from,
+                    &starts[first + at..first + at + count.max(lanes)],
+                    &mut rows,
+                    0,
+                    bounds,
+                    false,
+                );
                 let begin = elements.start + at;
                 let segments = self.segments(channels.clone(), outer, begin..begin + count);
                 for (lane, (to, from)) in segments.zip(rows).enumerate() {

@@ -92,6 +92,8 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn plus(self, other: Self) -> Self;
     /// `self - other`.
     unsafe fn minus(self, other: Self) -> Self;
+    /// `low` where a lane is less, else `high` where it is more, as [`Compute::clamped`].
+    unsafe fn clamp(self, low: Self, high: Self) -> Self;
     /// `[a0 b0 a1 b1 …]` in two registers.
     unsafe fn zip(self, other: Self) -> [Self; 2];
     /// `[a0 a2 … b0 b2 …]` and `[a1 a3 … b1 b3 …]`.
@@ -212,6 +214,11 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
     }
 
     #[inline(always)]
+    unsafe fn clamp(self, low: Self, high: Self) -> Self {
+        Lanes(std::array::from_fn(|i| self.0[i].clamped(low.0[i], high.0[i])))
+    }
+
+    #[inline(always)]
     unsafe fn zip(self, other: Self) -> [Self; 2] {
         let lane = |i: usize| if i.is_multiple_of(2) { self.0[i / 2] } else { other.0[i / 2] };
         [Lanes(std::array::from_fn(lane)), Lanes(std::array::from_fn(|i| lane(N + i)))]
@@ -236,7 +243,7 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
-        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path,
+        $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path, |$value:ident, $low:ident, $high:ident| $clamp:expr,
         |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
@@ -323,6 +330,13 @@ macro_rules! register {
             unsafe fn minus(self, other: Self) -> Self {
                 // SAFETY: by the trait's contract, the CPU has this instruction.
                 Self(unsafe { $sub(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn clamp(self, low: Self, high: Self) -> Self {
+                let ($value, $low, $high) = (self.0, low.0, high.0);
+                // SAFETY: by the trait's contract, the CPU has these instructions.
+                Self(unsafe { $clamp })
             }
 
             #[inline(always)]
@@ -422,6 +436,7 @@ mod x86 {
                 $(#[$attr])*
                 $name(32 __m512i) of 16 $lane:
                 i512::splat, i512::load, i512::store, |$acc, $a, $b| $dot, _mm512_add_epi32, _mm512_sub_epi32,
+                |value, low, high| _mm512_min_epi32(high, _mm512_max_epi32(low, value)),
                 |x, y| {
                     let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
                     let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -454,6 +469,7 @@ mod x86 {
                 $(#[$attr])*
                 $name(16 __m256i) of 8 $lane:
                 i256::splat, i256::load, i256::store, |$acc, $a, $b| $dot, _mm256_add_epi32, _mm256_sub_epi32,
+                |value, low, high| _mm256_min_epi32(high, _mm256_max_epi32(low, value)),
                 |x, y| {
                     let (low, high) = (_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
                     [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
@@ -482,6 +498,7 @@ mod x86 {
         /// Sixteen f32 of AVX-512.
         F32x16(32 __m512) of 16 f32:
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |acc, a, b| _mm512_fmadd_ps(a, b, acc), _mm512_add_ps, _mm512_sub_ps,
+        |value, low, high| _mm512_min_ps(high, _mm512_max_ps(low, value)),
         |x, y| {
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -500,6 +517,7 @@ mod x86 {
         /// Eight f64 of AVX-512.
         F64x8(32 __m512d) of 8 f64:
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, |acc, a, b| _mm512_fmadd_pd(a, b, acc), _mm512_add_pd, _mm512_sub_pd,
+        |value, low, high| _mm512_min_pd(high, _mm512_max_pd(low, value)),
         |x, y| {
             let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
             let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
@@ -517,6 +535,7 @@ mod x86 {
         /// Eight f32 of AVX.
         F32x8(16 __m256) of 8 f32:
         _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |acc, a, b| _mm256_fmadd_ps(a, b, acc), _mm256_add_ps, _mm256_sub_ps,
+        |value, low, high| _mm256_min_ps(high, _mm256_max_ps(low, value)),
         |x, y| {
             let (low, high) = (_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
             [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
@@ -533,6 +552,7 @@ mod x86 {
         /// Four f64 of AVX.
         F64x4(16 __m256d) of 4 f64:
         _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, |acc, a, b| _mm256_fmadd_pd(a, b, acc), _mm256_add_pd, _mm256_sub_pd,
+        |value, low, high| _mm256_min_pd(high, _mm256_max_pd(low, value)),
         |x, y| {
             let (low, high) = (_mm256_unpacklo_pd(x, y), _mm256_unpackhi_pd(x, y));
             [_mm256_permute2f128_pd::<0x20>(low, high), _mm256_permute2f128_pd::<0x31>(low, high)]
@@ -590,6 +610,7 @@ mod aarch64 {
             vaddq_s32(acc, vpaddq_s32(low, vmull_high_s16(a, b)))
         },
         vaddq_s32, vsubq_s32,
+        |value, low, high| vminq_s32(high, vmaxq_s32(low, value)),
         |x, y| [vzip1q_s32(x, y), vzip2q_s32(x, y)], [vuzp1q_s32(x, y), vuzp2q_s32(x, y)],
         |v, lanes| {
             // The bytes of lane n are 4n to 4n + 3.
@@ -601,6 +622,11 @@ mod aarch64 {
         /// Four f32 of NEON.
         F32x4(32 float32x4_t) of 4 f32:
         vdupq_n_f32, vld1q_f32, vst1q_f32, |acc, a, b| vfmaq_f32(acc, a, b), vaddq_f32, vsubq_f32,
+        |value, low, high| {
+            // The instructions for maxima give zero for minus zero.
+            let raised = vbslq_f32(vcgtq_f32(low, value), low, value);
+            vbslq_f32(vcltq_f32(high, raised), high, raised)
+        },
         |x, y| [vzip1q_f32(x, y), vzip2q_f32(x, y)], [vuzp1q_f32(x, y), vuzp2q_f32(x, y)],
         |v, lanes| {
             // The bytes of lane n are 4n to 4n + 3.
@@ -612,6 +638,11 @@ mod aarch64 {
         /// Two f64 of NEON.
         F64x2(32 float64x2_t) of 2 f64:
         vdupq_n_f64, vld1q_f64, vst1q_f64, |acc, a, b| vfmaq_f64(acc, a, b), vaddq_f64, vsubq_f64,
+        |value, low, high| {
+            // The instructions for maxima give zero for minus zero.
+            let raised = vbslq_f64(vcgtq_f64(low, value), low, value);
+            vbslq_f64(vcltq_f64(high, raised), high, raised)
+        },
         |x, y| [vzip1q_f64(x, y), vzip2q_f64(x, y)], [vuzp1q_f64(x, y), vuzp2q_f64(x, y)],
         |v, lanes| {
             let (low, high) = (vdupq_laneq_f64::<0>(v), vdupq_laneq_f64::<1>(v));
@@ -686,6 +717,7 @@ mod wasm32 {
         /// Four f32 of WebAssembly. V8 keeps one of sixteen registers of x86-64 for itself.
         F32x4(15 v128) of 4 f32:
         f32x4_splat, load, store, |acc, a, b| multiply_add::of_f32(acc, a, b), f32x4_add, f32x4_sub,
+        |value, low, high| f32x4_pmin(f32x4_pmax(value, low), high),
         |x, y| [i32x4_shuffle::<0, 4, 1, 5>(x, y), i32x4_shuffle::<2, 6, 3, 7>(x, y)],
         [i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y)],
         |v, lanes| {
@@ -705,6 +737,7 @@ mod wasm32 {
         /// Four pairs of WebAssembly.
         Pair4(15 v128) of 4 Pair:
         splat_pair, load, store, |acc, a, b| i32x4_add(acc, i32x4_dot_i16x8(a, b)), i32x4_add, i32x4_sub,
+        |value, low, high| i32x4_min(high, i32x4_max(low, value)),
         |x, y| [i32x4_shuffle::<0, 4, 1, 5>(x, y), i32x4_shuffle::<2, 6, 3, 7>(x, y)],
         [i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y)],
         |v, lanes| {
@@ -718,6 +751,7 @@ mod wasm32 {
         /// Two f64 of WebAssembly.
         F64x2(15 v128) of 2 f64:
         f64x2_splat, load, store, |acc, a, b| multiply_add::of_f64(acc, a, b), f64x2_add, f64x2_sub,
+        |value, low, high| f64x2_pmin(f64x2_pmax(value, low), high),
         |x, y| [i64x2_shuffle::<0, 2>(x, y), i64x2_shuffle::<1, 3>(x, y)],
         [i64x2_shuffle::<0, 2>(x, y), i64x2_shuffle::<1, 3>(x, y)],
         |v, lanes| {

@@ -155,7 +155,7 @@ impl TransformedTable {
     }
 
     /// The index of the weights of a term in a filter.
-    fn first(&self, plan: &Winograd, g: usize, of: &PhaseSums, term: usize) -> usize {
+    fn first<T>(&self, plan: &Winograd, g: usize, of: &PhaseSums<T>, term: usize) -> usize {
         let width = usize::from(of.panel.width != plan.blocked.width);
         g * self.of_group + of.panel.index * self.of_panel + self.before[width][of.phase][term]
     }
@@ -803,7 +803,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn multiply(
         &self,
         g: usize,
-        of: &PhaseSums,
+        of: &PhaseSums<E::Compute>,
         transformed: &Transformed,
         data: &[E::Compute],
         (weights, products): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
@@ -879,7 +879,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 let sum = if first { Start::Bias(&self.zeros) } else { Start::Add };
                                 let weights = &weights[weight + run.start * chain.len() * width..];
                                 let to = &mut products[at * of_products.tile..];
-                                tile.run(weights, &source, of_data.tile, sum, to, of_products.tile);
+                                tile.run(weights, &source, of_data.tile, (sum, None), to, of_products.tile);
                             }
                             at += tile.positions();
                         }
@@ -894,7 +894,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Returns the chunk of an input channel, and its weights in a phase of a panel:
     /// `[tap][input channel][output channel]`.
-    fn chunk(&self, g: usize, of: &PhaseSums, channel: usize) -> (Range<usize>, &[E::Compute]) {
+    fn chunk(&self, g: usize, of: &PhaseSums<E::Compute>, channel: usize) -> (Range<usize>, &[E::Compute]) {
         let (phase, width) = (&self.table.accumulators.taps.phases[of.phase], of.panel.width);
         let first = channel / self.plan.chunk * self.plan.chunk;
         let weights = self.panels.weights(g, of.panel, phase.weights);
@@ -904,7 +904,14 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Computes non-finite sums again, tap by tap. The accumulator block's rows are `pitch`
     /// positions apart.
-    fn repair(&self, g: usize, of: &PhaseSums, pitch: usize, pixels: Pixels<E::Compute>, sums: &mut [E::Compute]) {
+    fn repair(
+        &self,
+        g: usize,
+        of: &PhaseSums<E::Compute>,
+        pitch: usize,
+        pixels: Pixels<E::Compute>,
+        sums: &mut [E::Compute],
+    ) {
         let (plan, width) = (self.plan, of.panel.width);
         let phase = &self.table.accumulators.taps.phases[of.phase];
         let Some(tile) = self.panels.tiles(of.panel).last() else { return };
@@ -930,7 +937,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         taps: &[0],
                         prefetch: false,
                     };
-                    tile.run(weights, &source, pixels.size, Start::Add, sums, width);
+                    tile.run(weights, &source, pixels.size, (Start::Add, None), sums, width);
                 }
             }
         }
@@ -939,7 +946,7 @@ impl<'a, E: Element> Prepared<'a, E> {
 
 /// The positions of an accumulator block, of a block that begins at `origin` and whose rows are
 /// `pitch` positions apart.
-fn window_of(of: &PhaseSums, origin: (usize, usize), pitch: usize) -> Option<Window> {
+fn window_of<T>(of: &PhaseSums<T>, origin: (usize, usize), pitch: usize) -> Option<Window> {
     let (first, last) = (of.runs.first()?.positions.clone(), of.runs.last()?.positions.clone());
     let column = origin.1 + first.start % pitch;
     let rows = origin.0 + first.start / pitch..origin.0 + last.start / pitch + 1;

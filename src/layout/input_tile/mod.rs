@@ -713,7 +713,7 @@ fn copy<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], stride: usize, de
     } else if depth == 1 {
         widen_strided(kernels, from, stride, to);
     } else if let Some(from) = E::as_compute(from) {
-        kernels.copy_pixels(from, stride, (to.len() / depth, depth), to, depth, false);
+        kernels.copy_pixels(from, stride, (to.len() / depth, depth), (to, depth), None, false);
     } else {
         for (to, from) in to.chunks_mut(depth).zip(from.chunks(stride)) {
             E::widen_slice(&from[..depth], to);
