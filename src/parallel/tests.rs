@@ -1,15 +1,19 @@
 //! Tests of this module's real threads. `tests/loom.rs` checks its two small parts in every order
 //! of their steps.
 
-use super::scope::Job;
-use super::workers::{OWNER_SPIN, SPIN};
+use super::scope::{Job, share_work};
+use super::share::{share, threads_on};
+use super::spin_time::SPIN;
+use super::workers::{self, OWNER_SPIN, Pool, Workers};
 use super::*;
+use crate::estimate::machine::Machine;
 use crate::testing::assert_documented;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 
 /// A timeout longer than anything here takes.

@@ -6,55 +6,22 @@
 
 use super::mailbox::{Mailbox, Occupied};
 use super::scope::Job;
+use super::spin_time::spin_time;
 use super::sync::{Deadline, LOOKS};
-use crate::knobs::TRACT_DECONV_SPIN_US;
 use rayon::ThreadPool;
 use std::cell::{Cell, RefCell};
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tract_core::prelude::multithread::{Executor, current_tract_executor};
-
-/// The default spin time of a worker. A much shorter one misses the next layer of models with small
-/// layers. A longer one gains nothing.
-pub(super) const SPIN: Duration = Duration::from_micros(200);
 
 /// The longest time for which the calling thread spins for helpers that have not finished. Being
 /// woken takes most of that time.
 pub(super) const OWNER_SPIN: Duration = Duration::from_micros(100);
 
-/// The argument of [`set_spin_time`], in nanoseconds.
-static SPIN_NANOS: AtomicU64 = AtomicU64::new(NOT_SET);
-
-const NOT_SET: u64 = u64::MAX;
-
 /// Spinning workers of all executors.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
-
-/// Sets how long a worker thread that has helped with a layer spins for the next one before it
-/// returns to its executor.
-///
-/// It applies to the whole process, from the next wait on. With zero, no thread spins.
-/// With `None`, the knob [`TRACT_DECONV_SPIN_US`] decides, or 200 us if it is not set.
-///
-/// A thread that runs a model spins for helpers that have not finished their part: for at most 100
-/// us, and never longer than this time.
-pub fn set_spin_time(time: Option<Duration>) {
-    let nanos = time.map_or(NOT_SET, |time| u64::try_from(time.as_nanos()).unwrap_or(NOT_SET).min(NOT_SET - 1));
-    SPIN_NANOS.store(nanos, Ordering::Relaxed);
-}
-
-/// Returns how long a worker thread that has helped with a layer spins: see [`set_spin_time`].
-pub fn spin_time() -> Duration {
-    static KNOB: OnceLock<Duration> = OnceLock::new();
-    match SPIN_NANOS.load(Ordering::Relaxed) {
-        NOT_SET => {
-            *KNOB.get_or_init(|| TRACT_DECONV_SPIN_US.get().map_or(SPIN, |micros| Duration::from_micros(micros as u64)))
-        }
-        nanos => Duration::from_nanos(nanos),
-    }
-}
 
 /// As [`spin_time`], but zero if a spinning thread would keep the threads it waits for from
 /// running: on one core, and on platforms without a clock.
