@@ -60,8 +60,7 @@ const NOT_SET: u64 = u64::MAX;
 /// The cost is that shown by [`explain`](crate::explain()). With `u64::MAX` every layer stays on
 /// the calling thread.
 /// It applies to the whole process, from the next run on.
-/// With `None`, the knob [`TRACT_DECONV_SHARE_FROM`](crate::knobs::TRACT_DECONV_SHARE_FROM) decides, or a measured default if it is not
-/// set.
+/// With `None`, the knob `TRACT_DECONV_SHARE_FROM` decides, or a measured default if it is not set.
 pub fn set_share_from(cost: Option<u64>) {
     SHARE_FROM.store(cost.map_or(NOT_SET, |cost| cost.min(NOT_SET - 1)), Ordering::Relaxed);
 }
@@ -69,7 +68,7 @@ pub fn set_share_from(cost: Option<u64>) {
 /// Returns the number of threads that share work of an estimated cost.
 ///
 /// These are all threads of tract's current executor, or the calling thread and the spinning
-/// workers, or one thread, in order of falling cost. [`TRACT_DECONV_SHARE_FROM`](crate::knobs::TRACT_DECONV_SHARE_FROM) replaces the
+/// workers, or one thread, in order of falling cost. `TRACT_DECONV_SHARE_FROM` replaces the
 /// limits between them. Without the feature `threads` it is one thread.
 pub fn threads(cost: u64) -> usize {
     share::threads(cost)
