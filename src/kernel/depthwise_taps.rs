@@ -92,8 +92,8 @@ unsafe fn sums<V: Vector, const S: usize, const U: usize>(
                 }
             }
         }
-        for u in 0..U {
-            acc[u] = clamp_all(acc[u], bounds);
+        for acc in &mut acc {
+            *acc = clamp_all(*acc, bounds);
         }
         acc
     }
