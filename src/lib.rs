@@ -150,7 +150,8 @@
 //! # Threads
 //!
 //! Layers run on tract's current executor, which is a pool of its own or rayon's global one. It is
-//! a single thread unless the program sets another one. This crate starts no threads.
+//! a single thread unless the program sets another one. This crate starts no threads. Without the
+//! Cargo feature `threads`, which is on by default, layers run on the calling thread.
 //!
 //! Work is divided into as many shares as the executor has threads. The calling thread takes one of
 //! them and begins at once. Threads of the executor join it while there is work left. A thread that
@@ -220,9 +221,9 @@
 //! | spinning threads of an executor | a shared layer; its spin time | parallel/workers.rs `SPINNING`, `ALL` |
 //! | per thread: its executor's list | a shared layer; the thread | parallel/workers.rs `LAST` |
 //! | per thread: whether it spins | a shared layer; the thread | parallel/workers.rs `WAITS` |
-//! | how long, and how many may spin | the first run; for good | parallel/workers.rs `SPIN_NANOS`, `KNOB`, `MOST` |
-//! | least cost of a shared layer | the first run; for good | parallel/mod.rs `SHARE_FROM`, `SET` |
-//! | per thread: time of a small layer, last scope | the first run; the thread | parallel/mod.rs `ASKED`, `KEPT` |
+//! | how long, and how many may spin | the first run; for good | parallel/spin_time.rs `SPIN_NANOS`, `KNOB`; parallel/workers.rs `MOST` |
+//! | least cost of a shared layer | the first run; for good | parallel/mod.rs `SHARE_FROM`; parallel/share.rs `SET` |
+//! | per thread: time of a small layer, last scope | the first run; the thread | parallel/share.rs `ASKED`, `KEPT` |
 //! | a switch for this crate's own tests | off | memory/fill.rs `FILLED` |
 //!
 //! # Related items
