@@ -132,13 +132,13 @@ pub(crate) trait Real: Copy + Default + PartialOrd + Add<Output = Self> + Mul<Ou
 
 /// `low` if `x` is less, else `x`.
 #[inline(always)]
-fn at_least<T: PartialOrd>(x: T, low: T) -> T {
+pub(crate) fn at_least<T: PartialOrd>(x: T, low: T) -> T {
     if low > x { low } else { x }
 }
 
 /// `high` if `x` is more, else `x`.
 #[inline(always)]
-fn at_most<T: PartialOrd>(x: T, high: T) -> T {
+pub(crate) fn at_most<T: PartialOrd>(x: T, high: T) -> T {
     if high < x { high } else { x }
 }
 

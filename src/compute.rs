@@ -1,6 +1,6 @@
 //! The types in which sums are computed.
 
-use crate::activation::{Activation, activate, exponentials};
+use crate::activation::{Activation, activate, at_least, at_most, exponentials};
 use realfft::num_complex::Complex;
 use std::fmt;
 use tract_core::internal::{Datum, DatumType};
@@ -133,9 +133,7 @@ macro_rules! float_compute {
 
             #[inline(always)]
             fn clamped(self, low: Self, high: Self) -> Self {
-                // Two comparisons, which compilers turn into a maximum and a minimum.
-                let raised = if low > self { low } else { self };
-                if high < raised { high } else { raised }
+                at_most(at_least(self, low), high)
             }
 
             #[inline(always)]

@@ -565,9 +565,16 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let base = run.positions.start * DEPTH;
                     let source = LimbSource { data, base, step: DEPTH, limb_stride, limbs, steps };
                     let last = run.taps.is_empty() || (blocks.end == self.blocks && run.taps.end <= pass.end);
-                    let ends = (start, of.bounds.filter(|_| last));
+                    let start_and_bounds = (start, of.bounds.filter(|_| last));
                     let sums = &mut sums[run.at..];
-                    self.matrix.multiply((weights, sides), &source, run.positions.len(), ends, sums, of.stride);
+                    self.matrix.multiply(
+                        (weights, sides),
+                        &source,
+                        run.positions.len(),
+                        start_and_bounds,
+                        sums,
+                        of.stride,
+                    );
                 }
                 start = Start::Add;
             }

@@ -407,11 +407,11 @@ impl<'a, E: Element> Prepared<'a, E> {
             let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[output_channel].widen());
             let task_channel = task.channel(problem, g, channel);
             let (bounds, epilogue) = self.operands.epilogue.split_bounds();
-            let (ends, epilogue) = ((bias, bounds), epilogue.of(output_channel));
+            let (bias_and_bounds, epilogue) = ((bias, bounds), epilogue.of(output_channel));
             for outer in 0..task.output.outer_phases.len() {
                 if self.plan.variant.has_one_phase() {
                     let output_rows = (task_channel, outer, rows.clone());
-                    self.run_rows(task, source, &weights[..taps], ends, output_rows, epilogue, scratch_row)?;
+                    self.run_rows(task, source, &weights[..taps], bias_and_bounds, output_rows, epilogue, scratch_row)?;
                     continue;
                 }
                 let rows_of_taps = &self.rows[task.output.outer_phases[outer] * y.out_step..];
@@ -424,7 +424,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if self.plan.variant == Variant::Runs {
                     let at = task.output.index(task_channel, outer, rows.start, 0);
                     if let Some(to) = task.output.whole_rows(x.output, task_channel, outer, rows.clone()) {
-                        self.run_elements(source, &phases[0], ends, (epilogue, at), to, scratch_row)?;
+                        self.run_elements(source, &phases[0], bias_and_bounds, (epilogue, at), to, scratch_row)?;
                         continue;
                     }
                 }
@@ -432,7 +432,15 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for row in rows.start * y.out_step..end {
                     let source = &source[(row / y.out_step - rows.start) * self.input_tiles.pitch..];
                     let output_row = (task_channel, outer, row);
-                    self.run_row(task, source, &phases[row % y.out_step], ends, output_row, epilogue, scratch_row)?;
+                    self.run_row(
+                        task,
+                        source,
+                        &phases[row % y.out_step],
+                        bias_and_bounds,
+                        output_row,
+                        epilogue,
+                        scratch_row,
+                    )?;
                 }
             }
         }
@@ -446,7 +454,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         source: &[E::Compute],
         weights: &[E::Compute],
-        ends: (E::Compute, Option<Bounds<E::Compute>>),
+        bias_and_bounds: (E::Compute, Option<Bounds<E::Compute>>),
         (task_channel, outer, rows): (usize, usize, Range<usize>),
         epilogue: ChannelEpilogue<E>,
         buffer: &mut Aligned<E::Compute>,
@@ -461,12 +469,12 @@ impl<'a, E: Element> Prepared<'a, E> {
             .context("task: not of whole rows")?;
         let results = |to: &mut [E::Compute]| {
             if let Some(planes) = &self.planes {
-                self.kernels.sum_of_plane(planes, source, weights, ends, to);
+                self.kernels.sum_of_plane(planes, source, weights, bias_and_bounds, to);
             }
             for (ry, taps) in windows.clone().enumerate().take(output_rows.len()) {
                 let rows = (output_rows.len() - ry).div_ceil(y.out_step);
                 let results = Results { rows, width: x.output, step: y.out_step * x.output };
-                taps.sum(self.kernels, source, weights, ends, &results, &mut to[ry * x.output..]);
+                taps.sum(self.kernels, source, weights, bias_and_bounds, &results, &mut to[ry * x.output..]);
             }
             epilogue.apply(at, 1, to);
         };
@@ -485,18 +493,18 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
-        ends: (E::Compute, Option<Bounds<E::Compute>>),
+        bias_and_bounds: (E::Compute, Option<Bounds<E::Compute>>),
         (epilogue, at): (ChannelEpilogue<E>, usize),
         to: &mut [E],
         row: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
         if let Some(to) = E::as_compute_mut(to) {
-            self.kernels.sum_of_taps(source, phases, ends, to);
+            self.kernels.sum_of_taps(source, phases, bias_and_bounds, to);
             epilogue.apply(at, 1, to);
             return Ok(());
         }
         let row = row.of(to.len())?;
-        self.kernels.sum_of_taps(source, phases, ends, row);
+        self.kernels.sum_of_taps(source, phases, bias_and_bounds, row);
         epilogue.apply(at, 1, row);
         E::narrow_slice(row, to);
         Ok(())
@@ -508,7 +516,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         source: &[E::Compute],
         phases: &[Vec<WeightedTap<E::Compute>>],
-        ends: (E::Compute, Option<Bounds<E::Compute>>),
+        bias_and_bounds: (E::Compute, Option<Bounds<E::Compute>>),
         (task_channel, outer, output_row): (usize, usize, usize),
         epilogue: ChannelEpilogue<E>,
         row: &mut Aligned<E::Compute>,
@@ -517,10 +525,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         let whole = x.output == x.grid * x.out_step;
         let at = task.output.index(task_channel, outer, output_row, 0);
         if whole && let Some(to) = task.output.whole_rows(x.output, task_channel, outer, output_row..output_row + 1) {
-            return self.run_elements(source, phases, ends, (epilogue, at), to, row);
+            return self.run_elements(source, phases, bias_and_bounds, (epilogue, at), to, row);
         }
         let row = row.of(x.grid * x.out_step)?;
-        self.kernels.sum_of_taps(source, phases, ends, row);
+        self.kernels.sum_of_taps(source, phases, bias_and_bounds, row);
         let row = &mut row[..x.output];
         epilogue.apply(at, 1, row);
         task.output.write_row(task_channel, outer, output_row, row);

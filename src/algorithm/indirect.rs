@@ -534,12 +534,12 @@ impl<E: Element> Prepared<'_, E> {
                 let weights = &weights[(first * phase.taps + tap * channels) * panel.width..];
                 let weights = &weights[..taps * channels * panel.width];
                 let last = first + channels == self.problem.group_in && tap + taps == phase.taps;
-                let ends = (start, bounds.filter(|_| last));
+                let start_and_bounds = (start, bounds.filter(|_| last));
                 for (sums, of_tile) in sums.chunks_mut(plan.positions * plan.width).zip(tiles.clone()) {
                     let list = phase.first + pass * phase.tiles(plan) + of_tile;
                     let lists = &self.lists.pixels;
                     let source = ListedPixels { data: pixels, base: first, channels, lists, list };
-                    tile.run_listed(weights, &source, ends, sums, plan.width);
+                    tile.run_listed(weights, &source, start_and_bounds, sums, plan.width);
                 }
                 start = Start::Add;
             }

@@ -202,7 +202,7 @@ type Multiply<T> = unsafe fn(
     sides: usize,
     source: &LimbSource,
     count: usize,
-    ends: (Start<T>, Option<Bounds<T>>),
+    start_and_bounds: (Start<T>, Option<Bounds<T>>),
     out: &mut [T],
     out_stride: usize,
 );
@@ -594,15 +594,29 @@ mod instructions {
         sides: usize,
         source: &LimbSource,
         count: usize,
-        ends: (Start<f32>, Option<Bounds<f32>>),
+        start_and_bounds: (Start<f32>, Option<Bounds<f32>>),
         out: &mut [f32],
         out_stride: usize,
     ) {
         // SAFETY: this function's contract. The tiles are those of the sides.
         unsafe {
             match sides {
-                2 => multiply_sides::<2>((weights, four_tiles(source.limbs)), source, count, ends, out, out_stride),
-                _ => multiply_sides::<1>((weights, two_tiles(source.limbs)), source, count, ends, out, out_stride),
+                2 => multiply_sides::<2>(
+                    (weights, four_tiles(source.limbs)),
+                    source,
+                    count,
+                    start_and_bounds,
+                    out,
+                    out_stride,
+                ),
+                _ => multiply_sides::<1>(
+                    (weights, two_tiles(source.limbs)),
+                    source,
+                    count,
+                    start_and_bounds,
+                    out,
+                    out_stride,
+                ),
             }
         }
     }
@@ -618,7 +632,7 @@ mod instructions {
         (weights, tiles): (&[u16], Tiles),
         source: &LimbSource,
         count: usize,
-        ends: (Start<f32>, Option<Bounds<f32>>),
+        start_and_bounds: (Start<f32>, Option<Bounds<f32>>),
         out: &mut [f32],
         out_stride: usize,
     ) {
@@ -639,13 +653,13 @@ mod instructions {
                 tiles(from, rows, source, weights, &mut sums[turn % 2]);
                 if let Some((turn, first)) = made.replace((turn, first)) {
                     let to = out.as_mut_ptr().add(first * out_stride);
-                    finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, ends, to, out_stride);
+                    finish::<SIDES>(&sums[turn % 2], rows, 2 * rows, start_and_bounds, to, out_stride);
                 }
             }
             drop(configured);
             if let Some((turn, first)) = made {
                 let to = out.as_mut_ptr().add(first * out_stride);
-                finish::<SIDES>(&sums[turn % 2], rows, count - first, ends, to, out_stride);
+                finish::<SIDES>(&sums[turn % 2], rows, count - first, start_and_bounds, to, out_stride);
             }
         }
     }

@@ -77,7 +77,7 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
     taps: &PlaneTaps,
     source: &[V::Lane],
     weights: &[V::Lane],
-    ends: (V::Lane, Option<Bounds<V::Lane>>),
+    bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     to: &mut [V::Lane],
 ) {
     // A constant: other vectors have no code for planes.
@@ -92,14 +92,14 @@ pub(crate) unsafe fn sum_of_plane<V: Vector>(
         // SAFETY: this function's contract.
         unsafe {
             match count {
-                1 => sums::<V, 1>(taps, source, weights, ends, at, to),
-                2 => sums::<V, 2>(taps, source, weights, ends, at, to),
-                3 => sums::<V, 3>(taps, source, weights, ends, at, to),
-                4 => sums::<V, 4>(taps, source, weights, ends, at, to),
-                5 => sums::<V, 5>(taps, source, weights, ends, at, to),
-                6 => sums::<V, 6>(taps, source, weights, ends, at, to),
-                7 => sums::<V, 7>(taps, source, weights, ends, at, to),
-                _ => sums::<V, 8>(taps, source, weights, ends, at, to),
+                1 => sums::<V, 1>(taps, source, weights, bias_and_bounds, at, to),
+                2 => sums::<V, 2>(taps, source, weights, bias_and_bounds, at, to),
+                3 => sums::<V, 3>(taps, source, weights, bias_and_bounds, at, to),
+                4 => sums::<V, 4>(taps, source, weights, bias_and_bounds, at, to),
+                5 => sums::<V, 5>(taps, source, weights, bias_and_bounds, at, to),
+                6 => sums::<V, 6>(taps, source, weights, bias_and_bounds, at, to),
+                7 => sums::<V, 7>(taps, source, weights, bias_and_bounds, at, to),
+                _ => sums::<V, 8>(taps, source, weights, bias_and_bounds, at, to),
             }
         }
         at += count;
@@ -115,7 +115,7 @@ unsafe fn sums<V: Vector, const U: usize>(
     taps: &PlaneTaps,
     source: &[V::Lane],
     weights: &[V::Lane],
-    ends: (V::Lane, Option<Bounds<V::Lane>>),
+    bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     at: usize,
     to: &mut [V::Lane],
 ) {
@@ -125,7 +125,7 @@ unsafe fn sums<V: Vector, const U: usize>(
     // only if at least a vector of results is left.
     unsafe {
         let masks = taps.masks.as_ptr().add(at * count);
-        let (bias, bounds) = ends;
+        let (bias, bounds) = bias_and_bounds;
         let mut sums = [V::splat(bias); U];
         for t in 0..count {
             let weight = V::splat(*weights.get_unchecked(t));

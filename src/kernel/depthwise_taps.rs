@@ -24,18 +24,18 @@ pub(crate) struct WeightedTap<T> {
 pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
     phases: &[Vec<WeightedTap<V::Lane>>],
-    ends: (V::Lane, Option<Bounds<V::Lane>>),
+    bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     to: &mut [V::Lane],
 ) {
     let count = to.len() / S;
     // SAFETY: this function's contract is that of the calls, whose positions stay below `count`
     // rounded up to whole vectors. The last run is stored only as far as `to` goes.
     unsafe {
-        let at = groups::<V, S, U>(source, phases, ends, 0, to);
-        let at = groups::<V, S, 2>(source, phases, ends, at, to);
-        let at = groups::<V, S, 1>(source, phases, ends, at, to);
+        let at = groups::<V, S, U>(source, phases, bias_and_bounds, 0, to);
+        let at = groups::<V, S, 2>(source, phases, bias_and_bounds, at, to);
+        let at = groups::<V, S, 1>(source, phases, bias_and_bounds, at, to);
         if at < count {
-            let [run] = sums::<V, S, 1>(source, phases, ends, at);
+            let [run] = sums::<V, S, 1>(source, phases, bias_and_bounds, at);
             store_run(interleave(run), &mut to[at * S..]);
         }
     }
@@ -49,7 +49,7 @@ pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
 unsafe fn groups<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
     phases: &[Vec<WeightedTap<V::Lane>>],
-    ends: (V::Lane, Option<Bounds<V::Lane>>),
+    bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     mut at: usize,
     to: &mut [V::Lane],
 ) -> usize {
@@ -58,7 +58,7 @@ unsafe fn groups<V: Vector, const S: usize, const U: usize>(
         // SAFETY: these positions are within `to`. By this function's contract, the source holds
         // all that they read.
         unsafe {
-            let runs: [[V; S]; U] = sums::<V, S, U>(source, phases, ends, at);
+            let runs: [[V; S]; U] = sums::<V, S, U>(source, phases, bias_and_bounds, at);
             for (u, run) in runs.into_iter().enumerate() {
                 for (v, lanes) in interleave(run).into_iter().enumerate() {
                     lanes.store(to.as_mut_ptr().add((at + u * V::LANES) * S + v * V::LANES));
@@ -76,12 +76,12 @@ unsafe fn groups<V: Vector, const S: usize, const U: usize>(
 unsafe fn sums<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
     phases: &[Vec<WeightedTap<V::Lane>>],
-    ends: (V::Lane, Option<Bounds<V::Lane>>),
+    bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     at: usize,
 ) -> [[V; S]; U] {
     // SAFETY: by this function's contract there are `S` phases and the loads are within `source`.
     unsafe {
-        let (bias, bounds) = ends;
+        let (bias, bounds) = bias_and_bounds;
         let mut acc = [[V::splat(bias); S]; U];
         for j in 0..S {
             for tap in phases.get_unchecked(j) {

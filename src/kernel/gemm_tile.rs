@@ -531,7 +531,7 @@ pub(crate) const LISTED_POSITIONS: [usize; 3] = [4, 6, 8];
 pub(super) type ListedEntry<T> = unsafe fn(
     panel: &[T],
     pixels: &ListedPixels<T>,
-    ends: (Start<T>, Option<Bounds<T>>),
+    start_and_bounds: (Start<T>, Option<Bounds<T>>),
     out: &mut [T],
     out_stride: usize,
 );
@@ -540,7 +540,7 @@ type ChannelEntry<T> = unsafe fn(
     panel: &[T],
     source: &Source<T>,
     position_stride: usize,
-    ends: (Start<T>, Option<Bounds<T>>),
+    start_and_bounds: (Start<T>, Option<Bounds<T>>),
     out: &mut [T],
     out_stride: usize,
 );

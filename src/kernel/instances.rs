@@ -65,24 +65,24 @@ macro_rules! kernels {
                 panel: &[$lane],
                 source: &crate::kernel::gemm_tile::Source<$lane>,
                 position_stride: usize,
-                ends: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
+                start_and_bounds: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run`.
-                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, ends, out, out_stride) }
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start_and_bounds, out, out_stride) }
             }
 
             $(#[$feature])*
             unsafe fn listed<const P: usize, const NV: usize>(
                 panel: &[$lane],
                 pixels: &ListedPixels<$lane>,
-                ends: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
+                start_and_bounds: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
                 out: &mut [$lane],
                 out_stride: usize,
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run_listed`.
-                unsafe { listed_channel_tile::<$vector, P, NV>(panel, pixels, ends, out, out_stride) }
+                unsafe { listed_channel_tile::<$vector, P, NV>(panel, pixels, start_and_bounds, out, out_stride) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]
@@ -291,11 +291,11 @@ macro_rules! kernels {
                 taps: &PlaneTaps,
                 source: &[$lane],
                 weights: &[$lane],
-                ends: ($lane, Option<Bounds<$lane>>),
+                bias_and_bounds: ($lane, Option<Bounds<$lane>>),
                 to: &mut [$lane],
             ) {
                 // SAFETY: only called by `Kernels::sum_of_plane`, which checks the contract.
-                unsafe { sum_of_plane::<$vector>(taps, source, weights, ends, to) }
+                unsafe { sum_of_plane::<$vector>(taps, source, weights, bias_and_bounds, to) }
             }
 
             $(#[$feature])*

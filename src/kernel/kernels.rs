@@ -47,8 +47,9 @@ type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T], to_step: usiz
 type RowsToPixels<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
 type SumOfPlane<T> =
-    unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], ends: (T, Option<Bounds<T>>), to: &mut [T]);
-type SumOfTaps<T> = unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], ends: (T, Option<Bounds<T>>), to: &mut [T]);
+    unsafe fn(taps: &PlaneTaps, source: &[T], weights: &[T], bias_and_bounds: (T, Option<Bounds<T>>), to: &mut [T]);
+type SumOfTaps<T> =
+    unsafe fn(source: &[T], phases: &[Vec<WeightedTap<T>>], bias_and_bounds: (T, Option<Bounds<T>>), to: &mut [T]);
 
 /// The numbers of tap rows with a window kernel, which reads each row of the source once.
 pub(crate) const WINDOW_ROWS: [usize; 4] = [1, 3, 5, 7];
@@ -417,13 +418,13 @@ impl<T: Compute> Kernels<T> {
         taps: &PlaneTaps,
         source: &[T],
         weights: &[T],
-        ends: (T, Option<Bounds<T>>),
+        bias_and_bounds: (T, Option<Bounds<T>>),
         to: &mut [T],
     ) {
         assert!(self.masks && taps.fit(self.lanes, source, weights, to));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
         // is the rest of the contract.
-        unsafe { (self.sum_of_plane)(taps, source, weights, ends, to) }
+        unsafe { (self.sum_of_plane)(taps, source, weights, bias_and_bounds, to) }
     }
 
     /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for

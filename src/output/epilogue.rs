@@ -80,15 +80,11 @@ pub(crate) fn bind<'a, E: Element>(
         Ok(values)
     };
     let mut residuals = residuals.iter();
-    let mut bound = vec![];
-    for (at, step) in steps.iter().enumerate() {
-        bound.push(match step {
-            Step::Activation(activation) => match activation.bounds() {
-                None => Bound::Activation(*activation),
-                // The first of some adjacent ones has been bound with all of them.
-                Some(_) if at > 0 && clamps(&steps[at - 1]) => continue,
-                Some(_) => Bound::Clamp(joined(&steps[at..])),
-            },
+    let runs = steps.chunk_by(|step, next| clamps(step) && clamps(next));
+    runs.map(|run| {
+        Ok(match &run[0] {
+            step if clamps(step) => Bound::Clamp(joined(run)),
+            Step::Activation(activation) => Bound::Activation(*activation),
             Step::PRelu(slopes) => Bound::PRelu(per_channel("slope", slopes)?),
             Step::Affine { factor, term } => Bound::Affine(per_channel("factor", factor)?, per_channel("term", term)?),
             Step::Add => {
@@ -100,25 +96,29 @@ pub(crate) fn bind<'a, E: Element>(
                 );
                 Bound::Add(residual.try_as_plain_ram()?.as_slice::<E>()?)
             }
-        });
-    }
-    Ok(bound)
+        })
+    })
+    .collect()
+}
+
+/// The bounds of a step that is a maximum or a minimum.
+fn bounds_of(step: &Step) -> Option<[f32; 2]> {
+    let Step::Activation(activation) = step else { return None };
+    activation.bounds()
 }
 
 /// Whether a step is a maximum or a minimum.
 fn clamps(step: &Step) -> bool {
-    matches!(step, Step::Activation(activation) if activation.bounds().is_some())
+    bounds_of(step).is_some()
 }
 
-/// The bounds that are the same as the leading steps that are a maximum or a minimum.
+/// The bounds that do what steps do one after the other, each of which is a maximum or a minimum.
 fn joined<T: Compute>(steps: &[Step]) -> Bounds<T> {
-    let of_steps = steps.iter().map_while(|step| match step {
-        Step::Activation(activation) => activation.bounds(),
-        _ => None,
-    });
-    // Values within bounds, then within others: those of the first that are moved into the others.
-    let [low, high] = of_steps
-        .fold([f32::NEG_INFINITY, f32::INFINITY], |first, [low, high]| first.map(|bound| bound.clamped(low, high)));
+    // What is within bounds, then within the next ones, is within the former moved into the latter.
+    let [low, high] = steps
+        .iter()
+        .filter_map(bounds_of)
+        .fold([f32::NEG_INFINITY, f32::INFINITY], |bounds, [low, high]| bounds.map(|bound| bound.clamped(low, high)));
     let of = |bound: f32| T::of_constant(bound.into());
     Bounds { low: of(low), high: of(high) }
 }

@@ -59,7 +59,7 @@ const NOT_SET: u64 = u64::MAX;
 ///
 /// The cost is that shown by [`explain`](crate::explain()). With `u64::MAX` every layer stays on
 /// the calling thread.
-/// It applies to the whole process, from the next run on.
+/// It applies to the whole process, from the next run on. Without the Cargo feature `threads` it has no effect.
 /// With `None`, the knob `TRACT_DECONV_SHARE_FROM` decides, or a measured default if it is not set.
 pub fn set_share_from(cost: Option<u64>) {
     SHARE_FROM.store(cost.map_or(NOT_SET, |cost| cost.min(NOT_SET - 1)), Ordering::Relaxed);

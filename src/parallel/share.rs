@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tract_core::internal::*;
 
-/// The cost from which on work is shared, if [`set_share_from`](super::set_share_from) or [`TRACT_DECONV_SHARE_FROM`] sets
-/// it. It applies whether or not a worker spins.
+/// The cost from which on work is shared, if [`set_share_from`](super::set_share_from) or
+/// [`TRACT_DECONV_SHARE_FROM`] sets it. It applies whether or not a worker spins.
 fn set() -> Option<u64> {
     static SET: OnceLock<Option<u64>> = OnceLock::new();
     match SHARE_FROM.load(Ordering::Relaxed) {

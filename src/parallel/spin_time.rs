@@ -17,7 +17,8 @@ const NOT_SET: u64 = u64::MAX;
 /// Sets how long a worker thread that has helped with a layer spins for the next one before it
 /// returns to its executor.
 ///
-/// It applies to the whole process, from the next wait on. With zero, no thread spins.
+/// It applies to the whole process, from the next wait on. With zero, no thread spins. Without the Cargo
+/// feature `threads` it has no effect.
 /// With `None`, the knob [`TRACT_DECONV_SPIN_US`] decides, or 200 us if it is not set.
 ///
 /// A thread that runs a model spins for helpers that have not finished their part: for at most 100
