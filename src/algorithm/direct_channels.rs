@@ -28,6 +28,12 @@ use tract_core::internal::*;
 /// of weights more often and write longer runs, which pays even beyond L1.
 const SHARE_OF_SUMS: usize = 16;
 
+/// The divisor of L2 for the weights that are read again for each accumulator block, if the block has whole pixels.
+const SHARE_OF_WEIGHTS: usize = 4;
+
+/// The fewest pixels of such a block.
+const FEWEST_AT_ONCE: usize = 64;
+
 /// The multiply-adds per input element from which it is worthwhile to transpose the input. In a
 /// transposed copy, the scalars of adjacent channels share a cache line.
 const TRANSPOSING_PAYS: usize = 2048;
@@ -62,6 +68,8 @@ pub struct DirectChannels {
     pub acc_block: usize,
     /// Whether channels-last results are summed in the output, where tasks have whole pixels.
     pub in_output: bool,
+    /// Whether all panels of some pixels are computed before the next pixels.
+    pub panels_first: bool,
 }
 
 impl Algorithm for DirectChannels {
@@ -121,6 +129,7 @@ impl Algorithm for DirectChannels {
             true => Cost::ZERO,
             false => cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
+        let input_bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
         let weights = problem.group_out.saturating_mul(depth);
         let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
         let loaded_again = match far {
@@ -152,9 +161,23 @@ impl Algorithm for DirectChannels {
             let rows =
                 run_cost(blocks.columns) * blocks.rows * row_share * depth * outer_share + stored_if(!unbuffered);
             let whole = run_cost(flat) * depth * outer_share + stored_if(!(unbuffered && direct));
-            let block = whole.min(rows) + summed + copied + loaded_again;
+            let evicted = match (direct, problem.data_format) {
+                (true, DataFormat::Ncx) => {
+                    cost::evicted_lines(problem, input_bytes, panels, positions * element, machine)
+                }
+                _ => Cost::ZERO,
+            };
+            let read = evicted.times(&[flat / lanes, problem.group_in]);
+            let block = whole.min(rows) + summed + copied + read + loaded_again;
             let cost = (block.times(&[blocks.count, problem.group, problem.batch]) + beyond).rounded();
-            let sums = machine.l2 / SHARE_OF_SUMS;
+            // Whole pixels are stored, and read, once. The weights of all panels are read for each of their blocks.
+            let panels_first =
+                in_output && panels > 1 && weights.saturating_mul(element) <= machine.l2 / SHARE_OF_WEIGHTS;
+            let sums = machine.l2 / SHARE_OF_SUMS / element;
+            let at_once = match panels_first {
+                true => (sums / (x.out_step * problem.group_out)).max(FEWEST_AT_ONCE),
+                false => sums / (x.out_step * width),
+            };
             if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
                 best = Some(DirectChannels {
                     blocked: Blocked {
@@ -174,7 +197,8 @@ impl Algorithm for DirectChannels {
                     transposed,
                     by_row: rows < whole,
                     in_output,
-                    acc_block: (sums / element / (x.out_step * width)).min(flat).div_ceil(positions).max(1) * positions,
+                    panels_first,
+                    acc_block: at_once.min(flat).div_ceil(positions).max(1) * positions,
                 });
             }
         }
@@ -214,7 +238,11 @@ impl Algorithm for DirectChannels {
             _ => "in padded rows",
         };
         let runs = if self.by_row { "within rows" } else { "across rows" };
-        let sums = if self.in_output { ", summed in the output" } else { "" };
+        let sums = match (self.in_output, self.panels_first) {
+            (true, true) => ", summed in the output, all channels of a pixel together",
+            (true, false) => ", summed in the output",
+            (false, _) => "",
+        };
         format!(
             "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source}, runs {runs}, blocks of {}x{} positions{sums}",
             self.positions, self.blocked.width, self.chunk, self.taps, self.blocked.rows, self.blocked.columns
@@ -256,7 +284,7 @@ impl DirectChannels {
             most: self.acc_block,
             by_row: self.by_row,
             window: None,
-            panels_first: false,
+            panels_first: self.panels_first,
             in_output: self.in_output,
         }
     }

@@ -122,8 +122,8 @@ impl Algorithm for DirectPositions {
         let row_tiles = shapes.row_tiles(x.out_step);
         let same_element = query.has_same_element();
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
-        let in_place =
-            problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted() && !query.in_parts;
+        let unshifted = problem.data_format == DataFormat::Ncx && same_element && axes.are_unshifted();
+        let readable_in_place = unshifted && !query.in_parts;
         let element = query.element;
         // Groups per batch. With more than one, a panel must hold all output channels of a group.
         let batched_groups = match problem.data_format {
@@ -131,21 +131,27 @@ impl Algorithm for DirectPositions {
             DataFormat::Nxc => lanes.div_ceil(problem.group_in.min(problem.group_out).max(1)).min(problem.group),
         };
 
-        let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
-        let waits = match problem.group_in {
-            1 => cost::beyond_cache(problem, datum_type, machine),
-            _ => {
-                let costs = if prefetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
-                cost::beyond_caches(problem, datum_type, costs, lanes, machine)
-            }
-        };
+        let sources = [
+            (true, true, 1),
+            (false, true, 1),
+            (false, false, 1),
+            (false, true, batched_groups),
+            (false, false, batched_groups),
+        ];
         let mut best: Option<DirectPositions> = None;
-        for (copy_per_shift, batched_groups) in
-            [(true, 1), (false, 1), (true, batched_groups), (false, batched_groups)].into_iter().unique()
-        {
-            if in_place && !copy_per_shift {
+        for (in_place, copy_per_shift, batched_groups) in sources.into_iter().unique() {
+            // A single copy has all that taps without shifts read.
+            if in_place && !readable_in_place || unshifted && !copy_per_shift {
                 continue;
             }
+            let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
+            let waits = match problem.group_in {
+                1 => cost::beyond_cache(problem, datum_type, machine),
+                _ => {
+                    let costs = if prefetches { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
+                    cost::beyond_caches(problem, datum_type, costs, lanes, machine)
+                }
+            };
             // The input tiles of a block take at most half of L2, as the weights stream through the
             // rest.
             let budget = machine.l2 / 2 / element / (problem.group_in * batched_groups).max(1);
@@ -196,7 +202,8 @@ impl Algorithm for DirectPositions {
                 };
                 let read = match in_place {
                     true => {
-                        let reading = InPlace { bytes, passes, panels, tile: (mr, nv) };
+                        let reading =
+                            InPlace { bytes, passes, panels, tile: (mr, nv), run_bytes: nv * lanes * element };
                         reading.vector(problem, machine).times(&[flat / lanes, problem.group_in])
                     }
                     false => Cost::ZERO,
@@ -219,7 +226,8 @@ impl Algorithm for DirectPositions {
                 let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
                 let multiplied = row_cost(mr) * (problem.group_out / mr) + last;
                 let unfinished = cost::SUMMED * parts.saturating_sub(1);
-                let row_store = Cost::new(machine.rates.row_store);
+                let partly = cost::partly_stored(problem, element, [mr, nv * lanes * element], machine);
+                let row_store = Cost::new(machine.rates.row_store) + partly;
                 let store = match rows {
                     true if same_element => row_store,
                     true => row_store + cost::NARROWED,

@@ -249,10 +249,36 @@ pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> Cost {
     }
 }
 
+/// Planes whose distance is a multiple of this many bytes compete for the same sets of L1.
+const ALIASED: usize = 4 << 10;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The ways of a set of L1: the cache lines of competing planes that it holds.
+const L1_WAYS: usize = 8;
+
+/// Storing a part of a cache line that other planes evict before the next part is stored.
+const PART_OF_LINE: Cost = Cost(20.0);
+
+/// The extra cost of storing a vector of an output row from a tile of `rows` rows and `run_bytes` bytes of each.
+///
+/// If the rows of a tile compete for the same sets of L1 and are not whole cache lines, lines are evicted half
+/// written.
+pub(crate) fn partly_stored(
+    problem: &Problem,
+    element: usize,
+    [rows, run_bytes]: [usize; 2],
+    machine: &Machine,
+) -> Cost {
+    let plane = problem.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.output));
+    let output = plane.saturating_mul(problem.group_out * problem.group);
+    let evicted = rows >= L1_WAYS && plane.is_multiple_of(ALIASED) && output > machine.l2;
+    if evicted && run_bytes < LINE { PART_OF_LINE } else { Cost::ZERO }
+}
+
 /// Storing a vector of sums whose lanes are channels. Channels-first results are transposed.
 pub(crate) fn store_of_channels(problem: &Problem, datum_type: DatumType, machine: &Machine) -> Cost {
-    /// Planes whose distance is a multiple of this many bytes compete for the same sets of L1.
-    const ALIASED: usize = 4 << 10;
     let plane = problem.axes.iter().fold(datum_type.size_of(), |bytes, axis| bytes.saturating_mul(axis.output));
     match problem.data_format {
         DataFormat::Nxc => Cost(6.0),
@@ -399,6 +425,24 @@ pub(crate) const BEYOND_BY_PIXELS: [Cost; 2] = [Cost(6.0), Cost(6.0)];
 /// The same for input that is read in place and prefetched.
 pub(crate) const BEYOND_IN_PLACE: [Cost; 2] = [Cost(4.0), Cost(6.0)];
 
+/// Reading a vector of positions of a plane in place, where planes evict each other's lines from L1.
+///
+/// `bytes` are those of the input. A tile reads `run_bytes` of each plane, and so do the tiles of all `panels`. L1
+/// keeps no line until its next part is read, nor until the next panel.
+pub(crate) fn evicted_lines(
+    problem: &Problem,
+    bytes: usize,
+    panels: usize,
+    run_bytes: usize,
+    machine: &Machine,
+) -> Cost {
+    let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);
+    if bytes <= machine.l2 || problem.group_in <= L1_WAYS || !plane.is_multiple_of(ALIASED) {
+        return Cost::ZERO;
+    }
+    Cost(machine.rates.aliased_in_place) * LINE.div_ceil(run_bytes.max(1)) * panels
+}
+
 /// The reads of tiles from an input in place.
 pub(crate) struct InPlace {
     /// Bytes of the input.
@@ -409,6 +453,8 @@ pub(crate) struct InPlace {
     pub panels: usize,
     /// Output channels and vectors of positions per tile.
     pub tile: (usize, usize),
+    /// Bytes that a tile reads of a plane.
+    pub run_bytes: usize,
 }
 
 impl InPlace {
@@ -417,14 +463,13 @@ impl InPlace {
     /// A CPU prefetches only a few planes at a time. The data that the first panel loaded may be
     /// evicted before the next panels.
     pub fn vector(&self, problem: &Problem, machine: &Machine) -> Cost {
-        const ALIASED: usize = 4 << 10;
         const ALIASED_L2: usize = 64 << 10;
         /// The number of planes from which planes that compete for the same sets of L2 evict each
         /// other.
         const EVICTING: usize = 128;
         /// The rest of the wait for a tile that makes many products meanwhile.
         const LEAST_WAIT: f64 = 8.0;
-        let InPlace { bytes, passes, panels, tile: (mr, nv) } = *self;
+        let InPlace { bytes, passes, panels, tile: (mr, nv), run_bytes } = *self;
         let rates = &machine.rates;
         if problem.group_in < rates.fetched_planes as usize {
             return Cost::ZERO;
@@ -440,11 +485,13 @@ impl InPlace {
         if rates.narrow_in_place > 0.0 && nv == 1 && panels > 1 {
             return Cost(rates.narrow_in_place) + Cost(1.0) * passes;
         }
+        if plane.is_multiple_of(ALIASED) {
+            return Cost(rates.far_in_place).max(evicted_lines(problem, bytes, panels, run_bytes, machine));
+        }
         if passes <= 1 {
             return Cost(rates.far_in_place);
         }
-        let again = if plane.is_multiple_of(ALIASED) { rates.aliased_in_place } else { rates.far_in_place_again };
-        Cost(rates.far_in_place).max(Cost(again) * passes)
+        Cost(rates.far_in_place).max(Cost(rates.far_in_place_again) * passes)
     }
 }
 
@@ -453,7 +500,6 @@ impl InPlace {
 /// `bytes` are those of a pixel and of a pass over it. If L2 does not hold the pixels, each pass
 /// loads whole lines, however little of them it uses.
 pub(crate) fn read_in_passes(pixels: usize, bytes: [usize; 2], vector_bytes: usize, machine: &Machine) -> Cost {
-    const LINE: usize = 64;
     let [pixel, pass] = bytes.map(|bytes| bytes.max(1));
     if pixels.saturating_mul(pixel) <= machine.l2 || pass >= LINE {
         return Cost::ZERO;
