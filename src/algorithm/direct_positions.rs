@@ -173,9 +173,12 @@ impl Algorithm for DirectPositions {
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * batched_groups);
                     let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
+                    // A run of each plane, which the next blocks do not read again.
+                    let far = unshifted && bytes > machine.l2;
+                    let waited = if far { cost::FAR_RUN.times(&[problem.group_in, block_rows]) } else { Cost::ZERO };
                     let selects = problem.group_in == 1 && x.in_step > 1 && laid_out.count() == 1;
                     let selected = Cost::new(machine.rates.strided_row) * block_rows;
-                    if selects { filled + selected } else { filled }
+                    waited + if selects { filled + selected } else { filled }
                 }
             };
             let chain = widest * problem.group_in;

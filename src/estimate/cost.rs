@@ -273,7 +273,7 @@ pub(crate) fn partly_stored(
 ) -> Cost {
     let plane = problem.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.output));
     let output = plane.saturating_mul(problem.group_out * problem.group);
-    let evicted = rows >= L1_WAYS && plane.is_multiple_of(ALIASED) && output > machine.l2;
+    let evicted = rows > L1_WAYS && plane.is_multiple_of(ALIASED) && output > machine.l2;
     if evicted && run_bytes < LINE { PART_OF_LINE } else { Cost::ZERO }
 }
 
