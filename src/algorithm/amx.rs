@@ -19,7 +19,7 @@ use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
     ChannelTile, DEPTH, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE,
-    SIDE, Source, Start, WEIGHTS_OF_SIDE, is_regular,
+    SIDE, Source, Start, TilePositions, WEIGHTS_OF_SIDE, is_regular, split_positions,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
@@ -601,22 +601,18 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let bounds = of.bounds.filter(|_| tap + 1 == taps.end && from + channels == all);
                 let weights = weights.get((tap * all + from) * panel.width..).unwrap_or(&[]);
                 let offset = phase.taps.get(tap).filter(|_| !run.taps.is_empty()).map(|tap| tap * pixel);
-                let mut position = run.positions.start;
-                for tile in self.kernels.channel_tiles.iter().rev().filter(of_width) {
-                    while position + tile.positions() <= run.positions.end {
-                        let base = position * pixel + from;
-                        let source = Source {
-                            data,
-                            base,
-                            channel_stride: 1,
-                            channels,
-                            taps: offset.as_slice(),
-                            prefetch: false,
-                        };
-                        let sums = &mut sums[(position - run.positions.start) * of.stride..];
-                        tile.run(weights, &source, pixel, (start, bounds), sums, of.stride);
-                        position += tile.positions();
-                    }
+                let tiles = self.kernels.channel_tiles.iter().rev().filter(of_width);
+                for (tile, first, tiles) in split_positions(run.positions.len(), tiles) {
+                    let source = Source {
+                        data,
+                        base: (run.positions.start + first) * pixel + from,
+                        channel_stride: 1,
+                        channels,
+                        taps: offset.as_slice(),
+                        prefetch: false,
+                    };
+                    let positions = TilePositions { tiles, stride: pixel, out_stride: of.stride };
+                    tile.run(weights, &source, (start, bounds), &mut sums[first * of.stride..], positions);
                 }
                 start = Start::Add;
             }

@@ -11,7 +11,7 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::AxisPhases;
-use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start};
+use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start, TilePositions, split_positions};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_tile::{CopyPlan, GridBlocks};
 use crate::layout::panels::{PanelShape, Panels};
@@ -420,14 +420,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let pass = Source { base, channels, taps: &phase.taps[tap..end], ..*source };
                 let weights = &weights[tap * channels * width..];
                 let bounds = of.bounds.filter(|_| last_channels && end >= taps.end);
-                let mut position = run.start;
-                for tile in self.panels.tiles(of.panel) {
-                    while position + tile.positions() <= run.end {
-                        let source = Source { base: pass.base + position * step, ..pass };
-                        let sums = &mut sums[(position - run.start) * of.stride..];
-                        tile.run(weights, &source, step, (start, bounds), sums, of.stride);
-                        position += tile.positions();
-                    }
+                let tiles = self.panels.tiles(of.panel).iter().copied();
+                for (tile, first, tiles) in split_positions(run.len(), tiles) {
+                    let source = Source { base: pass.base + (run.start + first) * step, ..pass };
+                    let positions = TilePositions { tiles, stride: step, out_stride: of.stride };
+                    tile.run(weights, &source, (start, bounds), &mut sums[first * of.stride..], positions);
                 }
                 start = Start::Add;
                 tap = end;

@@ -7,7 +7,7 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::kernel::{Dispatch, Kernels, Source, Start};
+use crate::kernel::{Dispatch, Kernels, Source, Start, TilePositions};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::strides_of;
 use crate::memory::zeros;
@@ -128,14 +128,9 @@ impl Algorithm for Gemv {
                         taps: &[0],
                         prefetch: false,
                     };
-                    tile.run(
-                        &panel[from * width..],
-                        &source,
-                        per_image,
-                        (Start::Add, None),
-                        &mut sums[n * width..],
-                        width,
-                    );
+                    let positions = TilePositions { tiles: 1, stride: per_image, out_stride: width };
+                    let sums = &mut sums[n * width..];
+                    tile.run(&panel[from * width..], &source, (Start::Add, None), sums, positions);
                 }
                 n += tile.positions();
             }

@@ -10,7 +10,7 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost;
 use crate::geometry::Axes;
-use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start};
+use crate::kernel::{Dispatch, Kernels, MOST_POSITIONS, Source, Start, TilePositions, split_positions};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 
 use crate::memory::Scratch;
@@ -252,15 +252,12 @@ impl<E: Element> Prepared<'_, E> {
             let longest = longest_chain(channels, 1);
             for from in (0..channels).step_by(longest) {
                 let part = longest.min(channels - from);
-                let mut at = 0;
-                for tile in &tiles {
-                    while at + tile.positions() <= positions.len() {
-                        let base = at * step + from * channel_stride;
-                        let source = Source { data, base, channel_stride, channels: part, taps: &[0], prefetch: false };
-                        let to = &mut sums[at * pitch + panel * width..];
-                        tile.run(&weights[from * width..], &source, step, (start, None), to, pitch);
-                        at += tile.positions();
-                    }
+                for (tile, first, tiles) in split_positions(positions.len(), tiles.iter().copied()) {
+                    let base = first * step + from * channel_stride;
+                    let source = Source { data, base, channel_stride, channels: part, taps: &[0], prefetch: false };
+                    let to = &mut sums[first * pitch + panel * width..];
+                    let positions = TilePositions { tiles, stride: step, out_stride: pitch };
+                    tile.run(&weights[from * width..], &source, (start, None), to, positions);
                 }
                 start = Start::Add;
             }

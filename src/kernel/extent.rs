@@ -30,7 +30,7 @@ mod tests {
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
     use crate::kernel::depthwise_window::{Edges, Results, Window};
-    use crate::kernel::gemm_tile::{ListedPixels, PhaseOperand, Source, Start, StridedRuns};
+    use crate::kernel::gemm_tile::{ListedPixels, PhaseOperand, Source, Start, StridedRuns, TilePositions};
     use crate::kernel::pad_copy::{Rows, SplitRows};
     use crate::kernel::pixel_lists::PixelLists;
     use crate::kernel::{Dispatch, Kernels};
@@ -75,10 +75,15 @@ mod tests {
         let many = Source { channels: HUGE, channel_stride: 0, taps: &[0, 0], ..source };
         refused("position tile, panel", || tile.run(&data, &many, add, &mut out, 64));
         let tile = kernels.channel_tiles.iter().find(|tile| tile.positions() == 4).expect("a tile of four positions");
-        refused("channel tile, channels", || tile.run(&data, &source, 1, (add, None), &mut out, 64));
-        refused("channel tile, positions", || tile.run(&data, &near, usize::MAX / 3 + 1, (add, None), &mut out, 64));
-        refused("channel tile, rows", || tile.run(&data, &near, 1, (add, None), &mut out, usize::MAX / 3 + 1));
-        refused("channel tile, panel", || tile.run(&data, &many, 1, (add, None), &mut out, 64));
+        let mut run = |source: &Source<f32>, tiles, stride, out_stride| {
+            tile.run(&data, source, (add, None), &mut out, TilePositions { tiles, stride, out_stride })
+        };
+        refused("channel tile, channels", || run(&source, 1, 1, 64));
+        refused("channel tile, positions", || run(&near, 1, usize::MAX / 3 + 1, 64));
+        refused("channel tile, rows", || run(&near, 1, 1, usize::MAX / 3 + 1));
+        refused("channel tile, panel", || run(&many, 1, 1, 64));
+        refused("channel tile, tiles", || run(&near, HUGE, 1, 0));
+        refused("channel tile, rows of tiles", || run(&near, 64, 0, 64));
         let listed = |tap, offset| {
             let mut lists = PixelLists::new(4, 1, 1).expect("memory");
             lists.push([(tap, [offset; 4])]).expect("a list");

@@ -539,11 +539,21 @@ pub(super) type ListedEntry<T> = unsafe fn(
 type ChannelEntry<T> = unsafe fn(
     panel: &[T],
     source: &Source<T>,
-    position_stride: usize,
     start_and_bounds: (Start<T>, Option<Bounds<T>>),
     out: &mut [T],
-    out_stride: usize,
+    positions: TilePositions,
 );
+
+/// The positions of tiles that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TilePositions {
+    /// The number of tiles.
+    pub tiles: usize,
+    /// Elements between positions in the source.
+    pub stride: usize,
+    /// Elements between positions in the output.
+    pub out_stride: usize,
+}
 
 /// A tile of `positions` × `nv` vectors of output channels.
 ///
@@ -588,33 +598,49 @@ impl<T> ChannelTile<T> {
     }
 }
 
+/// Splits positions among tiles, the largest of which come first. Returns each tile with its first position and the
+/// number of such tiles.
+pub(crate) fn split_positions<'t, T: 'static>(
+    positions: usize,
+    tiles: impl IntoIterator<Item = &'t ChannelTile<T>>,
+) -> impl Iterator<Item = (&'t ChannelTile<T>, usize, usize)> {
+    let mut at = 0;
+    tiles.into_iter().filter_map(move |tile| {
+        let (first, count) = (at, (positions - at) / tile.positions());
+        at += count * tile.positions();
+        (count > 0).then_some((tile, first, count))
+    })
+}
+
 impl<T: Compute> ChannelTile<T> {
-    /// Computes a tile. `panel` is `[tap][channel][nv·lanes]`.
+    /// Computes tiles that follow each other. `panel` is `[tap][channel][nv·lanes]`.
     ///
-    /// Position `p` of the tile is read `p · position_stride` elements after the source's base.
-    /// `out` receives `positions` rows of `channels` elements, `out_stride` apart, clamped to the bounds.
+    /// Position `p`, counted from the first tile's first one, is read `p · stride` elements after the source's base.
+    /// `out` receives a row of `channels` elements per position, `out_stride` apart, clamped to the bounds. Rows do not
+    /// overlap.
     ///
     /// # Panics
-    /// A slice is shorter than the range that the tile reads or writes.
+    /// A slice is shorter than the range that the tiles read or write.
     #[inline]
     pub fn run(
         &self,
         panel: &[T],
         source: &Source<T>,
-        position_stride: usize,
         (start, bounds): (Start<T>, Option<Bounds<T>>),
         out: &mut [T],
-        out_stride: usize,
+        positions: TilePositions,
     ) {
+        let TilePositions { tiles, stride, out_stride } = positions;
+        let Some(last) = product([self.positions, tiles]).checked_sub(1) else { return };
         assert!(panel.len() >= product([source.channels, source.taps.len(), self.channels]));
-        assert!(source.data.len() >= source.reach(reach([(self.positions - 1, position_stride), (1, 1)])));
-        assert!(out.len() >= reach([(self.positions - 1, out_stride), (self.channels, 1)]));
+        assert!(source.data.len() >= source.reach(reach([(last, stride), (1, 1)])));
+        assert!(out.len() >= reach([(last, out_stride), (self.channels, 1)]));
         if let Start::Bias(bias) = start {
             assert!(bias.len() >= self.channels);
         }
         // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
         // are the entry's contract.
-        unsafe { (self.entry)(panel, source, position_stride, (start, bounds), out, out_stride) }
+        unsafe { (self.entry)(panel, source, (start, bounds), out, positions) }
     }
 
     /// Computes a tile whose positions read the pixels of a list. `panel` is
@@ -651,45 +677,50 @@ impl<T: Compute> ChannelTile<T> {
 
 /// # Safety
 /// The CPU has `V`'s instruction set. `panel` holds `channels·taps·NV·LANES` elements. `source`
-/// holds all that it reaches with up to `P - 1` position strides added. `out` holds `P` rows of
-/// `NV·LANES` elements. A bias holds `NV·LANES` values.
+/// holds all that it reaches with the strides of up to `P·tiles - 1` positions added. `out` holds `P·tiles` rows
+/// of `NV·LANES` elements. A bias holds `NV·LANES` values.
 #[inline(always)]
 pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
     source: &Source<V::Lane>,
-    position_stride: usize,
     (start, bounds): (Start<V::Lane>, Option<Bounds<V::Lane>>),
     out: &mut [V::Lane],
-    out_stride: usize,
+    TilePositions { tiles, stride, out_stride }: TilePositions,
 ) {
-    // SAFETY: by this function's contract, the panel holds the `channels·taps·NV·LANES` elements
-    // that are read in order, every scalar read is within the source's reach, and the rows of `out`
-    // are within `out`.
-    unsafe {
-        let mut acc = channel_sums::<V, P, NV>(start);
-        let mut b = panel.as_ptr();
-        let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * position_stride));
-        if source.channels == 1 {
-            // A single loop over the taps: with one channel, a loop nest would need setup per tap.
-            let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base));
-            for tap in source.taps {
-                acc = channel_step(acc, b, &rows, *tap);
-                b = b.wrapping_add(NV * V::LANES);
-            }
-        } else {
-            // Taps are the outer loop: one index then serves all positions of the inner loop, which
-            // leaves registers for the pointers.
-            for tap in source.taps {
-                let rows: [*const V::Lane; P] = positions(source.data.as_ptr().wrapping_add(source.base + tap));
-                let mut at = 0;
-                for _ in 0..source.channels {
-                    acc = channel_step(acc, b, &rows, at);
+    let mut first = source.data.as_ptr().wrapping_add(source.base);
+    let mut to = out.as_mut_ptr();
+    for _ in 0..tiles {
+        // SAFETY: by this function's contract, the panel holds the `channels·taps·NV·LANES` elements
+        // that are read in order, every scalar read is within the source's reach, and the rows that are
+        // stored are within `out`.
+        unsafe {
+            let mut acc = channel_sums::<V, P, NV>(start);
+            let mut b = panel.as_ptr();
+            let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * stride));
+            if source.channels == 1 {
+                // A single loop over the taps: with one channel, a loop nest would need setup per tap.
+                let rows: [*const V::Lane; P] = positions(first);
+                for tap in source.taps {
+                    acc = channel_step(acc, b, &rows, *tap);
                     b = b.wrapping_add(NV * V::LANES);
-                    at += source.channel_stride;
+                }
+            } else {
+                // Taps are the outer loop: one index then serves all positions of the inner loop, which
+                // leaves registers for the pointers.
+                for tap in source.taps {
+                    let rows: [*const V::Lane; P] = positions(first.wrapping_add(*tap));
+                    let mut at = 0;
+                    for _ in 0..source.channels {
+                        acc = channel_step(acc, b, &rows, at);
+                        b = b.wrapping_add(NV * V::LANES);
+                        at += source.channel_stride;
+                    }
                 }
             }
+            store_channel_sums(acc, (start, bounds), to, out_stride);
         }
-        store_channel_sums(acc, (start, bounds), out, out_stride);
+        first = first.wrapping_add(P * stride);
+        to = to.wrapping_add(P * out_stride);
     }
 }
 
@@ -719,7 +750,7 @@ pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: us
                 b = b.wrapping_add(NV * V::LANES);
             }
         }
-        store_channel_sums(acc, (start, bounds), out, out_stride);
+        store_channel_sums(acc, (start, bounds), out.as_mut_ptr(), out_stride);
     }
 }
 
@@ -744,16 +775,15 @@ unsafe fn channel_sums<V: Vector, const P: usize, const NV: usize>(start: Start<
 /// Stores the sums of a tile of channels, or adds them to `out`. What is stored is clamped to the bounds.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. `out` holds `P` rows of `NV·LANES` elements, `out_stride`
-/// apart.
+/// The CPU has `V`'s instruction set. `P` rows of `NV·LANES` elements, `out_stride` apart, are valid from
+/// `out` on.
 #[inline(always)]
 unsafe fn store_channel_sums<V: Vector, const P: usize, const NV: usize>(
     mut acc: [[V; NV]; P],
     (start, bounds): (Start<V::Lane>, Option<Bounds<V::Lane>>),
-    out: &mut [V::Lane],
+    out: *mut V::Lane,
     out_stride: usize,
 ) {
-    let out = out.as_mut_ptr();
     // SAFETY: this function's contract.
     unsafe {
         if let Start::Add = start {

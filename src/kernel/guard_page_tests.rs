@@ -18,7 +18,7 @@ use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::tile_transforms::TileKind;
 use crate::kernel::{
     AddedBytes, BYTE_STEPS, ByteKernels, ByteRows, ByteScales, ByteSums, ChannelScale, Dispatch, Kernels, Narrowing,
-    StridedRuns, SumsOfBytes,
+    StridedRuns, SumsOfBytes, TilePositions,
 };
 use crate::simd::isa::Isa;
 use std::io::Write;
@@ -280,27 +280,27 @@ fn position_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 
 fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
-    for tile in kernels.channel_tiles {
-        for (shape, position_stride) in SHAPES.into_iter().flat_map(|shape| [(shape, 1), (shape, 3)]) {
-            let shape = Shape::new(side, (tile.positions() - 1) * position_stride + 1, shape);
+    for (tile, tiles) in kernels.channel_tiles.iter().cartesian_product([1, 3]) {
+        let positions = tiles * tile.positions();
+        for (shape, stride) in SHAPES.into_iter().flat_map(|shape| [(shape, 1), (shape, 3)]) {
+            let shape = Shape::new(side, (positions - 1) * stride + 1, shape);
             let panel = Guarded::new(side, &values::<T>(shape.channels * shape.taps.len() * tile.channels(), 2));
             let bias = Guarded::new(side, &values::<T>(tile.channels(), 3));
-            let strides = [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)];
-            for ((stride, add), bounds) in strides.into_iter().cartesian_product(all_bounds()) {
-                let before = values::<T>((tile.positions() - 1) * stride + tile.channels(), 4);
+            let out_strides = [(tile.channels(), false), (tile.channels() + 3, false), (tile.channels() + 1, true)];
+            for ((out_stride, add), bounds) in out_strides.into_iter().cartesian_product(all_bounds()) {
+                let before = values::<T>((positions - 1) * out_stride + tile.channels(), 4);
                 let mut out = Guarded::new(side, &before);
                 let start = if add { Start::Add } else { Start::Bias(&bias) };
-                tile.run(&panel, &shape.source(), position_stride, (start, bounds), &mut out, stride);
+                let of_tiles = TilePositions { tiles, stride, out_stride };
+                tile.run(&panel, &shape.source(), (start, bounds), &mut out, of_tiles);
                 let mut expected = before;
-                for p in 0..tile.positions() {
-                    for j in 0..tile.channels() {
-                        let to = &mut expected[p * stride + j];
-                        let begin = if add { *to } else { bias[j] };
-                        let weight = |c, t| panel[(t * shape.channels + c) * tile.channels() + j];
-                        *to = clamped(begin.plus(shape.sum(p * position_stride, shape.taps, weight)), bounds);
-                    }
+                for (p, j) in (0..positions).cartesian_product(0..tile.channels()) {
+                    let to = &mut expected[p * out_stride + j];
+                    let begin = if add { *to } else { bias[j] };
+                    let weight = |c, t| panel[(t * shape.channels + c) * tile.channels() + j];
+                    *to = clamped(begin.plus(shape.sum(p * stride, shape.taps, weight)), bounds);
                 }
-                assert_eq!(*out, expected, "{}x{}", tile.positions(), tile.nv());
+                assert_eq!(*out, expected, "{} of {}x{}", tiles, tile.positions(), tile.nv());
                 calls += 1;
             }
         }

@@ -13,7 +13,7 @@ use crate::kernel::elementwise;
 use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_filter, transform_fourier_products};
 use crate::kernel::gemm_tile::{
     ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile, RowTile, StridedRuns,
-    channel_tile, listed_channel_tile, position_tile, room_for_two_chains, row_tile,
+    TilePositions, channel_tile, listed_channel_tile, position_tile, room_for_two_chains, row_tile,
 };
 use crate::kernel::kernels::{Kernels, Transforms};
 use crate::kernel::normalise::{self, Normalisation};
@@ -64,13 +64,12 @@ macro_rules! kernels {
             unsafe fn channel<const P: usize, const NV: usize>(
                 panel: &[$lane],
                 source: &crate::kernel::gemm_tile::Source<$lane>,
-                position_stride: usize,
                 start_and_bounds: (crate::kernel::gemm_tile::Start<$lane>, Option<Bounds<$lane>>),
                 out: &mut [$lane],
-                out_stride: usize,
+                positions: TilePositions,
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run`.
-                unsafe { channel_tile::<$vector, P, NV>(panel, source, position_stride, start_and_bounds, out, out_stride) }
+                unsafe { channel_tile::<$vector, P, NV>(panel, source, start_and_bounds, out, positions) }
             }
 
             $(#[$feature])*

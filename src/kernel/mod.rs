@@ -51,6 +51,7 @@ pub(crate) use f16_convert::{narrow, widen};
 pub(crate) use fourier::FOURIER_VALUES;
 pub(crate) use gemm_tile::{
     ChannelTile, LISTED_POSITIONS, ListedPixels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns,
+    TilePositions, split_positions,
 };
 pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};

@@ -30,7 +30,9 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
-use crate::kernel::{Dispatch, Kernels, PointStrides, Source, Start, TileData, TileKind};
+use crate::kernel::{
+    Dispatch, Kernels, PointStrides, Source, Start, TileData, TileKind, TilePositions, split_positions,
+};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
@@ -62,6 +64,9 @@ const LONGEST_FOURIER_CHAIN: usize = 32;
 /// Chains whose weights are transformed together. With several, their sums are added while they are
 /// in L1. With few, the weights of a point stay in L1 from tile to tile.
 const CHAINS_OF_PASS: usize = 2;
+
+/// Register tiles whose products are computed by one call. The weights of the next point are prefetched before each.
+const TILES_AT_ONCE: usize = 4;
 
 /// The approximate fewest tiles per accumulator block. With fewer, the transformation of the
 /// weights would serve too few tiles. Accumulator blocks have more tiles if their part of L2 holds them.
@@ -861,11 +866,13 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let tiles = products.chunks_mut(of_products.tile).take(count);
                         tiles.for_each(|tile| tile[..width].fill(E::Compute::ZERO));
                     }
-                    let mut at = 0;
-                    for tile in self.panels.tiles(of.panel) {
-                        while at + tile.positions() <= count {
+                    let tiles = self.panels.tiles(of.panel).iter().copied();
+                    for (tile, first, tiles) in split_positions(count, tiles) {
+                        for some in (0..tiles).step_by(TILES_AT_ONCE) {
+                            let (at, tiles) = (first + some * tile.positions(), TILES_AT_ONCE.min(tiles - some));
                             let part = |at: usize| ahead.len() * at / count;
-                            self.kernels.prefetch(&ahead[part(at)..part(at + tile.positions())]);
+                            self.kernels.prefetch(&ahead[part(at)..part(at + tiles * tile.positions())]);
+                            let positions = TilePositions { tiles, stride: of_data.tile, out_stride: of_products.tile };
                             for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
                                 let source = Source {
                                     data,
@@ -875,13 +882,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                                     taps: &tap_blocks[run.clone()],
                                     prefetch: false,
                                 };
-                                let first = chain.start == 0 && Some(run) == runs.first();
-                                let sum = if first { Start::Bias(&self.zeros) } else { Start::Add };
+                                let is_first = chain.start == 0 && Some(run) == runs.first();
+                                let sum = if is_first { Start::Bias(&self.zeros) } else { Start::Add };
                                 let weights = &weights[weight + run.start * chain.len() * width..];
                                 let to = &mut products[at * of_products.tile..];
-                                tile.run(weights, &source, of_data.tile, (sum, None), to, of_products.tile);
+                                tile.run(weights, &source, (sum, None), to, positions);
                             }
-                            at += tile.positions();
                         }
                     }
                 }
@@ -937,7 +943,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                         taps: &[0],
                         prefetch: false,
                     };
-                    tile.run(weights, &source, pixels.size, (Start::Add, None), sums, width);
+                    let positions = TilePositions { tiles: 1, stride: pixels.size, out_stride: width };
+                    tile.run(weights, &source, (Start::Add, None), sums, positions);
                 }
             }
         }
