@@ -485,13 +485,9 @@ impl InPlace {
         if rates.narrow_in_place > 0.0 && nv == 1 && panels > 1 {
             return Cost(rates.narrow_in_place) + Cost(1.0) * passes;
         }
-        if plane.is_multiple_of(ALIASED) {
-            return Cost(rates.far_in_place).max(evicted_lines(problem, bytes, panels, run_bytes, machine));
-        }
-        if passes <= 1 {
-            return Cost(rates.far_in_place);
-        }
-        Cost(rates.far_in_place).max(Cost(rates.far_in_place_again) * passes)
+        let evicted = evicted_lines(problem, bytes, panels, run_bytes, machine);
+        let again = if passes > 1 { Cost(rates.far_in_place_again) * passes } else { Cost::ZERO };
+        Cost(rates.far_in_place).max(again).max(evicted)
     }
 }
 

@@ -99,7 +99,7 @@ rates! {
     far_in_place,
     /// The same per pass, if there are several passes.
     far_in_place_again,
-    /// The same if more planes than a set of L1 has ways compete for it, per panel and per part of a cache line.
+    /// The same per panel and per part of a cache line, if more planes compete for a set of L1 than it has ways.
     aliased_in_place,
     /// The same if the planes compete for the same sets of L2. It includes the multiply-adds of the
     /// tile.
