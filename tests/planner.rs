@@ -541,3 +541,25 @@ fn the_strategies_are_documented_in_their_order() {
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert!(rows.eq(Strategy::ALL.iter().map(|strategy| strategy.name())), "docs/knobs.md, Strategies");
 }
+
+#[test]
+fn planes_that_compete_for_l1_are_copied() -> TractResult<()> {
+    let options = PlanOptions::default().with_machine(Machine::ZEN3);
+    let layer = forward([24, 32], 1, [1, 1, 0]);
+    // 448 KiB are a multiple of 4 KiB, 441 are not.
+    let variant = |columns| plan(&layer, [256, columns], &options).map(|plan| plan.variant());
+    assert_eq!(variant(448)?, "copy per shift, rows from registers");
+    assert_eq!(variant(441)?, "in place, rows from registers");
+    Ok(())
+}
+
+#[test]
+fn channels_of_a_pixel_are_computed_together() -> TractResult<()> {
+    let options = PlanOptions::default().with_machine(Machine::ZEN3);
+    for (channels, expected) in [(16, false), (48, true)] {
+        let layer = DeconvSpec { data_format: DataFormat::Nxc, ..forward([16, channels], 1, [1, 1, 0]) };
+        let explained = plan(&layer, [128, 224], &options)?.explain();
+        assert_eq!(explained.contains("all channels of a pixel together"), expected, "{explained}");
+    }
+    Ok(())
+}
