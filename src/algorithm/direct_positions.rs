@@ -140,7 +140,7 @@ impl Algorithm for DirectPositions {
         ];
         let mut best: Option<DirectPositions> = None;
         for (in_place, copy_per_shift, batched_groups) in sources.into_iter().unique() {
-            // A single copy has all that taps without shifts read.
+            // Taps without shifts all read the same copy.
             if in_place && !readable_in_place || unshifted && !copy_per_shift {
                 continue;
             }

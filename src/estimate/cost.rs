@@ -255,7 +255,7 @@ const ALIASED: usize = 4 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// The ways of a set of L1: the cache lines of competing planes that it holds.
+/// The ways of a set of L1 on a Zen 3 and a Zen 4: the cache lines of competing planes that it holds.
 const L1_WAYS: usize = 8;
 
 /// Storing a part of a cache line that other planes evict before the next part is stored.

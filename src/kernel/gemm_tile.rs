@@ -616,8 +616,7 @@ impl<T: Compute> ChannelTile<T> {
     /// Computes tiles that follow each other. `panel` is `[tap][channel][nv·lanes]`.
     ///
     /// Position `p`, counted from the first tile's first one, is read `p · stride` elements after the source's base.
-    /// `out` receives a row of `channels` elements per position, `out_stride` apart, clamped to the bounds. Rows do not
-    /// overlap.
+    /// `out` receives a row of `channels` elements per position, `out_stride` apart, clamped to the bounds.
     ///
     /// # Panics
     /// A slice is shorter than the range that the tiles read or write.
