@@ -142,61 +142,75 @@ pub(crate) fn at_most<T: PartialOrd>(x: T, high: T) -> T {
     if high < x { high } else { x }
 }
 
-/// Applies an activation to a run.
+/// Applies an activation to `count` runs of `size` values, `step` apart.
 #[inline(always)]
-pub(crate) fn activate<T: Real, const FUSED: bool>(activation: Activation, run: &mut [T]) {
+pub(crate) fn activate<T: Real, const FUSED: bool>(
+    activation: Activation,
+    (count, size): (usize, usize),
+    step: usize,
+    values: &mut [T],
+) {
+    let runs = values.chunks_mut(step).take(count).map(|run| &mut run[..size]);
     match activation {
         Activation::Max(_) | Activation::Min(_) => {
             // Two comparisons, as a single one becomes a masked store, which is slower.
             let [low, high] = activation.bounds().unwrap_or([f32::NEG_INFINITY, f32::INFINITY]).map(T::of);
-            run.iter_mut().for_each(|x| *x = at_most(at_least(*x, low), high));
+            each(runs, |x| at_most(at_least(x, low), high))
         }
         Activation::LeakyRelu(alpha) => {
             let (alpha, zero, one) = (T::of(alpha), T::of(0.0), T::of(1.0));
             // A choice between factors: for a choice between results, compilers emit masked stores.
-            run.iter_mut().for_each(|x| *x = *x * if *x < zero { alpha } else { one });
+            each(runs, |x| x * if x < zero { alpha } else { one })
         }
         Activation::HardSwish => {
             let [zero, three, six] = [0.0, 3.0, 6.0].map(T::of);
-            run.iter_mut().for_each(|x| *x = *x * (at_most(at_least(*x + three, zero), six) * T::SIXTH));
+            each(runs, |x| x * (at_most(at_least(x + three, zero), six) * T::SIXTH))
         }
         Activation::Gate { scale, shift, low, high } => {
             let [scale, shift, low, high] = [scale, shift, low, high].map(T::of);
-            run.iter_mut().for_each(|x| *x = *x * at_most(at_least(*x * scale + shift, low), high));
+            each(runs, |x| x * at_most(at_least(x * scale + shift, low), high))
         }
         Activation::Elu(alpha) => {
             let alpha = T::of(alpha);
-            each(run, |x| x.elu::<FUSED>(alpha))
+            each_in_blocks(runs, |x| x.elu::<FUSED>(alpha))
         }
-        Activation::Sigmoid => each(run, T::sigmoid::<FUSED>),
-        Activation::Tanh => each(run, T::tanh::<FUSED>),
-        Activation::Silu => each(run, T::silu::<FUSED>),
-        Activation::Gelu => each(run, T::gelu::<FUSED>),
-        Activation::GeluTanh => each(run, T::gelu_tanh::<FUSED>),
+        Activation::Sigmoid => each_in_blocks(runs, T::sigmoid::<FUSED>),
+        Activation::Tanh => each_in_blocks(runs, T::tanh::<FUSED>),
+        Activation::Silu => each_in_blocks(runs, T::silu::<FUSED>),
+        Activation::Gelu => each_in_blocks(runs, T::gelu::<FUSED>),
+        Activation::GeluTanh => each_in_blocks(runs, T::gelu_tanh::<FUSED>),
     }
 }
 
 /// Replaces each value by its exponential.
 #[inline(always)]
 pub(crate) fn exponentials<T: Real, const FUSED: bool>(run: &mut [T]) {
-    each(run, T::exp::<FUSED>)
+    each_in_blocks(std::iter::once(run), T::exp::<FUSED>)
 }
 
-/// Applies a function to each value of a run.
+/// Applies a function to each value of runs.
 #[inline(always)]
-fn each<T: Real>(run: &mut [T], function: impl Fn(T) -> T) {
+fn each<'a, T: Real + 'a>(runs: impl Iterator<Item = &'a mut [T]>, function: impl Fn(T) -> T) {
+    runs.for_each(|run| run.iter_mut().for_each(|x| *x = function(*x)))
+}
+
+/// As [`each`], in blocks of fixed size: functions of many steps are vectorised only so.
+#[inline(always)]
+fn each_in_blocks<'a, T: Real + 'a>(runs: impl Iterator<Item = &'a mut [T]>, function: impl Fn(T) -> T) {
     if !T::VECTORISED {
-        return run.iter_mut().for_each(|x| *x = function(*x));
+        return each(runs, function);
     }
-    let (blocks, rest) = run.as_chunks_mut::<BLOCK>();
-    for block in blocks {
-        block.iter_mut().for_each(|x| *x = function(*x));
-    }
-    if !rest.is_empty() {
-        let mut block = [T::default(); BLOCK];
-        block[..rest.len()].copy_from_slice(rest);
-        block.iter_mut().for_each(|x| *x = function(*x));
-        rest.copy_from_slice(&block[..rest.len()]);
+    for run in runs {
+        let (blocks, rest) = run.as_chunks_mut::<BLOCK>();
+        for block in blocks {
+            block.iter_mut().for_each(|x| *x = function(*x));
+        }
+        if !rest.is_empty() {
+            let mut block = [T::default(); BLOCK];
+            block[..rest.len()].copy_from_slice(rest);
+            block.iter_mut().for_each(|x| *x = function(*x));
+            rest.copy_from_slice(&block[..rest.len()]);
+        }
     }
 }
 
@@ -211,13 +225,14 @@ fn polynomial<const FUSED: bool, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     c.into_iter().rev().reduce(|sum, c| mul_add::<FUSED>(sum, x, c)).unwrap_or(0.0)
 }
 
-/// Adding `1.5·2^23` rounds a number to an integer, which is then in the lowest bits of the sum.
-const ROUNDED: f32 = 12_582_912.0;
+/// Adding `1.5·2^23 + 127` rounds a number to an integer `k`. The lowest bits of the sum are `k + 127`, which is
+/// the exponent of `2^k` as f32 stores it.
+const ROUNDED: f32 = 12_583_039.0;
 
 /// `2^k` for such a sum of `k`: zero for -127, infinite for 128. `k` must be in that range.
 #[inline(always)]
 fn power(shifted: f32) -> f32 {
-    f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
+    f32::from_bits(shifted.to_bits() << 23)
 }
 
 /// `2^k` and `exp(r) - 1`, where `y = k·ln 2 + r` and `k` is the integer nearest to `y / ln 2`. `y`
@@ -248,15 +263,33 @@ fn exp<const FUSED: bool>(y: f32) -> f32 {
     power * (1.0 + less_one)
 }
 
+/// `2^r` for `|r| <= 1/2`.
+#[inline(always)]
+fn exp2_of_fraction<const FUSED: bool>(r: f32) -> f32 {
+    // (2^r - 1) / r, fitted like the coefficients of `exp_parts`
+    const QUINTIC: [f32; 6] =
+        [std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_5, 0.000_153_533_6];
+    mul_add::<FUSED>(polynomial::<FUSED, 6>(r, QUINTIC), r, 1.0)
+}
+
 /// `2^y` for `y` from -127.4 to 0: zero below -126.5.
 #[inline(always)]
 fn exp2<const FUSED: bool>(y: f32) -> f32 {
-    // (2^r - 1) / r for |r| <= 1/2, fitted like the coefficients of `exp_parts`
-    const QUINTIC: [f32; 6] =
-        [std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_5, 0.000_153_533_6];
     let shifted = y + ROUNDED;
     let r = y - (shifted - ROUNDED);
-    power(shifted) * mul_add::<FUSED>(polynomial::<FUSED, 6>(r, QUINTIC), r, 1.0)
+    power(shifted) * exp2_of_fraction::<FUSED>(r)
+}
+
+/// `1 + exp(-y)`: 1 from about 87.7 on, infinite below about -88.4.
+///
+/// The exponent `-y / ln 2` is rounded, so that the relative error of `exp(-y)` grows with `|y|`. Sigmoids can do with
+/// less: for `y > 0` the sum is near one, and for `y < 0` the quotient by the sum falls faster than the error grows.
+#[inline(always)]
+fn one_plus_exp_of_minus<const FUSED: bool>(y: f32) -> f32 {
+    let y = at_least(at_most(y, 88.0), -88.9);
+    let shifted = mul_add::<FUSED>(y, -std::f32::consts::LOG2_E, ROUNDED);
+    let r = mul_add::<FUSED>(y, -std::f32::consts::LOG2_E, ROUNDED - shifted);
+    mul_add::<FUSED>(power(shifted), exp2_of_fraction::<FUSED>(r), 1.0)
 }
 
 impl Real for f32 {
@@ -282,7 +315,7 @@ impl Real for f32 {
 
     #[inline(always)]
     fn sigmoid<const FUSED: bool>(self) -> f32 {
-        1.0 / (1.0 + exp::<FUSED>(-self))
+        1.0 / one_plus_exp_of_minus::<FUSED>(self)
     }
 
     #[inline(always)]
@@ -296,7 +329,7 @@ impl Real for f32 {
 
     #[inline(always)]
     fn silu<const FUSED: bool>(self) -> f32 {
-        self / (1.0 + exp::<FUSED>(-self))
+        self / one_plus_exp_of_minus::<FUSED>(self)
     }
 
     #[inline(always)]
@@ -322,9 +355,9 @@ impl Real for f32 {
 
     #[inline(always)]
     fn gelu_tanh<const FUSED: bool>(self) -> f32 {
-        // (1 + tanh(y/2)) / 2 = 1 / (1 + exp(-y)), with y = √(8/π)·(x + 0.044715·x³)
+        // (1 + tanh(y/2)) / 2 = 1 / (1 + exp(-y)) with y = √(8/π)·(x + 0.044715·x³)
         const Y: [f32; 2] = [1.595_769, 0.071_354_814];
-        self / (1.0 + exp::<FUSED>(-self * mul_add::<FUSED>(self * self, Y[1], Y[0])))
+        self / one_plus_exp_of_minus::<FUSED>(self * mul_add::<FUSED>(self * self, Y[1], Y[0]))
     }
 }
 

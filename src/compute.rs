@@ -74,12 +74,12 @@ pub(crate) trait Compute: Working + Send + Sync + PartialEq + std::fmt::Debug {
     /// `low` if the value is less, else `high` if it is more, for `low <= high`. NaN stays NaN.
     fn clamped(self, low: Self, high: Self) -> Self;
 
-    /// Applies an element-wise function to a run.
+    /// Applies an element-wise function to `count` runs of `size` values, `step` apart.
     ///
     /// It is compiled for the caller's instruction set. `FUSED` tells whether that has a fused
     /// multiply-add.
     /// Does nothing to integers: activations on integers are not folded.
-    fn activate<const FUSED: bool>(activation: Activation, run: &mut [Self]);
+    fn activate<const FUSED: bool>(activation: Activation, size: (usize, usize), step: usize, values: &mut [Self]);
 
     /// `self` if it is not negative, else `self·slope`.
     fn leak(self, slope: Self) -> Self;
@@ -137,8 +137,13 @@ macro_rules! float_compute {
             }
 
             #[inline(always)]
-            fn activate<const FUSED: bool>(activation: Activation, run: &mut [Self]) {
-                activate::<$t, FUSED>(activation, run)
+            fn activate<const FUSED: bool>(
+                activation: Activation,
+                size: (usize, usize),
+                step: usize,
+                values: &mut [Self],
+            ) {
+                activate::<$t, FUSED>(activation, size, step, values)
             }
 
             #[inline(always)]
@@ -216,7 +221,13 @@ macro_rules! integer_compute {
             }
 
             #[inline(always)]
-            fn activate<const FUSED: bool>(_activation: Activation, _run: &mut [Self]) {}
+            fn activate<const FUSED: bool>(
+                _activation: Activation,
+                _size: (usize, usize),
+                _step: usize,
+                _values: &mut [Self],
+            ) {
+            }
 
             fn leak(self, _slope: Self) -> Self {
                 self

@@ -625,11 +625,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                     if !epilogue.is_empty() {
                         let first = g * self.problem.group_out + panel.first_channel;
                         for (m, slice) in slices.iter_mut().enumerate() {
-                            for run in 0..runs.count {
-                                let at = at + m * self.plane + run * step;
-                                let results = &mut slice[run * runs.step..][..outputs.len()];
-                                epilogue.of(first + m).apply(at, 1, results);
-                            }
+                            let size = (runs.count, outputs.len());
+                            epilogue.apply_runs(first + m, at + m * self.plane, size, (runs.step, step), slice);
                         }
                     }
                     TractResult::Ok(())

@@ -2,7 +2,6 @@
 //!
 //! They are instantiated once per instruction set.
 
-use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::bounds::Bounds;
 
@@ -76,18 +75,5 @@ pub(crate) fn add_pixels<T: Compute>(from: &[T], (count, size): (usize, usize), 
 pub(crate) fn clamp_pixels<T: Compute>(bounds: Bounds<T>, (count, size): (usize, usize), step: usize, run: &mut [T]) {
     for pixel in run.chunks_mut(step).take(count) {
         pixel[..size].iter_mut().for_each(|x| *x = bounds.clamp(*x));
-    }
-}
-
-/// Applies an activation to `count` pixels of `size` elements, `step` apart.
-#[inline(always)]
-pub(crate) fn activate<T: Compute, const FUSED: bool>(
-    activation: Activation,
-    (count, size): (usize, usize),
-    step: usize,
-    run: &mut [T],
-) {
-    for pixel in run.chunks_mut(step).take(count) {
-        T::activate::<FUSED>(activation, &mut pixel[..size]);
     }
 }

@@ -1,7 +1,7 @@
 //! The kernels compiled for each instruction set and compute type, and the tile sizes of each.
 
 use crate::activation::Activation;
-use crate::compute::{Pair, Quad};
+use crate::compute::{Compute, Pair, Quad};
 use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
 use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
@@ -361,7 +361,7 @@ macro_rules! kernels {
 
             $(#[$feature])*
             unsafe fn activate(activation: Activation, size: (usize, usize), step: usize, run: &mut [$lane]) {
-                elementwise::activate::<$lane, { <$vector as Vector>::FUSES }>(activation, size, step, run)
+                <$lane as Compute>::activate::<{ <$vector as Vector>::FUSES }>(activation, size, step, run)
             }
 
             const LANES: usize = <$vector as Vector>::LANES;

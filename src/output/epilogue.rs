@@ -157,6 +157,26 @@ impl<'a, E: Element> Epilogue<'a, E> {
         self.steps.is_empty()
     }
 
+    /// Applies the steps to `count` runs of `len` results of one output channel, counted over all groups.
+    ///
+    /// A run's first result is `step` after that of the run before in `results`, and `out_step` after it in the output.
+    /// `at` is the output index of the first result of all.
+    pub fn apply_runs(
+        self,
+        channel: usize,
+        at: usize,
+        (count, len): (usize, usize),
+        (step, out_step): (usize, usize),
+        results: &mut [E::Compute],
+    ) {
+        let (uniform, varying) = self.split();
+        uniform.apply_pixels((count, len), step, results);
+        if !varying.is_empty() {
+            let runs = results.chunks_mut(step.max(1)).take(count).enumerate();
+            runs.for_each(|(i, run)| varying.of(channel).apply(at + i * out_step, 1, &mut run[..len]));
+        }
+    }
+
     /// The epilogue of one output channel, counted over all groups.
     pub fn of(self, channel: usize) -> ChannelEpilogue<'a, E> {
         ChannelEpilogue { epilogue: self, channel }
@@ -283,7 +303,7 @@ mod tests {
             for x in [-7.0, -3.0, -2.0, 0.5, 2.0, 11.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
                 let mut want = [x];
                 for of in [first, second, third] {
-                    crate::activation::activate::<f32, false>(*of, &mut want);
+                    crate::activation::activate::<f32, false>(*of, (1, 1), 1, &mut want);
                 }
                 let got = joined.clamp(x);
                 assert!(got == want[0] || (got.is_nan() && want[0].is_nan()), "{x}, {steps:?}: {got} for {want:?}");
