@@ -181,6 +181,8 @@ impl Algorithm for DirectPositions {
                     waited + if selects { filled + selected } else { filled }
                 }
             };
+            // The taps of a row that read the same values at neighbouring positions.
+            let shared = (x.most_taps() / laid_out.column_count()).max(1);
             let chain = widest * problem.group_in;
             let parts = chain.div_ceil(longest_chain(chain, widest));
             let writes_rows = problem.data_format == DataFormat::Ncx && cached;
@@ -239,7 +241,7 @@ impl Algorithm for DirectPositions {
                 let stored = (store + unfinished).times(&[runs, vectors, problem.group_out, phases]);
                 let chunk_tiles = match (chunk_tiles(mr * batched_groups, nv * lanes, x, element), rows && tile_major) {
                     (stored, false) => stored,
-                    (stored, true) => stored.min(L1_SHARE / chain_bytes.max(1)).max(1),
+                    (stored, true) => stored.min(L1_SHARE / (chain_bytes / shared).max(1)).max(1),
                 };
                 let rows_stored = match (rows, problem.data_format) {
                     (true, _) => {

@@ -157,6 +157,11 @@ impl InputTiles {
         self.outer.iter().chain([&self.rows, &self.columns]).map(|axis| axis.firsts.len()).product()
     }
 
+    /// Input tiles per channel that the taps of a row read.
+    pub fn column_count(&self) -> usize {
+        self.columns.firsts.len()
+    }
+
     /// Elements of the input tiles of `channels` channels.
     pub fn elements(&self, channels: usize) -> usize {
         self.channel_stride.saturating_mul(channels)
