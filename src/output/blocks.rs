@@ -217,6 +217,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let mut starts = vec![];
         let mut listed = vec![];
         let panels: TVec<Panel> = panels.collect();
+        // Steps that read further tensors read whole pixels of them, which are adjacent.
+        let finished_together = self.shape.panels_first && panels.iter().all(|panel| is_whole(task, *panel));
         let (outer, inner) = if self.shape.panels_first {
             (accumulators.len(), panels.len())
         } else {
@@ -238,8 +240,15 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         let destination =
                             Destination { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
                         if let Some(phases) = self.runs_in_output(task, &destination, panel, runs_of_phases) {
+                            let channels = panel.first_channel..panel.first_channel + panel.width;
+                            let finished = match finished_together {
+                                true if j + 1 < inner => None,
+                                true => Some(panels[0].first_channel..channels.end),
+                                false => Some(channels),
+                            };
                             for (rx, runs) in phases.into_iter().enumerate() {
-                                self.sum_in_output(task, &destination, (panel, first_phase + rx), runs, &mut sum)?;
+                                let of = (panel, first_phase + rx);
+                                self.sum_in_output(task, &destination, of, runs, finished.clone(), &mut sum)?;
                             }
                             continue;
                         }
@@ -326,7 +335,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
     ) -> Option<TVec<RunsInOutput>> {
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let (output, pitch) = (&task.output, destination.pitch);
-        let whole = panel.width <= task.channels.end - panel.first_channel;
+        let whole = is_whole(task, panel);
         if !self.shape.in_output || self.problem.data_format != DataFormat::Nxc || !whole || !output.takes_sums() {
             return None;
         }
@@ -350,26 +359,31 @@ impl<'a, E: Element> Accumulators<'a, E> {
         listed.iter().enumerate().map(phase).collect()
     }
 
-    /// Computes the results of a phase in the output.
+    /// Computes the sums of a phase in the output, and applies the epilogue to the results of the `finished` output
+    /// channels of the group.
     fn sum_in_output(
         &self,
         task: &mut Task<E>,
         destination: &Destination,
         (panel, phase): (Panel, usize),
         RunsInOutput { runs, origin }: RunsInOutput,
+        finished: Option<Range<usize>>,
         sum: &mut impl FnMut(PhaseSums<E::Compute>, &mut [E::Compute]) -> TractResult<()>,
     ) -> TractResult<()> {
         let stride = self.axes.columns().out_step * task.output.stride();
-        let channel = destination.g * self.problem.group_out + panel.first_channel;
+        let (bounds, (uniform, varying)) = (self.bounds, self.epilogue);
+        let finished = finished.filter(|_| !uniform.is_empty() || !varying.is_empty());
+        let channels = finished.clone().unwrap_or(panel.first_channel..panel.first_channel + panel.width);
+        let channel = destination.g * self.problem.group_out + channels.start;
         let position = (destination.outer, origin.0, origin.1);
         let first = task.output.index(channel, position.0, position.1, position.2);
-        let sums = task.output.in_place(position, channel).context("output: computed in another type")?;
-        let (bounds, (uniform, varying)) = (self.bounds, self.epilogue);
-        if uniform.is_empty() && varying.is_empty() {
-            return sum(PhaseSums { panel, phase, runs: &runs, stride, bounds }, sums);
+        let results = task.output.in_place(position, channel).context("output: computed in another type")?;
+        let of_panel = panel.first_channel - channels.start;
+        if finished.is_none() {
+            return sum(PhaseSums { panel, phase, runs: &runs, stride, bounds }, &mut results[of_panel..]);
         }
         let most =
-            (FINISHED_BYTES / size_of::<E::Compute>() / panel.width).max(1).next_multiple_of(self.shape.positions);
+            (FINISHED_BYTES / size_of::<E::Compute>() / channels.len()).max(1).next_multiple_of(self.shape.positions);
         let parts = runs.iter().flat_map(|run| {
             blocks_of(run.positions.len(), most).into_iter().map(|part| Run {
                 positions: run.positions.start + part.start..run.positions.start + part.end,
@@ -378,8 +392,9 @@ impl<'a, E: Element> Accumulators<'a, E> {
             })
         });
         for run in parts {
-            sum(PhaseSums { panel, phase, runs: std::slice::from_ref(&run), stride, bounds }, sums)?;
-            let (size, results) = ((run.positions.len(), panel.width), &mut sums[run.at..]);
+            let runs = std::slice::from_ref(&run);
+            sum(PhaseSums { panel, phase, runs, stride, bounds }, &mut results[of_panel..])?;
+            let (size, results) = ((run.positions.len(), channels.len()), &mut results[run.at..]);
             uniform.apply_pixels(size, stride, results);
             varying.apply_pixels(channel, first + run.at, size, stride, results);
         }
@@ -464,6 +479,11 @@ impl<'a, E: Element> Accumulators<'a, E> {
         }
         Ok(())
     }
+}
+
+/// Whether all channels of a panel are channels of the task.
+fn is_whole<E>(task: &Task<E>, panel: Panel) -> bool {
+    panel.width <= task.channels.end - panel.first_channel
 }
 
 /// The destination of an accumulator block's sums.
