@@ -62,11 +62,20 @@ fn joined_by<T: Compute, const STRIDE: usize>(from: &[T], to: &mut [T], join: im
     *last = join(*last, from_last[0]);
 }
 
-/// Adds `count` pixels of `size` elements, `step` apart in both slices.
+/// Adds `count` pixels of `size` elements, `step` apart in both slices, and applies bounds to the sums.
 #[inline(always)]
-pub(crate) fn add_pixels<T: Compute>(from: &[T], (count, size): (usize, usize), step: usize, to: &mut [T]) {
-    for (to, from) in to.chunks_mut(step).zip(from.chunks(step)).take(count) {
-        to[..size].iter_mut().zip(&from[..size]).for_each(|(to, from)| *to = to.plus(*from));
+pub(crate) fn add_pixels<T: Compute>(
+    from: &[T],
+    (count, size): (usize, usize),
+    step: usize,
+    bounds: Option<Bounds<T>>,
+    to: &mut [T],
+) {
+    let pixels = to.chunks_mut(step).zip(from.chunks(step)).take(count);
+    let pixels = pixels.map(|(to, from)| to[..size].iter_mut().zip(&from[..size]));
+    match bounds {
+        Some(bounds) => pixels.for_each(|pixel| pixel.for_each(|(to, from)| *to = bounds.clamp(to.plus(*from)))),
+        None => pixels.for_each(|pixel| pixel.for_each(|(to, from)| *to = to.plus(*from))),
     }
 }
 

@@ -589,6 +589,12 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let mut to = Guarded::new(side, &before);
         kernels.add(&from, &mut to);
         assert!(to.iter().zip(&before).zip(&*from).all(|((to, before), from)| *to == before.plus(*from)));
+        for bounds in all_bounds() {
+            let mut to = Guarded::new(side, &before);
+            kernels.add_pixels(&from, (1, len), len, bounds, &mut to);
+            let want = before.iter().zip(&*from).map(|(before, from)| clamped(before.plus(*from), bounds));
+            assert!(to.iter().copied().eq(want));
+        }
         let mut to = Guarded::new(side, &before);
         let half = len / 2;
         let run = |from, to| Col2imRun { from, to };

@@ -304,8 +304,14 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn add(from: &[$lane], size: (usize, usize), step: usize, to: &mut [$lane]) {
-                elementwise::add_pixels(from, size, step, to)
+            unsafe fn add(
+                from: &[$lane],
+                size: (usize, usize),
+                step: usize,
+                bounds: Option<Bounds<$lane>>,
+                to: &mut [$lane],
+            ) {
+                elementwise::add_pixels(from, size, step, bounds, to)
             }
 
             $(#[$feature])*

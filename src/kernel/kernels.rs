@@ -22,7 +22,7 @@ use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
-type AddPixels<T> = unsafe fn(from: &[T], size: (usize, usize), step: usize, to: &mut [T]);
+type AddPixels<T> = unsafe fn(from: &[T], size: (usize, usize), step: usize, bounds: Option<Bounds<T>>, to: &mut [T]);
 type ActivatePixels<T> = unsafe fn(Activation, size: (usize, usize), step: usize, run: &mut [T]);
 type NormaliseColumns<T> = unsafe fn(of: Normalisation<T>, from: &[T], stride: usize, to: &mut [&mut [T]]);
 type ClampPixels<T> = unsafe fn(Bounds<T>, size: (usize, usize), step: usize, run: &mut [T]);
@@ -454,22 +454,22 @@ impl<T: Compute> Kernels<T> {
     /// `to[i] += from[i]`.
     pub fn add(&self, from: &[T], to: &mut [T]) {
         let len = from.len().min(to.len());
-        self.add_pixels(from, (1, len), len, to)
+        self.add_pixels(from, (1, len), len, None, to)
     }
 
-    /// Adds `count` pixels of `size` elements, `step` apart in both slices.
+    /// Adds `count` pixels of `size` elements, `step` apart in both slices, and applies bounds to the sums.
     ///
     /// Elements between the pixels keep their values.
     ///
     /// # Panics
     /// A slice is too short, or the step is smaller than a pixel.
-    pub fn add_pixels(&self, from: &[T], size: (usize, usize), step: usize, to: &mut [T]) {
+    pub fn add_pixels(&self, from: &[T], size: (usize, usize), step: usize, bounds: Option<Bounds<T>>, to: &mut [T]) {
         if !has_pixels(size, step, from.len().min(to.len())) {
             return;
         }
         // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is
         // safe.
-        unsafe { (self.add)(from, size, step, to) }
+        unsafe { (self.add)(from, size, step, bounds, to) }
     }
 
     /// Applies bounds to `count` pixels of `size` elements, `step` apart.

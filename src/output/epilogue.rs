@@ -54,7 +54,8 @@ pub(crate) enum Bound<'a, E: Element> {
     Activation(Activation),
     PRelu(&'a [E::Compute]),
     Affine(&'a [E::Compute], &'a [E::Compute]),
-    Add(&'a [E]),
+    /// A sum, and the bounds of the result.
+    Add(&'a [E], Option<Bounds<E::Compute>>),
 }
 
 /// Binds steps to the tensors that they add, each of the output's shape.
@@ -80,10 +81,16 @@ pub(crate) fn bind<'a, E: Element>(
         Ok(values)
     };
     let mut residuals = residuals.iter();
-    let runs = steps.chunk_by(|step, next| clamps(step) && clamps(next));
-    runs.map(|run| {
-        Ok(match &run[0] {
-            step if clamps(step) => Bound::Clamp(joined(run)),
+    let mut bound: Vec<Bound<'a, E>> = vec![];
+    for run in steps.chunk_by(|step, next| clamps(step) && clamps(next)) {
+        let step = match &run[0] {
+            step if clamps(step) => match bound.last_mut() {
+                Some(Bound::Add(_, bounds)) => {
+                    *bounds = Some(joined(run));
+                    continue;
+                }
+                _ => Bound::Clamp(joined(run)),
+            },
             Step::Activation(activation) => Bound::Activation(*activation),
             Step::PRelu(slopes) => Bound::PRelu(per_channel("slope", slopes)?),
             Step::Affine { factor, term } => Bound::Affine(per_channel("factor", factor)?, per_channel("term", term)?),
@@ -94,11 +101,12 @@ pub(crate) fn bind<'a, E: Element>(
                     "residual: shape={:?}, the output's is {output:?}",
                     residual.shape()
                 );
-                Bound::Add(residual.try_as_plain_ram()?.as_slice::<E>()?)
+                Bound::Add(residual.try_as_plain_ram()?.as_slice::<E>()?, None)
             }
-        })
-    })
-    .collect()
+        };
+        bound.push(step);
+    }
+    Ok(bound)
 }
 
 /// The bounds of a step that is a maximum or a minimum.
@@ -212,9 +220,9 @@ impl<'a, E: Element> Epilogue<'a, E> {
                     let values = factors[channels.clone()].iter().zip(&terms[channels.clone()]);
                     pixel.iter_mut().zip(values).for_each(|(x, (factor, term))| *x = term.mul_add(*x, *factor))
                 }),
-                Bound::Add(residual) => match E::as_compute(&residual[at..]) {
-                    Some(residual) => self.kernels.add_pixels(residual, all, all_step, run),
-                    None => pixels(run, &mut |at, pixel| add(self.kernels, &residual[at..at + size], pixel)),
+                Bound::Add(residual, bounds) => match E::as_compute(&residual[at..]) {
+                    Some(residual) => self.kernels.add_pixels(residual, all, all_step, *bounds, run),
+                    None => pixels(run, &mut |at, pixel| add(self.kernels, &residual[at..at + size], *bounds, pixel)),
                 },
             }
         }
@@ -260,26 +268,39 @@ impl<E: Element> ChannelEpilogue<'_, E> {
                 Bound::Activation(activation) => kernels.activate(*activation, run),
                 Bound::PRelu(slopes) => kernels.leak(slopes[self.channel], run),
                 Bound::Affine(factors, terms) => kernels.affine(factors[self.channel], terms[self.channel], run),
-                Bound::Add(residual) if stride == 1 => add(kernels, &residual[at..at + run.len()], run),
-                Bound::Add(residual) => {
+                Bound::Add(residual, bounds) if stride == 1 => {
+                    add(kernels, &residual[at..at + run.len()], *bounds, run)
+                }
+                Bound::Add(residual, bounds) => {
                     let values = residual.iter().skip(at).step_by(stride);
-                    run.iter_mut().zip(values).for_each(|(x, value)| *x = x.plus(value.widen()))
+                    run.iter_mut().zip(values).for_each(|(x, value)| *x = x.plus(value.widen()));
+                    if let Some(bounds) = bounds {
+                        kernels.clamp_pixels(*bounds, (1, run.len()), run.len(), run);
+                    }
                 }
             }
         }
     }
 }
 
-fn add<E: Element>(kernels: &Kernels<E::Compute>, from: &[E], to: &mut [E::Compute]) {
+/// Adds values to results, and applies bounds to the sums.
+fn add<E: Element>(
+    kernels: &Kernels<E::Compute>,
+    from: &[E],
+    bounds: Option<Bounds<E::Compute>>,
+    to: &mut [E::Compute],
+) {
+    let add =
+        |from: &[E::Compute], to: &mut [E::Compute]| kernels.add_pixels(from, (1, to.len()), to.len(), bounds, to);
     match E::as_compute(from) {
-        Some(from) => kernels.add(from, to),
+        Some(from) => add(from, to),
         None => {
             // Widens chunks that fit the stack.
             let mut wide = [E::Compute::ZERO; 256];
             for (from, to) in from.chunks(wide.len()).zip(to.chunks_mut(wide.len())) {
                 let wide = &mut wide[..from.len()];
                 E::widen_slice(from, wide);
-                kernels.add(wide, to);
+                add(wide, to);
             }
         }
     }
