@@ -315,6 +315,8 @@ pub mod rewrite;
 mod settings;
 mod simd;
 #[forbid(unsafe_code)]
+mod space_to_depth;
+#[forbid(unsafe_code)]
 pub mod spec;
 #[cfg(test)]
 mod testing;

@@ -50,6 +50,7 @@ use crate::layout::filter::PackedFilter;
 use crate::padding;
 use crate::plan::PlanOptions;
 use crate::settings;
+use crate::space_to_depth;
 use crate::spec::{DataFormat, DeconvSpec};
 use shared::{Run, tensor};
 use std::fmt;
@@ -327,6 +328,15 @@ impl TypedOp for GroupedDeconv {
         }
         let facts = model.node_input_facts(node.id)?;
         let Some(filter) = &facts[1].konst else { return Ok(None) };
+        if let Some(folded) = space_to_depth::preceding(model, node.inputs[0], &self.spec, filter)? {
+            let mut patch = TypedModelPatch::new("a convolution reads what is rearranged to channels");
+            let mut inputs = patch.taps(model, &node.inputs)?;
+            inputs[0] = patch.tap_model(model, folded.outlet)?;
+            inputs[1] = patch.add_const(format!("{}.filter", node.name), folded.filter)?;
+            let wires = patch.wire_node(&node.name, self.with_spec(folded.spec), &inputs)?;
+            patch.shunt_outside(model, node.id.into(), wires[0])?;
+            return Ok(Some(patch));
+        }
         let bias = self.bias_slot().map(|slot| &facts[slot].konst);
         let known = !matches!(bias, Some(None));
         let Some(preceding) = fuse::preceding(model, node.inputs[0], &self.spec, known)? else { return Ok(None) };
