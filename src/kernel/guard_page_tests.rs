@@ -537,7 +537,8 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             calls += 1;
         }
     }
-    for (count, size) in [1, 2, 5].iter().flat_map(|n| [1, lanes - 1, lanes, lanes + 1, 3 * lanes].map(|s| (*n, s))) {
+    let pixels = [1, 2, 5, 2 * lanes + 3].into_iter().cartesian_product([1, 3, lanes - 1, lanes, lanes + 1, 3 * lanes]);
+    for (count, size) in pixels {
         let steps = [(size, size + 2, false), (size + 3, size, false), (size, size, true), (size, 2 * size, true)];
         for ((from_step, to_step, streamed), bounds) in steps.into_iter().cartesian_product(all_bounds()) {
             let from = Guarded::new(side, &values::<T>((count - 1) * from_step + size, 1));

@@ -236,7 +236,19 @@ pub(crate) unsafe fn copy_pixels<V: Vector>(
         return;
     }
     if size < V::LANES && !V::MASKS {
-        for (to, from) in to.chunks_mut(to_step).zip(from.chunks(from_step)).take(count) {
+        // Pixels without gaps between them are written as whole vectors. The next pixels are written over their
+        // other lanes, and so must be there.
+        let vectors = |len: usize, step: usize| len.checked_sub(V::LANES).map_or(0, |rest| rest / step + 1);
+        let whole = if to_step == size { vectors(count * size, size).min(vectors(from.len(), from_step)) } else { 0 };
+        for i in 0..whole {
+            // SAFETY: the vectors of the first `whole` pixels are within `from` and within the `count` pixels of
+            // `to`, by `vectors`.
+            unsafe {
+                let [pixel] = clamp_all([V::load(from.as_ptr().add(i * from_step))], bounds);
+                pixel.store(to.as_mut_ptr().add(i * to_step));
+            }
+        }
+        for (to, from) in to.chunks_mut(to_step).zip(from.chunks(from_step)).take(count).skip(whole) {
             let pixel = to.iter_mut().zip(from).take(size);
             pixel.for_each(|(to, from)| *to = bounds.map_or(*from, |bounds| bounds.clamp(*from)));
         }
