@@ -267,6 +267,15 @@ impl Taps {
         }
     }
 
+    /// Returns how often each of `input` positions stands in the results, if these are the positions in order, each
+    /// equally often.
+    fn repeats(&self, input: usize) -> Option<usize> {
+        let Taps::One(taps) = self else { return None };
+        let repeats = taps.len() / input.max(1);
+        let in_order = repeats > 0 && taps.iter().enumerate().all(|(i, tap)| *tap == i / repeats);
+        (in_order && taps.len() == repeats * input).then_some(repeats)
+    }
+
     /// Returns the taps of values, of which each position has `count`.
     fn repeated(self, count: usize) -> TractResult<Taps> {
         let values = self.len().saturating_mul(count);
@@ -298,6 +307,8 @@ struct Plane {
     columns: Option<Taps>,
     /// Values per tap of `columns`.
     inner: usize,
+    /// How often a row's values are repeated by `columns`, if that is all they do.
+    repeats: Option<usize>,
 }
 
 impl Plane {
@@ -315,7 +326,8 @@ impl Plane {
             Some(columns) if inner < SHORT_ROW => (Some(columns.repeated(inner)?), 1),
             columns => (columns, inner),
         };
-        Ok(Plane { kernels, input_rows: shape[0], input_row, output_row, rows, columns, inner })
+        let repeats = columns.as_ref().filter(|_| inner == 1).and_then(|columns| columns.repeats(input_row));
+        Ok(Plane { kernels, input_rows: shape[0], input_row, output_row, rows, columns, inner, repeats })
     }
 
     fn output_rows(&self) -> usize {
@@ -389,6 +401,10 @@ impl Plane {
     fn columns(&self, from: &[f32], to: &mut [f32]) {
         match &self.columns {
             None => to.copy_from_slice(from),
+            // The usual numbers are constants, so that the compiler vectorises their loops.
+            Some(Taps::One(_)) if self.repeats == Some(2) => repeat::<2>(from, to),
+            Some(Taps::One(_)) if self.repeats == Some(4) => repeat::<4>(from, to),
+            Some(Taps::One(_)) if self.repeats == Some(8) => repeat::<8>(from, to),
             Some(Taps::One(columns)) if self.inner == 1 => {
                 to.iter_mut().zip(&columns[..self.output_row]).for_each(|(to, at)| *to = from[*at]);
             }
@@ -406,6 +422,11 @@ impl Plane {
             }
         }
     }
+}
+
+/// Writes each value `TIMES` times.
+fn repeat<const TIMES: usize>(from: &[f32], to: &mut [f32]) {
+    to.as_chunks_mut::<TIMES>().0.iter_mut().zip(from).for_each(|(to, value)| *to = [*value; TIMES]);
 }
 
 impl Op for OptResize {
