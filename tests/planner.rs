@@ -7,13 +7,14 @@
 
 mod common;
 
+use common::random::Random;
 use common::spec::unpadded;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::Isa;
 use tract_deconv::Layer;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
-use tract_deconv::{FilterLayout, PackedFilter};
+use tract_deconv::{Activation, FilterLayout, PackedFilter, Step};
 use tract_deconv::{Machine, Plan, PlanOptions, Strategy};
 
 /// Returns a spec of two spatial axes with the same kernel, stride and pads.
@@ -560,6 +561,29 @@ fn channels_of_a_pixel_are_computed_together() -> TractResult<()> {
         let layer = DeconvSpec { data_format: DataFormat::Nxc, ..forward([16, channels], 1, [1, 1, 0]) };
         let explained = plan(&layer, [128, 224], &options)?.explain();
         assert_eq!(explained.contains("all channels of a pixel together"), expected, "{explained}");
+    }
+    Ok(())
+}
+
+/// The steps behind a layer meet each channel of each pixel once, however many channels are computed at a time.
+#[test]
+fn whole_pixels_are_finished_once() -> TractResult<()> {
+    let mut random = Random(5);
+    for (channels, group) in [(48, 1), (96, 1), (200, 1), (192, 2)] {
+        let spec = DeconvSpec { data_format: DataFormat::Nxc, ..forward([8 * group, channels], group, [1, 1, 0]) };
+        let x = random.small_integers(DatumType::F32, &[1, 20, 30, 8 * group]);
+        let w = random.small_integers(DatumType::F32, &spec.filter_shape());
+        let residual = random.small_integers(DatumType::F32, &[1, 20, 30, channels]);
+        let [factor, term] = [1, 2].map(|_| random.small_integers(DatumType::F32, &[channels]).into_arc_tensor());
+        let steps = [Step::Affine { factor, term }, Step::Add, Step::Activation(Activation::Max(-2.0))];
+        let run = |strategy: Strategy| {
+            let plan = plan(&spec, [20, 30], &PlanOptions::default().with_strategy(strategy))?;
+            let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
+            Layer::new(plan).run_with_epilogue(&x, &filter, None, &steps, &[&residual])
+        };
+        // Sums of small integers are exact.
+        let (found, expected) = (run(Strategy::DirectChannels)?, run(Strategy::Reference)?);
+        expected.close_enough(&found, Approximation::Exact).with_context(|| format!("{channels} channels"))?;
     }
     Ok(())
 }
