@@ -572,7 +572,7 @@ fn whole_pixels_are_finished_once() -> TractResult<()> {
     for (channels, group) in [(48, 1), (96, 1), (200, 1), (192, 2)] {
         let spec = DeconvSpec { data_format: DataFormat::Nxc, ..forward([8 * group, channels], group, [1, 1, 0]) };
         let x = random.small_integers(DatumType::F32, &[1, 20, 30, 8 * group]);
-        let w = random.small_integers(DatumType::F32, &spec.filter_shape());
+        let w = random.small_integers(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
         let residual = random.small_integers(DatumType::F32, &[1, 20, 30, channels]);
         let [factor, term] = [1, 2].map(|_| random.small_integers(DatumType::F32, &[channels]).into_arc_tensor());
         let steps = [Step::Affine { factor, term }, Step::Add, Step::Activation(Activation::Max(-2.0))];
