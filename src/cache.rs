@@ -154,21 +154,23 @@ impl FilterCache {
 #[derive(Clone, Default)]
 pub(crate) struct PackedFilters(Arc<Mutex<Vec<OfGrouped>>>);
 
-/// A packed filter, and how many integers its elements hold.
-type OfGrouped = (Grouped, Arc<PackedFilter>);
+/// A packed filter, and how many integers its elements hold, if these are several.
+type OfGrouped = (Option<Grouped>, Arc<PackedFilter>);
 
 impl PackedFilters {
-    /// The maximum number of packed forms. A filter has one, unless sizes or zero points vary.
+    /// The maximum number of packed forms. A filter of integers has one, unless sizes or zero points vary. One of
+    /// floats has one per layout that plans for several sizes read.
     pub const CAPACITY: usize = 4;
 
     /// Returns the packed form for a spec and a layout. `pack` makes it if it is missing.
     pub fn get(
         &self,
-        grouped: Grouped,
+        grouped: impl Into<Option<Grouped>>,
         spec: &DeconvSpec,
         layout: &FilterLayout,
         pack: impl FnOnce() -> TractResult<PackedFilter>,
     ) -> TractResult<Arc<PackedFilter>> {
+        let grouped = grouped.into();
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut filters = lock();
@@ -186,7 +188,7 @@ impl PackedFilters {
     }
 
     /// Returns the one used last.
-    pub fn latest(&self) -> Option<(Grouped, Arc<PackedFilter>)> {
+    pub fn latest(&self) -> Option<(Option<Grouped>, Arc<PackedFilter>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
     }
 }

@@ -7,9 +7,10 @@ use common::oracle::Rule;
 use common::probe::{Probe, axis};
 use common::proto::{Dim, Model, Node, sizes};
 use common::random::Random;
-use common::run::{Stage, load, run};
-use std::collections::HashMap;
+use common::run::{Stage, load, load_stock, run};
+use std::collections::{HashMap, HashSet};
 use tract_core::internal::*;
+use tract_deconv::{Plan, PlanOptions, explain};
 
 /// An input of two spatial axes whose batch and sizes are symbols.
 fn dims() -> [Dim; 4] {
@@ -447,5 +448,44 @@ fn output_shape_of_every_integer_type() -> TractResult<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// A layer whose size is open reads a small filter in the layout of the best plan for each size, and a large one in
+/// one layout for all.
+#[test]
+fn a_small_filter_is_packed_for_each_size() -> TractResult<()> {
+    let layer = |channels: usize, group: usize| {
+        let mut random = Random(7);
+        let node = Node::new("Conv").inputs(&["x", "w"]).output("y").int("group", group as i64);
+        Model::opset(13)
+            .input("x", DatumType::F32, &[1.into(), channels.into(), "S".into(), 8.into()])
+            .initializer("w", &random.tensor(DatumType::F32, &[channels, channels / group, 1, 1]))
+            .node(node)
+            .output("y")
+            .build()
+    };
+    let plans = |channels: usize, group: usize| -> TractResult<Vec<Plan>> {
+        let proto = layer(channels, group);
+        let model = load(&proto)?.into_optimized()?;
+        let symbol = model.symbols.get("S").context("a symbol of the model")?;
+        let (ours, stock) = (model.clone().into_runnable()?, load_stock(&proto)?.into_optimized()?.into_runnable()?);
+        let mut plans = vec![];
+        for size in [1, 200, 1, 24] {
+            let x = Random(size as u64).tensor(DatumType::F32, &[1, channels, size, 8]);
+            let [want, got] = [&stock, &ours].map(|model| model.run(tvec!(x.clone().into_tvalue())));
+            want?[0].close_enough(&got?[0], Approximation::Approximate)?;
+            let explained = explain(&model, &SymbolValues::default().with(&symbol, size as i64))?.remove(0);
+            plans.push(explained.concrete.context("all sizes are known")?.plan);
+        }
+        Ok(plans)
+    };
+    let packings = |plans: &[Plan]| plans.iter().map(|plan| plan.filter_layout()).collect::<HashSet<_>>().len();
+    for plan in plans(64, 64)? {
+        let of_size =
+            Plan::new(plan.spec(), &plan.problem().input_shape(), None, DatumType::F32, &PlanOptions::default())?;
+        assert_eq!(plan.filter_layout(), of_size.filter_layout(), "{plan}");
+    }
+    assert_eq!(packings(&plans(512, 1)?), 1);
     Ok(())
 }

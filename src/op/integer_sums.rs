@@ -274,7 +274,8 @@ impl IntegerSums {
                 false => filter,
             });
         }
-        let (grouped, packed) = self.packed.latest().context("filter: it is neither there nor packed")?;
+        let latest = self.packed.latest().and_then(|(grouped, packed)| Some((grouped?, packed)));
+        let (grouped, packed) = latest.context("filter: it is neither there nor packed")?;
         let terms = [Terms::new(&self.spec, grouped), Terms::of_channels(grouped)];
         let terms = terms.into_iter().find(|terms| terms.spec(&self.spec).packs_like(packed.spec()));
         let terms = terms.context("filter: its elements are others")?;

@@ -2,7 +2,7 @@
 
 use super::shared::{self, Run, tensor};
 use super::{BetweenLayers, Dialect, GroupedDeconv, beside, concat};
-use crate::cache::PlanCache;
+use crate::cache::{PackedFilters, PlanCache};
 use crate::layout::filter::{FilterLayout, PackedFilter, without_subnormals};
 use crate::output::epilogue;
 use crate::output::epilogue::Step;
@@ -32,7 +32,7 @@ pub struct OptGroupedDeconv {
     pub bias: Bias,
     /// The steps applied to the results before they are stored.
     pub epilogue: Vec<Step>,
-    /// Choices forced on the planner, including the layout of the packed filter.
+    /// Choices forced on the planner, including the layout of the packed filter if it is packed once.
     pub options: PlanOptions,
     /// The reason why the op is no [`OptFourier`](crate::OptFourier), if it could have been one by
     /// its sizes.
@@ -42,9 +42,17 @@ pub struct OptGroupedDeconv {
     /// The tensors of the data.
     parts: usize,
     filter: Arc<PackedFilter>,
+    /// The filter as it was, if plans may read it in other layouts than that of [`OptGroupedDeconv::filter`].
+    plain: Option<Arc<Tensor>>,
+    /// The filter in these layouts.
+    repacked: PackedFilters,
     source: Source,
     plans: PlanCache,
 }
+
+/// The most bytes of a filter that is packed again for sizes whose best plan reads another layout, if the sizes
+/// are open. A larger one is packed once for all sizes.
+const MOST_REPACKED_BYTES: usize = 64 * 1024;
 
 /// The source of an optimised op's bias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,10 +96,13 @@ impl OptGroupedDeconv {
         options: PlanOptions,
     ) -> TractResult<OptGroupedDeconv> {
         let (spec, datum_type, plans) = (&op.spec, data.datum_type, PlanCache::default());
-        let layout = match shared::known_shape(spec, data) {
+        let known = shared::known_shape(spec, data);
+        let layout = match known {
             Some(shape) => plans.get(spec, shape, None, datum_type, &options)?.plan().filter_layout(),
             None => Plan::shape_free_layout(spec, &data.shape, datum_type, &options),
         };
+        let bytes = filter.len().saturating_mul(datum_type.size_of());
+        let is_packed_again = known.is_none() && options.layout.is_none() && bytes <= MOST_REPACKED_BYTES;
         let twin = model
             .nodes()
             .iter()
@@ -114,14 +125,27 @@ impl OptGroupedDeconv {
             not_fourier: None,
             fusion: op.fusion,
             parts: 1,
-            options: PlanOptions { layout: Some(layout), ..options },
+            options: if is_packed_again { options } else { PlanOptions { layout: Some(layout), ..options } },
             filter: packed,
+            plain: is_packed_again.then(|| Arc::clone(filter)),
+            repacked: PackedFilters::default(),
             source: Source(Arc::downgrade(filter)),
             plans,
         })
     }
 
-    /// Returns the layout of the packed filter.
+    /// Returns the filter packed for a plan.
+    fn filter_for(&self, plan: &Plan) -> TractResult<Arc<PackedFilter>> {
+        let layout = plan.filter_layout();
+        match &self.plain {
+            Some(plain) if layout != *self.filter.layout() => {
+                self.repacked.get(None, &self.spec, &layout, || PackedFilter::pack(&self.spec, &layout, plain))
+            }
+            _ => Ok(Arc::clone(&self.filter)),
+        }
+    }
+
+    /// Returns the layout of the packed filter: the first one, if it is packed again for some sizes.
     pub fn filter_layout(&self) -> &FilterLayout {
         self.filter.layout()
     }
@@ -188,6 +212,7 @@ impl Op for OptGroupedDeconv {
         }
         lines.push(match self.plans.latest() {
             Some(layer) => layer.plan().to_string(),
+            None if self.plain.is_some() => "planned at run time".to_string(),
             None => format!("planned at run time, with the filter packed in {}", self.filter_layout()),
         });
         Ok(lines)
@@ -218,7 +243,7 @@ impl EvalOp for OptGroupedDeconv {
             epilogue: &self.epilogue,
             residuals: inputs.iter().skip(self.first_residual_slot()).map(|value| &**value).collect(),
         }
-        .eval(ctx.symbols, |_| Ok(Arc::clone(&self.filter)))
+        .eval(ctx.symbols, |plan| self.filter_for(plan))
     }
 
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
