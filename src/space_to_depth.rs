@@ -27,7 +27,7 @@ pub(crate) struct Folded {
     pub outlet: OutletId,
 }
 
-/// One value of a number per spatial axis.
+/// One number per spatial axis.
 type PerAxis = TVec<usize>;
 
 /// Returns the convolution of `data` that includes a rearrangement of space to channels before it.
