@@ -161,13 +161,14 @@ impl Algorithm for DirectChannels {
             let rows =
                 run_cost(blocks.columns) * blocks.rows * row_share * depth * outer_share + stored_if(!unbuffered);
             let whole = run_cost(flat) * depth * outer_share + stored_if(!(unbuffered && direct));
-            let evicted = match (direct, problem.data_format) {
+            let waited = match (direct, problem.data_format) {
                 (true, DataFormat::Ncx) => {
-                    cost::evicted_lines(problem, input_bytes, panels, positions * element, machine)
+                    let far = cost::far_pixels(problem, input_bytes, machine);
+                    cost::evicted_lines(problem, input_bytes, panels, positions * element, machine).max(far)
                 }
                 _ => Cost::ZERO,
             };
-            let read = evicted.times(&[flat / lanes, problem.group_in]);
+            let read = waited.times(&[flat / lanes, problem.group_in]);
             let block = whole.min(rows) + summed + copied + read + loaded_again;
             let cost = (block.times(&[blocks.count, problem.group, problem.batch]) + beyond).rounded();
             // Whole pixels are stored, and read, once. The weights of all panels are read for each of their blocks.

@@ -120,6 +120,7 @@ impl Algorithm for Indirect {
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
         let vectors = problem.group_out.div_ceil(lanes);
+        let input_bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
         let mut best: Option<Indirect> = None;
         for (positions, nv) in query.sizes.channel_tiles.iter().copied() {
             let width = nv * lanes;
@@ -144,7 +145,11 @@ impl Algorithm for Indirect {
             let store = cost::store_of_channels(problem, query.datum_type, machine) + scattered;
             let stored = store.times(&[outputs, vectors]);
             let far = inputs.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2;
-            let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO };
+            let waited = match problem.data_format {
+                DataFormat::Ncx => cost::far_pixels(problem, input_bytes, machine),
+                DataFormat::Nxc => Cost::ZERO,
+            };
+            let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO } + waited;
             let copied = (cost::INTO_PIXELS + spilled).times(&[inputs, problem.group_in.div_ceil(lanes)]);
             let group = multiplied + summed + stored + copied + cost::LISTED_GROUP;
             let cost = group.times(&[problem.group, problem.batch]).rounded();

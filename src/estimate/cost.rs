@@ -443,6 +443,14 @@ pub(crate) fn evicted_lines(
     Cost(machine.rates.aliased_in_place) * LINE.div_ceil(run_bytes.max(1)) * panels
 }
 
+/// Reading a vector of a plane a few positions at a time, where L2 does not hold the `bytes` of the input.
+pub(crate) fn far_pixels(problem: &Problem, bytes: usize, machine: &Machine) -> Cost {
+    match bytes > machine.l2 && problem.group_in >= machine.rates.fetched_planes as usize {
+        true => Cost(machine.rates.far_pixels),
+        false => Cost::ZERO,
+    }
+}
+
 /// The reads of tiles from an input in place.
 pub(crate) struct InPlace {
     /// Bytes of the input.

@@ -104,6 +104,9 @@ rates! {
     /// The same if the planes compete for the same sets of L2. It includes the multiply-adds of the
     /// tile.
     aliased_in_place_l2,
+    /// Reading a vector of a plane beyond L2, in place or into pixels, if the planes are more than `fetched_planes`
+    /// and a few positions of each are read at a time.
+    far_pixels,
     /// The wait of several panels of one vector for input in place, besides its passes.
     narrow_in_place,
     /// Planes that the CPU prefetches by itself.
@@ -174,7 +177,7 @@ impl Machine {
         l3: 32 << 20,
         rates: Rates {
             fma_per_ns: 4.8,
-            tile_load: 0.6,
+            tile_load: 1.0,
             tile_latency: 8.0,
             l2_bytes_per_fma: 20.0,
             transforms: 1.55,
@@ -197,6 +200,7 @@ impl Machine {
             far_in_place_again: 0.8,
             aliased_in_place: 8.0,
             aliased_in_place_l2: 0.0,
+            far_pixels: 45.0,
             narrow_in_place: 60.0,
             fetched_planes: 17.0,
             strided_row: 360.0,
@@ -240,6 +244,7 @@ impl Machine {
             far_in_place_again: 2.0,
             aliased_in_place: 8.0,
             aliased_in_place_l2: 40.0,
+            far_pixels: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
             strided_row: 100.0,
@@ -287,6 +292,7 @@ impl Machine {
             far_in_place_again: 0.0,
             aliased_in_place: 0.0,
             aliased_in_place_l2: 0.0,
+            far_pixels: 0.0,
             narrow_in_place: 0.0,
             fetched_planes: 64.0,
             strided_row: 0.0,
@@ -335,6 +341,7 @@ impl Machine {
             far_in_place_again: 1.0,
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,
+            far_pixels: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
             strided_row: 100.0,
