@@ -260,7 +260,11 @@ unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
     // SAFETY: this function's contract.
     unsafe {
         let b: [V; NV] = std::array::from_fn(|v| V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })));
-        for m in 0..MR {
+        let by_lanes = if V::BY_LANES { MR / V::LANES * V::LANES } else { 0 };
+        for m in (0..by_lanes).step_by(V::LANES) {
+            V::mul_add_by_lanes(&mut acc[m..m + V::LANES], &b, V::load(a.add(m)));
+        }
+        for m in by_lanes..MR {
             let w = V::splat(*a.add(m));
             for v in 0..NV {
                 acc[m][v] = acc[m][v].mul_add(b[v], w);

@@ -88,6 +88,23 @@ pub(crate) unsafe trait Vector: Copy {
     }
     /// `self + a·b`. In a product of data and weights, the data come first.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
+    /// Whether [`Vector::mul_add_by_lanes`] takes one instruction per product, none of which spreads a lane.
+    const BY_LANES: bool = false;
+    /// Adds to each row of sums the products of `data` and one lane of `weights`: row `n` has lane `n`. There are at
+    /// most `LANES` rows.
+    #[inline(always)]
+    unsafe fn mul_add_by_lanes<const N: usize>(sums: &mut [[Self; N]], data: &[Self; N], weights: Self) {
+        const { assert!(Self::LANES <= MOST_LANES) }
+        let mut lanes = [Self::Lane::ZERO; MOST_LANES];
+        // SAFETY: the array has room for any vector. The CPU has the instructions by the trait's contract.
+        unsafe {
+            weights.store(lanes.as_mut_ptr());
+            for (sums, weight) in sums.iter_mut().zip(lanes) {
+                let weight = Self::splat(weight);
+                sums.iter_mut().zip(data).for_each(|(sum, data)| *sum = sum.mul_add(*data, weight));
+            }
+        }
+    }
     /// `self + other`.
     unsafe fn plus(self, other: Self) -> Self;
     /// `self - other`.
@@ -244,7 +261,7 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path, |$value:ident, $low:ident, $high:ident| $clamp:expr,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)? $(, by lanes $by_lane:ident of $($lane_index:literal)+)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
@@ -319,6 +336,21 @@ macro_rules! register {
                 // SAFETY: by the trait's contract, the CPU has this instruction.
                 Self(unsafe { $fma })
             }
+
+            $(
+            const BY_LANES: bool = true;
+
+            #[inline(always)]
+            unsafe fn mul_add_by_lanes<const N: usize>(sums: &mut [[Self; N]], data: &[Self; N], weights: Self) {
+                let mut rows = sums.iter_mut();
+                $(if let Some(sums) = rows.next() {
+                    for (sum, data) in sums.iter_mut().zip(data) {
+                        // SAFETY: by the trait's contract, the CPU has this instruction.
+                        sum.0 = unsafe { $by_lane::<$lane_index>(sum.0, data.0, weights.0) };
+                    }
+                })+
+            }
+            )?
 
             #[inline(always)]
             unsafe fn plus(self, other: Self) -> Self {
@@ -632,7 +664,8 @@ mod aarch64 {
             // The bytes of lane n are 4n to 4n + 3.
             let bytes = vaddq_u32(vmulq_n_u32(vld1q_u32(lanes), 0x0404_0404), vdupq_n_u32(0x0302_0100));
             vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_u32(bytes)))
-        }
+        },
+        by lanes vfmaq_laneq_f32 of 0 1 2 3
     );
     register!(
         /// Two f64 of NEON.
@@ -649,7 +682,8 @@ mod aarch64 {
             // All bits are set where the high lane is wanted.
             let wanted = vnegq_s64(vreinterpretq_s64_u64(vmovl_u32(vld1_u32(lanes))));
             vbslq_f64(vreinterpretq_u64_s64(wanted), high, low)
-        }
+        },
+        by lanes vfmaq_laneq_f64 of 0 1
     );
 }
 #[cfg(target_arch = "aarch64")]
@@ -765,3 +799,54 @@ mod wasm32 {
 }
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub(crate) use wasm32::*;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the lanes of sums of products in `rows` rows, by [`Vector::mul_add_by_lanes`] and by spread lanes.
+    fn sums_of_products<V: Vector>(rows: usize) -> [Vec<V::Lane>; 2] {
+        let values = |first: usize| -> [V::Lane; MOST_LANES] {
+            std::array::from_fn(|i| V::Lane::of_constant(0.37 * (first + i) as f64 + 0.1))
+        };
+        // SAFETY: each vector is read from and written to `MOST_LANES` elements, and the target has the instructions.
+        unsafe {
+            let [start, weights, data] = [1, 9, 20].map(|first| V::load(values(first).as_ptr()));
+            let mut by_lanes = [[start, data]; MOST_LANES];
+            let mut spread = by_lanes;
+            V::mul_add_by_lanes(&mut by_lanes[..rows], &[data, start], weights);
+            let mut lanes = [V::Lane::ZERO; MOST_LANES];
+            weights.store(lanes.as_mut_ptr());
+            for (sums, weight) in spread[..rows].iter_mut().zip(lanes) {
+                *sums = [sums[0].mul_add(data, V::splat(weight)), sums[1].mul_add(start, V::splat(weight))];
+            }
+            [by_lanes, spread].map(|sums| {
+                let lanes = sums.as_flattened().iter().flat_map(|sum| {
+                    let mut lanes = [V::Lane::ZERO; MOST_LANES];
+                    sum.store(lanes.as_mut_ptr());
+                    lanes
+                });
+                lanes.collect()
+            })
+        }
+    }
+
+    #[test]
+    fn products_by_lanes_are_those_by_spread_lanes() {
+        fn check<V: Vector>() {
+            let [before, _] = sums_of_products::<V>(0);
+            for rows in 1..=V::LANES {
+                let [by_lanes, spread] = sums_of_products::<V>(rows);
+                assert_eq!(by_lanes, spread, "{rows} rows");
+                assert_ne!(by_lanes, before, "{rows} rows");
+            }
+        }
+        check::<Lanes<f32, 4>>();
+        check::<Lanes<f64, 2>>();
+        #[cfg(target_arch = "aarch64")]
+        {
+            check::<F32x4>();
+            check::<F64x2>();
+        }
+    }
+}
