@@ -554,6 +554,16 @@ fn planes_that_compete_for_l1_are_copied() -> TractResult<()> {
     Ok(())
 }
 
+/// L2 does not hold these planes. Reading a few positions of each at a time would take longer than the products.
+#[test]
+fn planes_beyond_l2_are_read_in_long_runs() -> TractResult<()> {
+    let options = PlanOptions::default().with_machine(Machine::ZEN3);
+    let chosen = |layer: &DeconvSpec, sizes: [usize; 2]| plan(layer, sizes, &options).map(|plan| plan.strategy());
+    assert_eq!(chosen(&forward([320, 8], 1, [1, 1, 0]), [100, 133])?, Strategy::DirectPositions);
+    assert_eq!(chosen(&forward([320, 80], 1, [1, 1, 0]), [160, 320])?, Strategy::DirectPositions);
+    Ok(())
+}
+
 #[test]
 fn channels_of_a_pixel_are_computed_together() -> TractResult<()> {
     let options = PlanOptions::default().with_machine(Machine::ZEN3);
