@@ -129,7 +129,7 @@ impl Algorithm for DirectChannels {
             true => Cost::ZERO,
             false => cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
-        let input_bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
+        let input_bytes = query.input_bytes();
         let weights = problem.group_out.saturating_mul(depth);
         let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
         let loaded_again = match far {

@@ -167,7 +167,7 @@ impl Algorithm for DirectPositions {
                 count: blocks,
                 input_tiles: laid_out,
             } = GridBlocks::even(axes, block, copy_per_shift, in_place);
-            let bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
+            let bytes = query.input_bytes();
             let copied = match in_place {
                 true => Cost::ZERO,
                 false => {

@@ -120,7 +120,7 @@ impl Algorithm for Indirect {
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
         let vectors = problem.group_out.div_ceil(lanes);
-        let input_bytes = problem.input_shape().iter().fold(element, |bytes, dim| bytes.saturating_mul(*dim));
+        let input_bytes = query.input_bytes();
         let mut best: Option<Indirect> = None;
         for (positions, nv) in query.sizes.channel_tiles.iter().copied() {
             let width = nv * lanes;

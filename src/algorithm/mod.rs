@@ -98,6 +98,11 @@ impl<'a> Query<'a> {
         }
     }
 
+    /// Returns the bytes of the input, of all images and groups.
+    pub fn input_bytes(&self) -> usize {
+        self.problem.input_shape().iter().fold(self.element, |bytes, dim| bytes.saturating_mul(*dim))
+    }
+
     /// Whether vectors hold elements of the tensors as they are.
     pub fn has_same_element(&self) -> bool {
         self.grouped.is_some() || matches!(self.datum_type, DatumType::F32 | DatumType::F64)
