@@ -7,8 +7,8 @@ PROGRAM is any program of aarch64 that holds the kernels, such as the unit tests
 symbols. NAME is a part of the names of functions, `neon_f32::` if none is given. Needs `aarch64-linux-gnu-objdump`.
 
 A loop is what a branch backwards encloses without another one inside. Of each loop with multiply-adds the table has
-its instructions, its multiply-adds of four f32, its loads into vector registers, whole ones and lanes, and what it stores
-to or loads from the stack: spilled registers.
+its instructions, its multiply-adds of four f32, its loads into vector registers, whole ones and lanes, and the instructions
+that store to or load from the stack: spilled registers. Loops of a function with equal counts are one line.
 The last columns are multiply-adds per cycle if nothing but the number of multiply-adds, loads and instructions that
 a core starts per cycle limits the loop, of as many multiply-adds as it can start.
 """
@@ -68,7 +68,8 @@ def main():
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(__doc__)
     name = sys.argv[2] if len(sys.argv) > 2 else "neon_f32::"
-    print("| function | instructions | multiply-adds | vectors loaded | lanes loaded | of the stack | " + " | ".join(CORES) + " |")
+    counted = ["function", "instructions", "multiply-adds", "vectors loaded", "lanes loaded", "on the stack"]
+    print("| " + " | ".join([*counted, *CORES]) + " |")
     print("|---|---:|---:|---:|---:|---:|" + "---:|" * len(CORES))
     rows = set()
     for function, instructions in functions(sys.argv[1], name):
