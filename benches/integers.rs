@@ -4,7 +4,7 @@
 //! Each row has the median time in f32 under the planner's choice and under tap-by-tap sums, that of the
 //! integer sums of `u8` without and with a zero point, and of `i8` channels last, and that from `u8` to
 //! `u8`: `bytes` as models run it, and `passes` with sums in memory that a second pass rescales. A name as
-//! an argument selects rows, and `--only bytes,passes` columns.
+//! an argument selects rows, `--only bytes,passes` columns, and `--strategy amx` forces a strategy on integers.
 
 mod common;
 
@@ -85,7 +85,13 @@ fn main() -> TractResult<()> {
     let rounds: usize = std::env::args().find_map(|arg| arg.parse().ok()).unwrap_or(20);
     let mut wanted: Vec<String> =
         std::env::args().skip(1).filter(|a| a != "--bench" && a.parse::<usize>().is_err()).collect();
-    let only = wanted.iter().position(|a| a == "--only").map(|at| wanted.drain(at..).nth(1).unwrap_or_default());
+    let mut word = |name: &str| {
+        let at = wanted.iter().position(|a| a == name)?;
+        Some(wanted.drain(at..(at + 2).min(wanted.len())).nth(1).unwrap_or_default())
+    };
+    let only = word("--only");
+    let forced = word("--strategy").map(|name| Strategy::from_name(&name)).transpose()?;
+    let of_integers = forced.map_or(PlanOptions::default(), |strategy| PlanOptions::default().with_strategy(strategy));
     for (name, direction, channels, geometry, size) in LAYERS {
         if !wanted.is_empty() && !wanted.iter().any(|part| name.contains(part)) {
             continue;
@@ -112,20 +118,17 @@ fn main() -> TractResult<()> {
             let (layer, x) = (Layer::new(plan), seeded(&shape, 3)?);
             runs.push((name, Box::new(move || layer.run(&x, &filter, None))));
         }
-        let sums = IntegerSums::new(&ncx, &integers, &PlanOptions::default())?;
+        let sums = IntegerSums::new(&ncx, &integers, &of_integers)?;
         let x = bytes(&shape, DatumType::U8)?;
-        eprintln!(
-            "integers: {}",
-            sums.plan(&DatumType::U8.fact(&shape), false)?.unwrap_or_default().lines().next().unwrap_or("")
-        );
-        if let Some(quads) = with_elements_of(4, PlanOptions::default()) {
+        eprintln!("integers: {}", sums.plan(&DatumType::U8.fact(&shape), false)?.unwrap_or_default());
+        if let Some(quads) = with_elements_of(4, of_integers.clone()) {
             runs.push(("passes", from_bytes_to_bytes(&ncx, &integers, &x, quads)?));
         }
-        runs.push(("bytes", from_bytes_to_bytes(&ncx, &integers, &x, PlanOptions::default())?));
+        runs.push(("bytes", from_bytes_to_bytes(&ncx, &integers, &x, of_integers.clone())?));
         let (zero, x_zero) = (sums.clone(), x.clone());
         runs.push(("u8", Box::new(move || zero.run(&x_zero, 0, None))));
         runs.push(("u8-zp", Box::new(move || sums.run(&x, 113, None))));
-        let last = IntegerSums::new(&nxc, &integers, &PlanOptions::default())?;
+        let last = IntegerSums::new(&nxc, &integers, &of_integers)?;
         let x = bytes(&nxc.data_format.shape(1, channels[0], [size; 2]), DatumType::I8)?;
         runs.push(("nxc", Box::new(move || last.run(&x, -128, None))));
         runs.retain(|(name, _)| only.as_ref().is_none_or(|only| only.split(',').any(|of| of == *name)));

@@ -23,27 +23,35 @@ pub(crate) const NOISE: u8 = 0xa5;
 pub(crate) trait Working: Copy + Default + 'static {
     /// A value that stands out in results: NaN for floats, noise for integers.
     const POISON: Self;
+
+    /// What tile registers multiply in place of such values, or any type if they multiply none.
+    type Limb: Working + Datum;
 }
 
 impl Working for f32 {
     const POISON: f32 = f32::from_bits(u32::from_ne_bytes([NAN; 4]));
+    type Limb = u16;
 }
 
 impl Working for Complex<f32> {
     const POISON: Complex<f32> = Complex::new(f32::POISON, f32::POISON);
+    type Limb = u16;
 }
 
 impl Working for f64 {
     const POISON: f64 = f64::from_bits(u64::from_ne_bytes([NAN; 8]));
+    type Limb = u16;
 }
 
 impl Working for i64 {
     const POISON: i64 = i64::from_ne_bytes([NOISE; 8]);
+    type Limb = u16;
 }
 
 /// bf16: the upper halves of floats.
 impl Working for u16 {
     const POISON: u16 = u16::from_ne_bytes([NAN; 2]);
+    type Limb = u16;
 }
 
 /// A type in which sums and products are computed.
@@ -323,6 +331,11 @@ impl Quad {
         Quad(i32::from_le_bytes(bytes))
     }
 
+    /// A sum of products.
+    pub const fn of_sum(sum: i32) -> Quad {
+        Quad(sum)
+    }
+
     /// Flips bits of each byte.
     #[inline(always)]
     pub const fn flipped(self, bits: [u8; 4]) -> Quad {
@@ -350,6 +363,7 @@ macro_rules! groups {
 
         impl Working for $t {
             const POISON: $t = $t(i32::from_ne_bytes([NOISE; 4]));
+            type Limb = $t;
         }
 
         impl fmt::Display for $t {

@@ -9,17 +9,19 @@
 //! Limbs are not exact for some numbers: infinities, NaN, and those at the ends of f32's range.
 //! Blocks of such numbers are summed by the vector kernels of `direct_channels`. So is every block
 //! if the filter has such numbers. Numbers rounded to bf16 are single limbs, and need no such care.
+//! Nor do elements of four bytes, whose products and sums are exact.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput, sums_in_output};
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
+use crate::compute::{Grouped, Quad, Working};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
-    ChannelTile, DEPTH, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE,
-    SIDE, Source, Start, TilePositions, WEIGHTS_OF_SIDE, is_regular, split_positions,
+    BYTE_BITS, ChannelTile, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE,
+    ROW_BYTES, SIDE, Source, Start, TilePositions, depth, is_regular, split_positions, weights_of_side,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
@@ -65,6 +67,8 @@ pub struct Amx {
     pub blocked: Blocked,
     /// What operands are rounded to.
     pub precision: Precision,
+    /// Input channels of a step: elements of four bytes, or floats, of which there are twice as many.
+    pub depth: usize,
     /// Whether the filter is kept in limbs. Otherwise the weights of a pass are split for each
     /// accumulator block. Exact limbs take one and a half times as many bytes as the filter, others
     /// no more than it does.
@@ -90,13 +94,18 @@ impl Algorithm for Amx {
     }
 
     fn propose(query: &Query) -> Result<Amx, String> {
-        let &Query { problem, datum_type, isa, machine, precision, .. } = query;
+        let &Query { problem, datum_type, isa, machine, precision, grouped, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
         }
-        if !matches!(datum_type, DatumType::F32 | DatumType::F16) {
-            return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
-        }
+        let depth = match grouped {
+            Some(Grouped::Quads) => depth::<Quad>(),
+            Some(Grouped::Pairs) => return Err("tile registers multiply no integers of 16 bits".to_string()),
+            None if matches!(datum_type, DatumType::F32 | DatumType::F16) => depth::<f32>(),
+            None => {
+                return Err(format!("tile registers sum in f32, which is not the accumulation type of {datum_type:?}"));
+            }
+        };
         let axes = query.axes()?;
         let last = last_width(problem);
         let in_limbs = query.forced(|layout| match *layout {
@@ -110,7 +119,7 @@ impl Algorithm for Amx {
         })?;
         let pixels = problem.data_format == DataFormat::Nxc && query.has_same_element();
         let plans = [false, true].map(|copy_per_shift| {
-            Amx::with_input_tiles(problem, axes.clone(), machine, (precision, in_limbs, pixels), copy_per_shift)
+            Amx::with_input_tiles(problem, axes.clone(), machine, (precision, depth, in_limbs, pixels), copy_per_shift)
         });
         let [together, copy_per_shift] = plans;
         Ok(if copy_per_shift.blocked.cost < together.blocked.cost { copy_per_shift } else { together })
@@ -128,13 +137,13 @@ impl Algorithm for Amx {
         let input_tiles = self.blocked.input_tiles();
         // The buffers of the vector kernels: whole pixels, the planes that they are transposed
         // from, and the weights of a phase.
-        let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * DEPTH), element);
+        let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * self.depth), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
-        let weights = joined.saturating_add(STEPS * LIMBS * WIDTH * DEPTH * size_of::<u16>());
-        let bytes_per_channel =
-            input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(LIMBS * size_of::<u16>());
-        let limbs = bytes_per_channel.saturating_mul(problem.group_in.next_multiple_of(DEPTH));
-        let staging = 2 * TRANSPOSED_POSITIONS * DEPTH * element;
+        let weights = joined.saturating_add(STEPS * LIMBS * WIDTH * ROW_BYTES);
+        let bytes_per_block =
+            input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(LIMBS * ROW_BYTES);
+        let limbs = bytes_per_block.saturating_mul(problem.group_in.div_ceil(self.depth));
+        let staging = 2 * TRANSPOSED_POSITIONS * self.depth * element;
         let shared = self.blocked.working_bytes(problem, self.acc_block, element);
         [pixels, weights, limbs, staging, shared].into_iter().fold(0, usize::saturating_add)
     }
@@ -151,6 +160,7 @@ impl Algorithm for Amx {
     fn explain(&self) -> String {
         let runs = if self.by_row { "within rows" } else { "across rows" };
         let numbers = match self.precision {
+            Precision::Exact if self.depth == depth::<Quad>() => "four bytes at a time",
             Precision::Exact => "each number in three limbs of 8 bits",
             Precision::F16 => "each number rounded to f16, in two limbs of 8 bits",
             Precision::Bf16 => "each number rounded to bf16",
@@ -202,16 +212,17 @@ impl Amx {
         problem: &Problem,
         axes: Axes,
         machine: &Machine,
-        (precision, in_limbs, pixels): (Precision, Option<bool>, bool),
+        (precision, depth, in_limbs, pixels): (Precision, usize, Option<bool>, bool),
         copy_per_shift: bool,
     ) -> Amx {
         let (outer, y, x) = axes.parts();
-        let blocks_of_channels = problem.group_in.div_ceil(DEPTH);
+        let blocks_of_channels = problem.group_in.div_ceil(depth);
+        let bytes = depth == self::depth::<Quad>();
         // Those of f32, of which some may turn out to be zero.
-        let source = Limbs::of_bits(precision, f32::MANTISSA_DIGITS);
+        let source = Limbs::of_bits(precision, if bytes { BYTE_BITS } else { f32::MANTISSA_DIGITS });
         let limbs = Limbs { precision, source, weights: source };
         // The limbs of a block's input take at most half of L2.
-        let budget = machine.l2 / 2 / (source * DEPTH * size_of::<u16>()) / blocks_of_channels.max(1);
+        let budget = machine.l2 / 2 / (source * ROW_BYTES) / blocks_of_channels.max(1);
         let blocks = GridBlocks::even(&axes, GridBlocks::within(&axes, copy_per_shift, budget), copy_per_shift, false);
         let flat = blocks.positions;
 
@@ -241,13 +252,15 @@ impl Amx {
             DataFormat::Ncx => cost::INTO_BLOCK * blocks.input_tiles.positions_read(),
             DataFormat::Nxc => Cost::ZERO,
         };
-        let copied = (cost::split(source) * blocks.input_tiles.channel_stride + transposed) * blocks_of_channels * 2;
+        let copied = (cost::split(source) * blocks.input_tiles.channel_stride + transposed)
+            * blocks_of_channels
+            * (depth / SIDE);
         let sums = machine.l2 / SHARE_OF_SUMS / size_of::<f32>();
         let acc_block = (sums / (x.out_step * WIDTH)).min(flat).div_ceil(POSITIONS_AT_ONCE).max(1) * POSITIONS_AT_ONCE;
-        let in_limbs = in_limbs.unwrap_or(precision != Precision::Exact || flat <= FEW_POSITIONS);
+        let in_limbs = in_limbs.unwrap_or(bytes || precision != Precision::Exact || flat <= FEW_POSITIONS);
         let per_side =
             if in_limbs { cost::streamed_limbs(source) } else { cost::SPLIT_WEIGHTS * flat.div_ceil(acc_block) };
-        let filter = steps.saturating_mul(sides).saturating_mul(source * SIDE * DEPTH * size_of::<u16>());
+        let filter = steps.saturating_mul(sides).saturating_mul(source * SIDE * ROW_BYTES);
         let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
         let streamed = (per_side + again).times(&[steps, sides]);
         let block = multiplied + stored + copied + streamed;
@@ -263,6 +276,7 @@ impl Amx {
                 axes,
             },
             precision,
+            depth,
             in_limbs,
             chunk: problem.group_in,
             by_row: rows < whole,
@@ -288,9 +302,9 @@ fn last_width(problem: &Problem) -> usize {
 
 /// The elements of the filter.
 #[derive(Clone, Copy)]
-enum Weights<'a, T> {
+enum Weights<'a, T: Working> {
     /// Limbs, ready to be multiplied.
-    Limbs(&'a [u16]),
+    Limbs(&'a [T::Limb]),
     Whole(&'a [T]),
 }
 
@@ -317,6 +331,9 @@ struct Prepared<'a, E: Element> {
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
+    /// Input channels of a step.
+    const DEPTH: usize = depth::<E::Compute>();
+
     fn new(
         plan: &'a Amx,
         problem: &'a Problem,
@@ -332,17 +349,21 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|(index, (first_channel, width))| Panel { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
-        let bits = if E::datum_type() == DatumType::F16 { F16_BITS } else { f32::MANTISSA_DIGITS };
+        let bits = match E::datum_type() {
+            DatumType::F16 => F16_BITS,
+            DatumType::F32 => f32::MANTISSA_DIGITS,
+            _ => BYTE_BITS,
+        };
         let source = Limbs::of_bits(plan.precision, bits);
         Ok(Prepared {
             problem,
             kernels,
             matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
             taps: &tables.taps,
-            blocks: problem.group_in.div_ceil(DEPTH),
+            blocks: problem.group_in.div_ceil(Self::DEPTH),
             panels,
             padded,
-            weights: match filter.limbs() {
+            weights: match filter.limbs::<E::Compute>() {
                 Some(limbs) => Weights::Limbs(limbs),
                 None => Weights::Whole(filter.data()?),
             },
@@ -371,7 +392,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let Scratch { tile, ragged, limbs: of_input, weights, block, row, .. } = scratch;
         if let Some((limbs, limb_stride)) = filled {
             let data = of_input.of(limbs.source * limb_stride * self.blocks)?;
-            let weights = weights.of(STEPS * limbs.weights * WIDTH * DEPTH)?;
+            let weights = weights.of(STEPS * limbs.weights * WIDTH * Self::DEPTH)?;
             let mut steps = vec![];
             return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
                 self.multiply(g, &of, (data, limb_stride, limbs), (weights, &mut steps), sums);
@@ -410,7 +431,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (problem, kernels) = (self.problem, self.kernels);
         let GroupedInput { channel: stride, spatial, .. } = &self.input;
         let group = self.input.of(task, g);
-        let limb_stride = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * DEPTH;
+        let limb_stride = (self.taps.input_tiles.channel_stride + POSITIONS_AT_ONCE) * Self::DEPTH;
         let data = scratch.limbs.of(limbs.source * limb_stride * self.blocks)?;
         // Channels-last pixels are read in place.
         let (in_place, column) = (problem.data_format == DataFormat::Nxc, spatial[spatial.len() - 1]);
@@ -419,20 +440,23 @@ impl<'a, E: Element> Prepared<'a, E> {
             false => TRANSPOSED_POSITIONS,
         };
         let segments = self.taps.input_tiles.segments(copy_plan, at_once);
-        let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * DEPTH)?;
-        let wide = scratch.tile.of(TRANSPOSED_POSITIONS * DEPTH)?;
+        let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * Self::DEPTH)?;
+        let wide = scratch.tile.of(TRANSPOSED_POSITIONS * Self::DEPTH)?;
         for to in data.chunks_mut(limb_stride) {
-            segments.outside.iter().for_each(|pixels| to[pixels.start * DEPTH..pixels.end * DEPTH].fill(0));
+            segments
+                .outside
+                .iter()
+                .for_each(|pixels| to[pixels.start * Self::DEPTH..pixels.end * Self::DEPTH].fill(Default::default()));
         }
         let pairs: Vec<_> = segments.planes.iter().cartesian_product(&segments.runs).collect();
         // All channels of a run of pixels are split while the run is in L1. Planes are read as
         // streams instead.
         let together = if in_place { 1 } else { pairs.len().max(1) };
         let mut most = 0;
-        let blocks = || (0..problem.group_in).step_by(DEPTH).enumerate();
+        let blocks = || (0..problem.group_in).step_by(Self::DEPTH).enumerate();
         for (pairs, (at, c)) in pairs.chunks(together).cartesian_product(blocks()) {
             let to = &mut data[at * limbs.source * limb_stride..][..limbs.source * limb_stride];
-            let channels = DEPTH.min(problem.group_in - c);
+            let channels = Self::DEPTH.min(problem.group_in - c);
             let (tensor, together) = group.from(c);
             let input = E::as_compute(tensor).filter(|_| together >= channels);
             for ((base, pixels), (run, copied)) in pairs {
@@ -440,10 +464,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let (from, step) = match (in_place, input) {
                     (true, Some(input)) => (&input[at..], column),
                     (true, None) => {
-                        for (pixel, to) in tensor[at..].chunks(column).zip(staging.chunks_mut(DEPTH)).take(run.len()) {
+                        for (pixel, to) in
+                            tensor[at..].chunks(column).zip(staging.chunks_mut(Self::DEPTH)).take(run.len())
+                        {
                             E::widen_slice(&pixel[..channels], &mut to[..channels]);
                         }
-                        (&*staging, DEPTH)
+                        (&*staging, Self::DEPTH)
                     }
                     (false, input) => {
                         let (planes, step) = match input {
@@ -456,12 +482,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                                 (&*wide, TRANSPOSED_POSITIONS)
                             }
                         };
-                        crate::layout::transposed(kernels, planes, step, (run.len(), channels), staging, DEPTH);
-                        (&*staging, DEPTH)
+                        crate::layout::transposed(kernels, planes, step, (run.len(), channels), staging, Self::DEPTH);
+                        (&*staging, Self::DEPTH)
                     }
                 };
                 for CopySegment { to: pixel, from: position, step: every, count } in &segments.all[copied.clone()] {
-                    let to = &mut to[(pixels + pixel) * DEPTH..];
+                    let to = &mut to[(pixels + pixel) * Self::DEPTH..];
                     let pixels = (*count, channels);
                     let from = &from[position * step..];
                     most = most.max(self.matrix.split(from, every * step, pixels, to, limb_stride, limbs));
@@ -499,7 +525,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             Weights::Limbs(limbs) => {
                 let joined = joined.of(len)?;
                 let count = self.limbs.map_or(LIMBS, |limbs| limbs.weights);
-                let limbs_per_channel = self.blocks * count * DEPTH;
+                let limbs_per_channel = self.blocks * count * Self::DEPTH;
                 let limbs = limbs[self.before(g, of) * limbs_per_channel..].chunks(limbs_per_channel * of.panel.width);
                 for (from, to) in limbs.zip(joined.chunks_mut(weights_per_tap)) {
                     self.matrix.join(from, of.panel.width / SIDE, count, to);
@@ -514,13 +540,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         g: usize,
         of: &PhaseSums<E::Compute>,
-        (data, limb_stride, limbs): (&[u16], usize, Limbs),
-        (split, steps): (&mut [u16], &mut Vec<MatrixStep>),
+        (data, limb_stride, limbs): (&[<E::Compute as Working>::Limb], usize, Limbs),
+        (split, steps): (&mut [<E::Compute as Working>::Limb], &mut Vec<MatrixStep>),
         sums: &mut [E::Compute],
     ) {
         let (phase, panel, channels) = (&self.taps.phases[of.phase], of.panel, self.problem.group_in);
         let sides = panel.width / SIDE;
-        let limbs_per_step = limbs.weights * sides * WEIGHTS_OF_SIDE;
+        let limbs_per_step = limbs.weights * sides * weights_of_side::<E::Compute>();
         let mut start = Start::Bias(self.bias_of(g, panel));
         // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
         // same channels and taps for every range, so that results are bitwise equal.
@@ -536,14 +562,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                 // in steps, and the first tap and block.
                 let (weights, (tap_stride, block_stride), from) = match self.weights {
                     Weights::Limbs(packed) => {
-                        let weights = &packed[self.before(g, of) * self.blocks * limbs.weights * DEPTH..];
+                        let weights = &packed[self.before(g, of) * self.blocks * limbs.weights * Self::DEPTH..];
                         (weights, (self.blocks, 1), (0, 0))
                     }
                     Weights::Whole(weights) => {
                         let weights = &weights[self.before(g, of) * channels..];
                         let pairs = blocks.clone().cartesian_product(read.clone());
                         for ((block, tap), to) in pairs.zip(split.chunks_mut(limbs_per_step)) {
-                            let c = block * DEPTH..channels.min((block + 1) * DEPTH);
+                            let c = block * Self::DEPTH..channels.min((block + 1) * Self::DEPTH);
                             let [begin, end] = [c.start, c.end].map(|c| (tap * channels + c) * panel.width);
                             self.matrix.split_weights(&weights[begin..end], sides, limbs.weights, to);
                         }
@@ -558,12 +584,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     steps.clear();
                     for block in blocks.clone() {
                         steps.extend(taps.clone().map(|tap| MatrixStep {
-                            offset: phase.taps[tap] * DEPTH + block * limbs.source * limb_stride,
+                            offset: phase.taps[tap] * Self::DEPTH + block * limbs.source * limb_stride,
                             weights: ((tap - from.0) * tap_stride + (block - from.1) * block_stride) * limbs_per_step,
                         }));
                     }
-                    let base = run.positions.start * DEPTH;
-                    let source = LimbSource { data, base, step: DEPTH, limb_stride, limbs, steps };
+                    let base = run.positions.start * Self::DEPTH;
+                    let source = LimbSource { data, base, step: Self::DEPTH, limb_stride, limbs, steps };
                     let last = run.taps.is_empty() || (blocks.end == self.blocks && run.taps.end <= pass.end);
                     let start_and_bounds = (start, of.bounds.filter(|_| last));
                     let sums = &mut sums[run.at..];

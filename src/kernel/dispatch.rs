@@ -7,6 +7,7 @@ use crate::kernel::instances::*;
 use crate::kernel::kernels::Kernels;
 use crate::kernel::sizes::KernelSizes;
 use crate::memory::scratch::{self, Scratch};
+use crate::precision::Precision;
 use crate::simd::isa::Isa;
 use tract_core::internal::DatumType;
 
@@ -41,6 +42,11 @@ pub(crate) trait Dispatch: Compute {
         None
     }
 
+    /// Returns how many limbs hold weights in tile registers. None if those can't multiply them.
+    fn limbs_needed(_precision: Precision, _weights: &[Self]) -> Option<usize> {
+        None
+    }
+
     /// Lends scratch memory.
     fn with_scratch<R>(use_it: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
 }
@@ -57,7 +63,11 @@ impl Dispatch for f32 {
     }
 
     fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
-        if isa == Isa::Amx { amx::kernels() } else { None }
+        if isa == Isa::Amx { amx::kernels_of_f32() } else { None }
+    }
+
+    fn limbs_needed(precision: Precision, weights: &[f32]) -> Option<usize> {
+        amx::limbs_needed(precision, weights)
     }
 }
 
@@ -139,6 +149,14 @@ impl Dispatch for Quad {
 
     fn kernels(isa: Isa) -> &'static Kernels<Quad> {
         if Grouped::Quads.is_available(isa) { compiled_quad(isa) } else { &portable_quad::KERNELS }
+    }
+
+    fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<Quad>> {
+        if isa == Isa::Amx { amx::kernels_of_quads() } else { None }
+    }
+
+    fn limbs_needed(_precision: Precision, _weights: &[Quad]) -> Option<usize> {
+        Some(1)
     }
 
     fn sizes(isa: Isa) -> KernelSizes {

@@ -35,8 +35,8 @@ mod transpose;
 mod winograd;
 
 pub(crate) use amx::{
-    DEPTH, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, SIDE, WEIGHTS_OF_SIDE, is_regular,
-    limbs_needed,
+    BYTE_BITS, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, ROW_BYTES, SIDE, depth,
+    is_regular, weights_of_side,
 };
 pub(crate) use bounds::Bounds;
 pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};

@@ -1,9 +1,9 @@
 //! Filter layouts: the order in which each strategy reads a filter's elements.
 
-use crate::compute::Grouped;
+use crate::compute::{Grouped, Working};
 use crate::element::{Element, dispatch_element, dispatch_grouped};
 use crate::integers;
-use crate::kernel::{DEPTH, Dispatch, SIDE, WEIGHTS_OF_SIDE, limbs_needed};
+use crate::kernel::{Dispatch, SIDE, depth, weights_of_side};
 use crate::layout::tile_weights::TileWeights;
 use crate::memory;
 use crate::precision::Precision;
@@ -265,16 +265,18 @@ impl PackedFilter {
             FilterLayout::Limbs { width, last_width, precision } => {
                 let mut whole = phases(spec, *width, *last_width, spec.group_in(), plain)?;
                 round(&mut whole, *precision)?;
-                let limbs = limbs_of(&whole, *precision)?;
+                let limbs = limbs_of::<E::Compute>(&whole, *precision)?;
                 let data = match limbs {
-                    Some(limbs) => in_limbs(spec, *width, *last_width, limbs, &whole)?,
+                    Some(limbs) => in_limbs::<E::Compute>(spec, *width, *last_width, limbs, &whole)?,
                     None => whole,
                 };
                 return Ok((Arc::new(data), limbs));
             }
         };
         let limbs = match layout {
-            FilterLayout::Chunks { .. } | FilterLayout::Tiles { .. } => limbs_of(&data, Precision::Exact)?,
+            FilterLayout::Chunks { .. } | FilterLayout::Tiles { .. } => {
+                limbs_of::<E::Compute>(&data, Precision::Exact)?
+            }
             _ => None,
         };
         Ok((data, limbs))
@@ -354,8 +356,9 @@ impl PackedFilter {
 
     /// The limbs of a filter for tile registers, if it was split into limbs: see
     /// [`FilterLayout::Limbs`].
-    pub(crate) fn limbs(&self) -> Option<&[u16]> {
-        self.data.try_as_plain_ram().ok()?.as_slice::<u16>().ok()
+    pub(crate) fn limbs<T: Working>(&self) -> Option<&[T::Limb]> {
+        let split = matches!(self.layout, FilterLayout::Limbs { .. }) && self.limbs.is_some();
+        if split { self.data().ok() } else { None }
     }
 
     /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
@@ -459,30 +462,36 @@ fn round(filter: &mut Tensor, precision: Precision) -> TractResult<()> {
 
 /// The limbs that the values of a filter need in tile registers. None if those can't multiply it, or
 /// the CPU has none.
-fn limbs_of(filter: &Tensor, precision: Precision) -> TractResult<Option<usize>> {
+fn limbs_of<T: Dispatch + Datum>(filter: &Tensor, precision: Precision) -> TractResult<Option<usize>> {
     let ram = filter.try_as_plain_ram()?;
+    let values = ram.as_slice::<T>()?;
     // Do not request tile registers from the OS here: this filter may be meant for vector kernels.
-    let values = Isa::Amx.is_available().then(|| ram.as_slice::<f32>().ok()).flatten();
-    Ok(values.and_then(|values| limbs_needed(precision, values)))
+    Ok(if Isa::Amx.is_available() { T::limbs_needed(precision, values) } else { None })
 }
 
 /// The limbs of a filter. `whole` is the filter packed with all input channels in one chunk.
-fn in_limbs(spec: &DeconvSpec, width: usize, last_width: usize, limbs: usize, whole: &Tensor) -> TractResult<Tensor> {
-    let kernels = f32::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
+fn in_limbs<T: Dispatch + Datum>(
+    spec: &DeconvSpec,
+    width: usize,
+    last_width: usize,
+    limbs: usize,
+    whole: &Tensor,
+) -> TractResult<Tensor> {
+    let kernels = T::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
-    let mut values = ram.as_slice::<f32>()?;
-    let (channels, taps) = (spec.group_in(), spec.kernel.iter().product::<usize>());
+    let mut values = ram.as_slice::<T>()?;
+    let (channels, taps, depth) = (spec.group_in(), spec.kernel.iter().product::<usize>(), depth::<T>());
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, last_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
-    let shape = [spec.group, taps, channels.div_ceil(DEPTH), limbs, sides, WEIGHTS_OF_SIDE];
-    let mut tensor = memory::zero_tensor::<u16>("packed filter", &shape)?;
+    let shape = [spec.group, taps, channels.div_ceil(depth), limbs, sides, weights_of_side::<T>()];
+    let mut tensor = memory::zero_tensor::<T::Limb>("packed filter", &shape)?;
     let mut ram = tensor.try_as_plain_ram_mut()?;
-    let mut packed = ram.as_slice_mut::<u16>()?;
+    let mut packed = ram.as_slice_mut::<T::Limb>()?;
     for width in (0..spec.group).flat_map(|_| &panels) {
         let (panel, rest) = values.split_at(taps * channels * width);
         values = rest;
-        for step in panel.chunks(channels * width).flat_map(|tap| tap.chunks(DEPTH * width)) {
-            let (to, rest) = std::mem::take(&mut packed).split_at_mut(limbs * width * DEPTH);
+        for step in panel.chunks(channels * width).flat_map(|tap| tap.chunks(depth * width)) {
+            let (to, rest) = std::mem::take(&mut packed).split_at_mut(limbs * width * depth);
             packed = rest;
             kernels.split_weights(step, width / SIDE, limbs, to);
         }

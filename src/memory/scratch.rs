@@ -11,7 +11,7 @@ use tract_core::internal::*;
 /// The working memory of tasks. It is kept between runs, so that in steady state only outputs are
 /// allocated.
 #[derive(Default)]
-pub(crate) struct Scratch<T> {
+pub(crate) struct Scratch<T: Working> {
     /// A block of input.
     pub block: Aligned<T>,
     /// Results of register tiles.
@@ -19,9 +19,9 @@ pub(crate) struct Scratch<T> {
     /// A copy of a tile's input, padded for reads past its end.
     pub ragged: Aligned<T>,
     /// Limbs of a block of input, for tile registers.
-    pub limbs: Aligned<u16>,
+    pub limbs: Aligned<T::Limb>,
     /// Limbs of weights.
-    pub weights: Aligned<u16>,
+    pub weights: Aligned<T::Limb>,
     /// A row that is finished before it is stored.
     pub row: Aligned<T>,
     /// A transformed block of input, transformed weights, and their products.
@@ -55,7 +55,7 @@ pub(super) fn release() {
 ///
 /// There are as many entries as there have been concurrent tasks. These are fewer than the threads
 /// that have run tasks.
-pub(crate) struct ScratchPool<T>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
+pub(crate) struct ScratchPool<T: Working>(Mutex<Vec<Option<Box<Scratch<T>>>>>);
 
 impl<T: Working> ScratchPool<T> {
     /// An empty pool.

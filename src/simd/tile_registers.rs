@@ -23,7 +23,7 @@ mod linux {
     /// Linux's number of the component of a thread's state that holds tile registers.
     const XFEATURE_XTILE_DATA: libc::c_long = 18;
 
-    /// Whether the CPU has tile registers for bf16 and the system supports them. Does not request
+    /// Whether the CPU has tile registers for bf16 and bytes, and the system supports them. Does not request
     /// them.
     pub fn are_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -32,10 +32,11 @@ mod linux {
         })
     }
 
-    /// CPUID leaf 7: bit 22 of EDX stands for bf16 products, bit 24 for tiles.
+    /// CPUID leaf 7: bit 22 of EDX stands for products of bf16, bit 24 for tiles, bit 25 for products of bytes.
     fn has_tiles() -> bool {
+        const NEEDED: u32 = 1 << 22 | 1 << 24 | 1 << 25;
         let (most, _) = __get_cpuid_max(0);
-        most >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == (1 << 22 | 1 << 24)
+        most >= 7 && __cpuid_count(7, 0).edx & NEEDED == NEEDED
     }
 
     /// Whether Linux can keep tile registers for a process that requests them. The query has no

@@ -1,0 +1,679 @@
+//! The instructions of tile registers, and the vector instructions around them.
+
+use super::*;
+use crate::kernel::bounds::clamp_all;
+use crate::simd::vector::{F32x16, Quad16, Vector};
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+/// The shapes of the eight tile registers, as `ldtilecfg` reads them: rows of 64 bytes.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Shapes {
+    /// Shapes in which the tiles of sums and of positions have `positions` rows.
+    fn new(positions: usize) -> Shapes {
+        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+        row_bytes[..8].fill(64);
+        rows[..6].fill(positions as u8);
+        rows[6..8].fill(SIDE as u8);
+        Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    }
+}
+
+/// Configured tile registers, which are released on drop. Released registers make thread
+/// switches cheap.
+///
+/// It is not `Send`, as the registers belong to its thread.
+struct Configured(PhantomData<*const ()>);
+
+impl Configured {
+    /// Configures the tile registers and sets them to zero.
+    ///
+    /// # Safety
+    /// The CPU has tile registers, and the process may use them. No other `Configured` exists
+    /// on this thread.
+    #[inline(always)]
+    unsafe fn new(shapes: &Shapes) -> Configured {
+        // SAFETY: the shapes are legal, and are read in place. The compiler neither allocates
+        // tile registers nor knows their configuration, so whatever it compiles between this
+        // and the release leaves both unchanged.
+        unsafe {
+            asm!(
+                "ldtilecfg [{}]", in(reg) shapes,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        Configured(PhantomData)
+    }
+}
+
+impl Drop for Configured {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the CPU has tile registers, as `new` was called. Their contents are no longer
+        // needed.
+        unsafe {
+            asm!(
+                "tilerelease",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+    }
+}
+
+/// Elements from the pixel being split to the pixel being prefetched, which may be beyond the
+/// last. This is about a page, as the CPU's own prefetching stops at page ends.
+const AHEAD: usize = 1024;
+
+/// # Safety
+/// The assertions of [`MatrixKernels::split`] hold. The CPU has AVX-512 with words.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub unsafe fn split(
+    from: &[f32],
+    from_step: usize,
+    size: (usize, usize),
+    to: &mut [u16],
+    limb_stride: usize,
+    limbs: Limbs,
+) -> u32 {
+    // SAFETY: this function's contract. No more limbs are written than the source has.
+    unsafe {
+        match (limbs.precision, limbs.source) {
+            (Precision::Bf16, _) => split_as::<BF16, 1>(from, from_step, size, to, limb_stride),
+            (Precision::F16, _) => split_as::<F16, 2>(from, from_step, size, to, limb_stride),
+            (Precision::Exact, 2) => split_as::<EXACT, 2>(from, from_step, size, to, limb_stride),
+            (Precision::Exact, _) => split_as::<EXACT, LIMBS>(from, from_step, size, to, limb_stride),
+        }
+    }
+}
+
+// What numbers are rounded to.
+const EXACT: u8 = 0;
+const BF16: u8 = 1;
+const F16: u8 = 2;
+
+/// # Safety
+/// As [`split`], for `COUNT` limbs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn split_as<const PRECISION: u8, const COUNT: usize>(
+    from: &[f32],
+    from_step: usize,
+    (count, channels): (usize, usize),
+    to: &mut [u16],
+    limb_stride: usize,
+) -> u32 {
+    let some = |lanes: usize| if lanes >= SIDE { u16::MAX } else { (1u16 << lanes) - 1 };
+    let masks = [some(channels), some(channels.saturating_sub(SIDE))];
+    let magnitude = _mm512_set1_epi32(i32::MAX);
+    let odd: [u16; depth::<f32>()] = std::array::from_fn(|i| 2 * i as u16 + 1);
+    // SAFETY: the array is a whole vector.
+    let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
+    let mut most = _mm512_setzero_si512();
+    let ahead = from_step.max(AHEAD / from_step.max(1) * from_step);
+    for i in 0..count {
+        let from = from.as_ptr().wrapping_add(i * from_step);
+        let mut to = to.as_mut_ptr().wrapping_add(i * depth::<f32>());
+        for side in [0, SIDE] {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).wrapping_add(side).cast());
+        }
+        // SAFETY: the masks exclude the channels that a pixel does not have. `to` has room for
+        // each limb of each pixel.
+        unsafe {
+            let mut rest =
+                [_mm512_maskz_loadu_ps(masks[0], from), _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(SIDE))];
+            for x in &mut rest {
+                *x = rounded::<PRECISION>(*x);
+            }
+            for x in rest {
+                most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
+            }
+            for [low, high] in halves_of::<COUNT>(rest) {
+                // The upper half of every lane, first of one vector, then of the other.
+                _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
+                to = to.wrapping_add(limb_stride);
+            }
+        }
+    }
+    _mm512_reduce_max_epu32(most)
+}
+
+/// # Safety
+/// The assertions of [`MatrixKernels::split_weights`] hold. The CPU has AVX-512 with words.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub unsafe fn split_weights(from: &[f32], sides: usize, limbs: usize, to: &mut [u16]) {
+    // SAFETY: this function's contract.
+    unsafe {
+        match limbs {
+            1 => split_weights_as::<1>(from, sides, to),
+            2 => split_weights_as::<2>(from, sides, to),
+            _ => split_weights_as::<LIMBS>(from, sides, to),
+        }
+    }
+}
+
+/// # Safety
+/// As [`split_weights`], for `COUNT` limbs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn split_weights_as<const COUNT: usize>(from: &[f32], sides: usize, to: &mut [u16]) {
+    let (width, channels) = (sides * SIDE, from.len() / (sides * SIDE));
+    let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
+    let load = |c: usize, m: usize| match c < channels {
+        // SAFETY: a vector of an existing channel.
+        true => unsafe { _mm512_loadu_ps(from.as_ptr().add(c * width + m)) },
+        false => _mm512_setzero_ps(),
+    };
+    for pair in 0..depth::<f32>() / 2 {
+        for side in 0..sides {
+            let rest = [load(2 * pair, side * SIDE), load(2 * pair + 1, side * SIDE)];
+            for (limb, [low, high]) in halves_of::<COUNT>(rest).into_iter().enumerate() {
+                // Clear the lower half, as it belongs to the pair's other channel. It is not
+                // zero in the last limb of numbers below 2^-110.
+                let high = _mm512_and_si512(high, upper);
+                let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
+                let at = (limb * sides + side) * weights_of_side::<f32>() + pair * 2 * SIDE;
+                // SAFETY: a pair of channels of one limb and side, which `to` holds.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(at).cast(), both) };
+            }
+        }
+    }
+}
+
+/// Rounds numbers, as [`Precision::rounded`] does. After rounding to bf16, only the upper halves of
+/// lanes count.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn rounded<const PRECISION: u8>(numbers: __m512) -> __m512 {
+    match PRECISION {
+        BF16 => {
+            let bits = _mm512_castps_si512(numbers);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let nearest = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            // The most significant bit of a NaN's fraction keeps it from becoming infinity.
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
+            _mm512_castsi512_ps(_mm512_mask_or_epi32(nearest, is_nan, bits, _mm512_set1_epi32(0x0040_0000)))
+        }
+        F16 => _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers)),
+        _ => numbers,
+    }
+}
+
+/// The limbs of two vectors of numbers, in the upper half of each lane.
+///
+/// The numbers have no more bits than `COUNT` limbs.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves_of<const COUNT: usize>(numbers: [__m512; 2]) -> [[__m512i; 2]; COUNT] {
+    let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32 as i32));
+    // No closures, as the compiler does not always inline them.
+    let mut limbs = [[_mm512_setzero_si512(); 2]; COUNT];
+    for (i, number) in numbers.into_iter().enumerate() {
+        let mut rest = number;
+        for limb in limbs.iter_mut().take(COUNT - 1) {
+            limb[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
+            rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(limb[i]));
+        }
+        // The remainder has no more bits than a limb, up to an error below 2^-133.
+        limbs[COUNT - 1][i] = _mm512_castps_si512(rest);
+    }
+    limbs
+}
+
+/// Four tiles of sums of 32 bits: `[position side][channel side][position][channel]`.
+///
+/// With one side of channels, there are two sums per element, which must be added.
+#[repr(C, align(64))]
+struct Sums(MaybeUninit<[u32; 4 * SIDE * SIDE]>);
+
+/// # Safety
+/// The assertions of [`MatrixKernels::multiply`] hold. The CPU has tile registers, and the
+/// process may use them.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn multiply(
+    weights: &[u16],
+    sides: usize,
+    source: &LimbSource<f32>,
+    count: usize,
+    start_and_bounds: (Start<f32>, Option<Bounds<f32>>),
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    // SAFETY: this function's contract. The tiles are those of the sides.
+    unsafe {
+        match sides {
+            2 => multiply_sides::<F32x16, 2>(
+                (weights, four_tiles(source.limbs)),
+                source,
+                count,
+                start_and_bounds,
+                out,
+                out_stride,
+            ),
+            _ => multiply_sides::<F32x16, 1>(
+                (weights, two_tiles(source.limbs)),
+                source,
+                count,
+                start_and_bounds,
+                out,
+                out_stride,
+            ),
+        }
+    }
+}
+
+/// Sums two tile registers of positions times one or two of channels, over all steps of a source.
+type Tiles<T> = unsafe fn(
+    from: *const <T as Working>::Limb,
+    rows: usize,
+    source: &LimbSource<T>,
+    weights: &[<T as Working>::Limb],
+    sums: &mut Sums,
+);
+
+/// # Safety
+/// As [`multiply`]. The tiles have as many sides of channels. Vectors are those of AVX-512 and have [`SIDE`] lanes of
+/// 32 bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn multiply_sides<V: Vector, const SIDES: usize>(
+    (weights, tiles): (&[<V::Lane as Working>::Limb], Tiles<V::Lane>),
+    source: &LimbSource<V::Lane>,
+    count: usize,
+    start_and_bounds: (Start<V::Lane>, Option<Bounds<V::Lane>>),
+    out: &mut [V::Lane],
+    out_stride: usize,
+) {
+    // Tiles have equal numbers of positions, as tiles with fewer rows take less time.
+    let rows = count.div_ceil(2 * count.div_ceil(POSITIONS_AT_ONCE));
+    let shapes = Shapes::new(rows);
+    // Sums are finished while the next ones are computed, so that vector instructions do not
+    // wait for tile registers.
+    let mut sums = [const { Sums(MaybeUninit::uninit()) }; 2];
+    let mut made = None;
+    // SAFETY: the shapes are legal. By this function's contract, the source holds the positions
+    // that are multiplied, and `out` those that are written. Sums are written before they are
+    // read.
+    unsafe {
+        let configured = Configured::new(&shapes);
+        for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
+            let from = source.data.as_ptr().add(source.base + first * source.step);
+            tiles(from, rows, source, weights, &mut sums[turn % 2]);
+            if let Some((turn, first)) = made.replace((turn, first)) {
+                let to = out.as_mut_ptr().add(first * out_stride);
+                finish::<V, SIDES>(&sums[turn % 2], rows, 2 * rows, start_and_bounds, to, out_stride);
+            }
+        }
+        drop(configured);
+        if let Some((turn, first)) = made {
+            let to = out.as_mut_ptr().add(first * out_stride);
+            finish::<V, SIDES>(&sums[turn % 2], rows, count - first, start_and_bounds, to, out_stride);
+        }
+    }
+}
+
+/// Adds sums to the bias or to the contents of the output, and clamps the results to the bounds.
+///
+/// # Safety
+/// `sums` are those of tiles of `rows` rows, all written, and are of the type of the lanes. From `to` on, `positions`
+/// positions can be written, `stride` apart, each with `SIDES · SIDE` elements. Vectors are those of AVX-512 and have
+/// [`SIDE`] lanes of 32 bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn finish<V: Vector, const SIDES: usize>(
+    sums: &Sums,
+    rows: usize,
+    positions: usize,
+    (start, bounds): (Start<V::Lane>, Option<Bounds<V::Lane>>),
+    to: *mut V::Lane,
+    stride: usize,
+) {
+    const { assert!(V::LANES == SIDE && size_of::<V::Lane>() == size_of::<u32>()) }
+    let sums = sums.0.as_ptr().cast::<V::Lane>();
+    // SAFETY: this function's contract. A bias has `SIDES · SIDE` values.
+    unsafe {
+        let mut values = [V::splat(V::Lane::ZERO); SIDES];
+        if let Start::Bias(bias) = start {
+            for (side, value) in values.iter_mut().enumerate() {
+                *value = V::load(bias.as_ptr().add(side * SIDE));
+            }
+        }
+        for half in 0..2 {
+            let first = half * rows;
+            for p in first..positions.min(first + rows) {
+                for (side, value) in values.iter().enumerate() {
+                    // Two sides have one tile each. A single side has two tiles.
+                    let tile = half * 2 + if SIDES == 2 { side } else { 0 };
+                    let mut sum = V::load(sums.add((tile * SIDE + p - first) * SIDE));
+                    if SIDES == 1 {
+                        sum = sum.plus(V::load(sums.add(((tile + 1) * SIDE + p - first) * SIDE)));
+                    }
+                    let to = to.add(p * stride + side * SIDE);
+                    let before = if let Start::Add = start { V::load(to) } else { *value };
+                    let [result] = clamp_all([before.plus(sum)], bounds);
+                    result.store(to);
+                }
+            }
+        }
+    }
+}
+
+// Registers: sums are in tmm0 to tmm3, positions in tmm4 and tmm5, weights in tmm6 and tmm7.
+// `{x}` and `{y}` point to the two sides of positions.
+
+macro_rules! load_positions {
+    () => {
+        "tileloadd tmm4, [{x} + {row}]\n tileloadd tmm5, [{y} + {row}]\n"
+    };
+}
+
+macro_rules! load_weights {
+    (2, $limb:tt) => {
+        concat!(
+            "tileloadd tmm6, [{w} + {line} + 2048*",
+            $limb,
+            "]\n tileloadd tmm7, [{w} + {line} + 2048*",
+            $limb,
+            " + 1024]\n"
+        )
+    };
+    (1, $limb:tt) => {
+        concat!("tileloadd tmm6, [{w} + {line} + 1024*", $limb, "]\n")
+    };
+}
+
+/// Multiplies positions by weights. With one side of channels there are only two sums, which
+/// would wait for each other, so alternating products have sums of their own.
+macro_rules! products {
+    ($sides:tt, $turn:tt) => {
+        products!($sides, $turn, "tdpbf16ps")
+    };
+    (2, $turn:tt, $product:tt) => {
+        concat!(
+            $product,
+            " tmm0, tmm4, tmm6\n",
+            $product,
+            " tmm1, tmm4, tmm7\n",
+            $product,
+            " tmm2, tmm5, tmm6\n",
+            $product,
+            " tmm3, tmm5, tmm7\n"
+        )
+    };
+    (1, even, $product:tt) => {
+        concat!($product, " tmm0, tmm4, tmm6\n", $product, " tmm2, tmm5, tmm6\n")
+    };
+    (1, odd, $product:tt) => {
+        concat!($product, " tmm1, tmm4, tmm6\n", $product, " tmm3, tmm5, tmm6\n")
+    };
+}
+
+/// Moves to the next higher limb of positions.
+macro_rules! higher_limb {
+    () => {
+        "sub {x}, {limb_bytes}\n sub {y}, {limb_bytes}\n"
+    };
+}
+
+/// Finds the positions and the weights of a step. Limbs have so many bytes.
+macro_rules! find_step {
+    ($bytes:tt) => {
+        concat!(
+            "mov {x}, [{at}]\n mov {w}, [{at} + 8]\n",
+            "lea {w}, [{weights} + ",
+            $bytes,
+            "*{w}]\n lea {x}, [{from} + ",
+            $bytes,
+            "*{x}]\n lea {y}, [{x} + {side}]\n",
+        )
+    };
+}
+
+/// Goes to the next step, or on if there is none.
+macro_rules! next_step {
+    ($jump:literal) => {
+        concat!("add {at}, 16\n cmp {at}, {end}\n ", $jump, "\n")
+    };
+}
+
+/// The beginning of a step's small products: those of the lowest limb of positions with high limbs
+/// of weights.
+macro_rules! lowest_of_three {
+    ($sides:tt) => {
+        concat!(
+            "lea {x}, [{x} + 2*{limb_bytes}]\n lea {y}, [{y} + 2*{limb_bytes}]\n",
+            load_positions!(),
+            load_weights!($sides, 0),
+            products!($sides, even),
+            higher_limb!(),
+            load_positions!(),
+            products!($sides, odd),
+        )
+    };
+}
+
+/// As [`lowest_of_three`], for two limbs of positions.
+macro_rules! lowest_of_two {
+    ($sides:tt) => {
+        concat!(
+            "add {x}, {limb_bytes}\n add {y}, {limb_bytes}\n",
+            load_positions!(),
+            load_weights!($sides, 0),
+            products!($sides, odd),
+        )
+    };
+}
+
+/// The products of the second limb of weights, after those of the first one.
+macro_rules! second_of_weights {
+    ($sides:tt) => {
+        concat!(
+            load_weights!($sides, 1),
+            products!($sides, even),
+            higher_limb!(),
+            load_positions!(),
+            products!($sides, odd),
+        )
+    };
+}
+
+/// Sums the large products of all steps: those of two high limbs.
+macro_rules! large_products {
+    ($sides:tt) => {
+        concat!(
+            "mov {at}, {begin}\n 3:\n",
+            find_step!("2"),
+            load_positions!(),
+            load_weights!($sides, 0),
+            products!($sides, odd),
+            next_step!("jne 3b"),
+        )
+    };
+}
+
+/// Sums the small products of all steps, then the large ones.
+macro_rules! small_then_large {
+    ($sides:tt, $($small:expr),+) => {
+        concat!("mov {at}, {begin}\n 2:\n", find_step!("2"), $($small),+, next_step!("jne 2b"), large_products!($sides))
+    };
+}
+
+/// Sums the products of all steps that have one product each. With one side of channels, steps take
+/// turns between the sums. The instruction is one of limbs of so many bytes.
+macro_rules! single_products {
+    (2, $product:tt, $bytes:tt) => {
+        concat!(
+            "mov {at}, {begin}\n 3:\n",
+            find_step!($bytes),
+            // Products begin before all tiles of their step are loaded.
+            "tileloadd tmm6, [{w} + {line}]\n tileloadd tmm4, [{x} + {row}]\n",
+            $product,
+            " tmm0, tmm4, tmm6\n tileloadd tmm5, [{y} + {row}]\n",
+            $product,
+            " tmm2, tmm5, tmm6\n tileloadd tmm7, [{w} + {line} + 1024]\n",
+            $product,
+            " tmm1, tmm4, tmm7\n",
+            $product,
+            " tmm3, tmm5, tmm7\n",
+            next_step!("jne 3b"),
+        )
+    };
+    (1, $product:tt, $bytes:tt) => {
+        concat!(
+            "mov {at}, {begin}\n 3:\n",
+            find_step!($bytes),
+            load_positions!(),
+            load_weights!(1, 0),
+            products!(1, even, $product),
+            next_step!("je 4f"),
+            find_step!($bytes),
+            load_positions!(),
+            load_weights!(1, 0),
+            products!(1, odd, $product),
+            next_step!("jne 3b"),
+            "4:\n",
+        )
+    };
+}
+
+/// A function that sums tiles of products of a type by a list of instructions.
+macro_rules! tile_sums {
+    ($t:ty, $template:expr) => {{
+        const LIMB_BYTES: usize = size_of::<<$t as Working>::Limb>();
+        /// # Safety
+        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From
+        /// `from` on, the source has `2 · rows` positions. `weights` has the limbs and sides of each
+        /// step.
+        unsafe fn sum(
+            from: *const <$t as Working>::Limb,
+            rows: usize,
+            source: &LimbSource<$t>,
+            weights: &[<$t as Working>::Limb],
+            sums: &mut Sums,
+        ) {
+            if source.steps.is_empty() {
+                sums.0.write([0; 4 * SIDE * SIDE]);
+                return;
+            }
+            let steps = source.steps.as_ptr_range();
+            // SAFETY: by this function's contract, the tiles are loaded from within the source
+            // and the weights. `sums` has room for all four tiles that are stored.
+            unsafe {
+                asm!(
+                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                    $template,
+                    "tilestored [{sums} + {line}], tmm0",
+                    "tilestored [{sums} + {line} + 1024], tmm1",
+                    "tilestored [{sums} + {line} + 2048], tmm2",
+                    "tilestored [{sums} + {line} + 3072], tmm3",
+                    // Not all lists read more than one limb.
+                    "/* {limb_bytes} */",
+                    at = out(reg) _, x = out(reg) _, y = out(reg) _, w = out(reg) _,
+                    weights = in(reg) weights.as_ptr(),
+                    begin = in(reg) steps.start, end = in(reg) steps.end,
+                    from = in(reg) from,
+                    side = in(reg) source.step * (LIMB_BYTES * rows),
+                    row = in(reg) source.step * LIMB_BYTES,
+                    limb_bytes = in(reg) source.limb_stride * LIMB_BYTES,
+                    line = in(reg) 64usize,
+                    sums = in(reg) sums.0.as_mut_ptr(),
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+        sum
+    }};
+}
+
+/// [`Tiles`] of one or two sides of channels, by the limbs of positions and of weights.
+///
+/// A product of two limbs goes to the same sums, in the same order, whatever the numbers of limbs.
+/// Sums in which some products are zero therefore have the same bits without these products.
+macro_rules! tiles {
+    ($(#[$doc:meta])* $name:ident, $sides:tt) => {
+        $(#[$doc])*
+        fn $name(limbs: Limbs) -> Tiles<f32> {
+            match (limbs.precision, limbs.source, limbs.weights) {
+                (Precision::Bf16, ..) => tile_sums!(f32, single_products!($sides, "tdpbf16ps", "2")),
+                (_, 2, 1) => tile_sums!(f32, small_then_large!($sides, lowest_of_two!($sides))),
+                (Precision::F16, ..) => tile_sums!(f32, small_then_large!(
+                    $sides,
+                    lowest_of_two!($sides),
+                    load_weights!($sides, 1),
+                    higher_limb!(),
+                    load_positions!(),
+                    products!($sides, even)
+                )),
+                (_, 2, _) => tile_sums!(f32, small_then_large!(
+                    $sides,
+                    lowest_of_two!($sides),
+                    second_of_weights!($sides)
+                )),
+                (_, _, 1) => tile_sums!(f32, small_then_large!($sides, lowest_of_three!($sides))),
+                (_, _, 2) => tile_sums!(f32, small_then_large!(
+                    $sides,
+                    lowest_of_three!($sides),
+                    second_of_weights!($sides)
+                )),
+                _ => tile_sums!(f32, small_then_large!(
+                    $sides,
+                    lowest_of_three!($sides),
+                    second_of_weights!($sides),
+                    load_weights!($sides, 2),
+                    products!($sides, even)
+                )),
+            }
+        }
+    };
+}
+
+tiles! {
+    /// The tiles for two sides of channels.
+    four_tiles, 2
+}
+tiles! {
+    /// The tiles for one side of channels.
+    two_tiles, 1
+}
+
+/// # Safety
+/// As [`multiply`].
+#[target_feature(enable = "avx512f")]
+pub unsafe fn multiply_quads(
+    weights: &[Quad],
+    sides: usize,
+    source: &LimbSource<Quad>,
+    count: usize,
+    start_and_bounds: (Start<Quad>, Option<Bounds<Quad>>),
+    out: &mut [Quad],
+    out_stride: usize,
+) {
+    // SAFETY: this function's contract. The tiles are those of the sides.
+    unsafe {
+        match sides {
+            2 => {
+                let tiles = tile_sums!(Quad, single_products!(2, "tdpbusd", "4"));
+                multiply_sides::<Quad16, 2>((weights, tiles), source, count, start_and_bounds, out, out_stride)
+            }
+            _ => {
+                let tiles = tile_sums!(Quad, single_products!(1, "tdpbusd", "4"));
+                multiply_sides::<Quad16, 1>((weights, tiles), source, count, start_and_bounds, out, out_stride)
+            }
+        }
+    }
+}
