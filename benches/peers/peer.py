@@ -38,6 +38,8 @@ class OnnxRuntime:
 
 
 class OpenVino:
+    PRECISION = "f32"
+
     def __init__(self):
         # OpenVINO's telemetry would fork a process that reports to a server. Without the package it does neither.
         sys.modules["openvino_telemetry"] = None
@@ -45,7 +47,7 @@ class OpenVino:
         self.library = openvino
 
     def load(self, threads, path):
-        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": self.PRECISION, "INFERENCE_NUM_THREADS": threads}
         self.request = self.library.Core().compile_model(path, "CPU", config).create_infer_request()
 
     def feed(self, xs):
@@ -59,6 +61,11 @@ class OpenVino:
     def answer(self):
         self.run()
         return self.request.get_output_tensor(0).data
+
+
+class OpenVinoBf16(OpenVino):
+    # Its default on CPUs that multiply bf16.
+    PRECISION = "bf16"
 
 
 class Mnn:
@@ -141,8 +148,8 @@ def one_dnn():
     return onednn_layer.OneDnn()
 
 
-ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "mnn": Mnn, "mnn-exact": ExactMnn, "ncnn": Ncnn,
-           "onednn": one_dnn}
+ENGINES = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "openvino-bf16": OpenVinoBf16, "mnn": Mnn,
+           "mnn-exact": ExactMnn, "ncnn": Ncnn, "onednn": one_dnn}
 
 
 class Peer:

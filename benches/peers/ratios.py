@@ -6,8 +6,9 @@ import statistics
 NCX = "plugin on NCX"
 # The plugin without its forward convolutions, in whole models.
 DECONV = "deconv"
-NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime", "openvino": "OpenVINO f32",
-         "mnn": "MNN", "ncnn": "ncnn", "onednn": "oneDNN"}
+NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime",
+         "openvino": "OpenVINO f32", "openvino-bf16": "OpenVINO bf16", "mnn": "MNN",
+         "ncnn": "ncnn", "onednn": "oneDNN"}
 
 
 def median_us(engine):
