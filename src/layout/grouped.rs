@@ -410,54 +410,49 @@ impl Rows {
         let (rows_of_elements, rows_of_integers) = self.per_plane();
         let Terms { grouped, taps, tap_step } = self.terms;
         let (count, pixel) = (grouped.count(), self.group * self.group_in);
-        let per_group = self.channels / self.group;
-        let whole = taps == 1 && self.group_in.is_multiple_of(count);
-        let outside = vec_of(self.outside, (self.channels * count).max(pixel))?;
+        // Bytes of a group and of a pixel in the copy of a row: whole elements, if taps do not share them.
+        let of_group = if taps == 1 { self.channels / self.group * count } else { self.group_in };
+        let copied = self.group * of_group;
+        // Where a tap reads, as a distance from the first pixel of the copy.
+        let lowest = ((taps as i64 - 1) * tap_step).min(0);
+        let shift = |tap: usize| (tap as i64 * tap_step - lowest) as usize;
+        let offset = before + shift(0);
+        let len = (row_size + (taps - 1) * tap_step.unsigned_abs() as usize) * copied;
+        let in_place = taps == 1 && copied == pixel && row_size == size;
+        let mut copy = vec_of(self.outside, if in_place { 0 } else { len })?;
+        let outside = vec_of(self.outside, if self.outer.is_empty() { 0 } else { len })?;
+        let joined = if taps > 1 && self.group_in > 1 { row_size * self.group * count } else { 0 };
+        let mut integers = vec_of(self.outside, joined)?;
         for (row, to) in to.chunks_mut((row_size * self.channels).max(1)).enumerate() {
             let (image, row) = ((first + row) / rows_of_elements, (first + row) % rows_of_elements);
             let source = self.source(row).map(|row| {
                 let first = (image * rows_of_integers + row) * size * pixel;
                 &from[first..][..size * pixel]
             });
-            if let Some(source) = source.filter(|_| whole && row_size == size) {
-                T::group_adjacent(self.kernels, source, self.bytes, to);
-                continue;
-            }
-            let pixel_at = |at: i64| match source {
-                Some(source) if (0..size as i64).contains(&at) => &source[at as usize * pixel..][..pixel],
-                _ => &outside[..pixel],
+            let pixels = match source {
+                None => &outside[..],
+                Some(source) if in_place => source,
+                Some(source) => {
+                    widened(source, self.group_in, &mut copy[offset * copied..][..size * copied], of_group);
+                    &copy[..]
+                }
             };
-            for (at, to) in to.chunks_mut(self.channels).enumerate() {
-                let at = at as i64 - before as i64;
-                if taps == 1 {
-                    let source = pixel_at(at);
-                    if whole {
-                        T::group_adjacent(self.kernels, source, self.bytes, to);
-                        continue;
-                    }
-                    for (source, to) in source.chunks(self.group_in).zip(to.chunks_mut(per_group)) {
-                        let (most, rest) = source.split_at(self.group_in / count * count);
-                        let (to, last) = to.split_at_mut(most.len() / count);
-                        T::group_adjacent(self.kernels, most, self.bytes, to);
-                        let mut integers = [self.outside; 4];
-                        integers[..rest.len()].copy_from_slice(rest);
-                        T::group_adjacent(self.kernels, &integers, self.bytes, last);
-                    }
-                    continue;
+            match (taps, self.group_in) {
+                (1, _) => T::group_adjacent(self.kernels, &pixels[..row_size * copied], self.bytes, to),
+                (_, 1) => {
+                    // The weights of missing taps are zero.
+                    let of_tap = |tap: usize| if tap < taps { shift(tap) } else { shift(0) };
+                    let rows: [&[u8]; 4] =
+                        std::array::from_fn(|tap| &pixels[of_tap(tap) * pixel..][..row_size * pixel]);
+                    T::group(self.kernels, &rows, self.bytes, to);
                 }
-                let mut pixels: [&[u8]; 4] = [&outside[..pixel]; 4];
-                for (tap, to) in pixels.iter_mut().enumerate().take(taps) {
-                    *to = pixel_at(at + tap as i64 * tap_step);
-                }
-                if self.group_in == 1 {
-                    T::group(self.kernels, &pixels, self.bytes, to);
-                    continue;
-                }
-                for (g, to) in to.chunks_mut(1).enumerate() {
-                    let mut integers = [self.outside; 4];
-                    for (to, slot) in integers.iter_mut().zip(self.terms.slots(self.group_in, 0)) {
-                        if let Some((channel, tap)) = slot {
-                            *to = pixels[tap][g * self.group_in + channel];
+                _ => {
+                    for (at, to) in integers.chunks_mut(count).enumerate() {
+                        let (at, g) = (at / self.group, at % self.group);
+                        for (to, slot) in to.iter_mut().zip(self.terms.slots(self.group_in, 0)) {
+                            if let Some((channel, tap)) = slot {
+                                *to = pixels[(at + shift(tap)) * pixel + g * self.group_in + channel];
+                            }
                         }
                     }
                     T::group_adjacent(self.kernels, &integers, self.bytes, to);
@@ -465,6 +460,28 @@ impl Rows {
             }
         }
         Ok(())
+    }
+}
+
+/// Copies runs of `size` bytes, `step` apart in `to`.
+fn widened(from: &[u8], size: usize, to: &mut [u8], step: usize) {
+    /// As [`widened`], of a size that the compiler knows.
+    fn of<const SIZE: usize>(from: &[u8], to: &mut [u8], step: usize) {
+        let (runs, _) = from.as_chunks::<SIZE>();
+        for (from, to) in runs.iter().zip(to.chunks_exact_mut(step)) {
+            to[..SIZE].copy_from_slice(from);
+        }
+    }
+    match size {
+        _ if size == step => to.copy_from_slice(from),
+        1 => of::<1>(from, to, step),
+        2 => of::<2>(from, to, step),
+        3 => of::<3>(from, to, step),
+        _ => {
+            for (from, to) in from.chunks_exact(size).zip(to.chunks_exact_mut(step)) {
+                to[..size].copy_from_slice(from);
+            }
+        }
     }
 }
 
