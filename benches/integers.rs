@@ -18,10 +18,15 @@ use tract_deconv::{Dialect, Layer, PackedFilter, Plan, PlanOptions, QuantisedDec
 /// Name, direction, channels in and out and groups, kernel and stride and padding, input size.
 type Row = (&'static str, Direction, [usize; 3], [usize; 3], usize);
 
-const LAYERS: [Row; 14] = [
+const LAYERS: [Row; 19] = [
     ("64>64 k3 @56", Direction::Forward, [64, 64, 1], [3, 1, 1], 56),
     ("128>128 k1 @28", Direction::Forward, [128, 128, 1], [1, 1, 0], 28),
     ("256>256 k3 @14", Direction::Forward, [256, 256, 1], [3, 1, 1], 14),
+    ("320>1280 k1 @7", Direction::Forward, [320, 1280, 1], [1, 1, 0], 7),
+    ("64>384 k1 @14", Direction::Forward, [64, 384, 1], [1, 1, 0], 14),
+    ("192>32 k1 @28", Direction::Forward, [192, 32, 1], [1, 1, 0], 28),
+    ("64>256 k1 @56", Direction::Forward, [64, 256, 1], [1, 1, 0], 56),
+    ("512>512 k3 @7", Direction::Forward, [512, 512, 1], [3, 1, 1], 7),
     ("3>64 k7 s2 @224", Direction::Forward, [3, 64, 1], [7, 2, 3], 224),
     ("128 depthwise k3 @56", Direction::Forward, [128, 128, 128], [3, 1, 1], 56),
     ("32 depthwise k3 @112", Direction::Forward, [32, 32, 32], [3, 1, 1], 112),

@@ -1,6 +1,5 @@
 //! State that ops keep between runs: plans by shape, and the last packed filter.
 
-use crate::algorithm::depthwise_bytes::ByteFilter;
 use crate::compute::Grouped;
 use crate::layer::Layer;
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -227,20 +226,31 @@ impl Hash for PlainFilter {
     }
 }
 
-/// The weights of a constant filter for kernels from bytes to bytes. Clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct ByteFilters(Arc<Mutex<Option<Arc<ByteFilter>>>>);
+/// A value that an op's first run makes. Clones share it.
+pub(crate) struct Kept<T>(Arc<Mutex<Option<Arc<T>>>>);
 
-impl ByteFilters {
-    /// Returns the weights. `pack` makes them if they are missing.
-    pub fn get(&self, pack: impl FnOnce() -> TractResult<ByteFilter>) -> TractResult<Arc<ByteFilter>> {
+impl<T> Kept<T> {
+    /// Returns the value. `make` makes it if it is missing.
+    pub fn get(&self, make: impl FnOnce() -> TractResult<T>) -> TractResult<Arc<T>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(filter) = &*kept {
-            return Ok(Arc::clone(filter));
+        if let Some(value) = &*kept {
+            return Ok(Arc::clone(value));
         }
-        let filter = Arc::new(pack()?);
-        *kept = Some(Arc::clone(&filter));
-        Ok(filter)
+        let value = Arc::new(make()?);
+        *kept = Some(Arc::clone(&value));
+        Ok(value)
+    }
+}
+
+impl<T> Clone for Kept<T> {
+    fn clone(&self) -> Self {
+        Kept(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Kept(Arc::default())
     }
 }
 
@@ -248,22 +258,22 @@ impl ByteFilters {
 ///
 /// A cache does not affect the result, so ops are equal whatever their caches hold.
 macro_rules! inert {
-    ($cache:ident) => {
-        impl fmt::Debug for $cache {
+    ($cache:ident $(<$t:ident>)?) => {
+        impl $(<$t>)? fmt::Debug for $cache $(<$t>)? {
             fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 write!(f, stringify!($cache))
             }
         }
 
-        impl PartialEq for $cache {
-            fn eq(&self, _other: &$cache) -> bool {
+        impl $(<$t>)? PartialEq for $cache $(<$t>)? {
+            fn eq(&self, _other: &Self) -> bool {
                 true
             }
         }
 
-        impl Eq for $cache {}
+        impl $(<$t>)? Eq for $cache $(<$t>)? {}
 
-        impl Hash for $cache {
+        impl $(<$t>)? Hash for $cache $(<$t>)? {
             fn hash<H: Hasher>(&self, _state: &mut H) {}
         }
     };
@@ -271,7 +281,7 @@ macro_rules! inert {
 inert!(PlanCache);
 inert!(FilterCache);
 inert!(PackedFilters);
-inert!(ByteFilters);
+inert!(Kept<T>);
 
 #[cfg(test)]
 mod tests {

@@ -331,11 +331,6 @@ impl Quad {
         Quad(i32::from_le_bytes(bytes))
     }
 
-    /// A sum of products.
-    pub const fn of_sum(sum: i32) -> Quad {
-        Quad(sum)
-    }
-
     /// Flips bits of each byte.
     #[inline(always)]
     pub const fn flipped(self, bits: [u8; 4]) -> Quad {

@@ -110,7 +110,7 @@ pub fn explain(model: &TypedModel, symbols: &SymbolValues) -> TractResult<Vec<Ex
         } else if let Some(op) = node.op_as::<OptQuantisedDeconv>() {
             let data = evaluated(model.outlet_fact(node.inputs[0])?, symbols);
             let plan = op.plan(&data).with_context(|| name.to_string())?;
-            let quantised = Some(Quantised { output: op.output.clone(), plan });
+            let quantised = Some(Quantised { output: op.output().clone(), plan });
             let (plain, spec) = (explained(op.dialect, None, &PlanOptions::default())?, Some(op.spec().clone()));
             explanations.push(Explanation { spec, quantised, ..plain });
         } else if let Some(op) = node.op_as::<DynamicFilterDeconv>() {

@@ -1,7 +1,7 @@
 //! Integer sums that become bytes in registers, and sums of products of bytes.
 //!
 //! Results are computed in f32 first. Its error is bounded, so it gives the same integer as f64 unless a
-//! number is about half way between two integers. Blocks that have such a number compute it again.
+//! number is about half way between two integers. Such numbers are computed again, one by one.
 //!
 //! Lane `i` of the vector at byte `b` of a row holds the bytes from `b + 4·i` on: what four adjacent
 //! taps read for the result that begins there. So the vectors at bytes 0, 1, 2 and 3 hold the operands
@@ -69,6 +69,7 @@ pub(crate) struct ByteKernels {
     sums: [Sums; BYTE_STEPS.len()],
     /// Without and with an added tensor: for sums of one channel, and for one sum of each.
     rescale: [[Rescale; 2]; 2],
+    add: unsafe fn(terms: &[i32], sums: &mut [i32]),
     copy: unsafe fn(from: &[u8], flip: u8, rows: ByteRows, to: &mut [u8]),
     interleave: unsafe fn(from: &[&[u8]], to: &mut [u8]),
 }
@@ -152,6 +153,15 @@ impl ByteKernels {
         unsafe { (self.rescale[usize::from(sums.added.is_some())][each])(&sums, channel, to) }
     }
 
+    /// `sums[i] += terms[i % terms.len()]`, which wraps.
+    ///
+    /// # Panics
+    /// There are no terms.
+    pub fn add(self, terms: &[i32], sums: &mut [i32]) {
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside is safe.
+        unsafe { (self.add)(terms, sums) }
+    }
+
     /// `to[r·steps[1] + i] = from[r·steps[0] + i] ^ flip`.
     ///
     /// # Panics
@@ -198,14 +208,52 @@ unsafe trait Dots: Copy {
     unsafe fn load_reals(from: *const f32) -> Self::Reals;
     /// Reads a byte for each lane, and flips bits.
     unsafe fn load_bytes(from: *const u8, flip: u8) -> Self;
+    /// As [`Dots::load`], of the first `count` sums. The other lanes have any.
+    #[inline(always)]
+    unsafe fn load_first(from: *const i32, count: usize) -> Self {
+        let mut some = [0i32; MOST_BYTES / 4];
+        // SAFETY: the array has room for any vector. The caller guarantees that `count` sums are readable.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count);
+            Self::load(some.as_ptr().cast())
+        }
+    }
+    /// As [`Dots::load_reals`], of the first `count` numbers. The other lanes have any.
+    #[inline(always)]
+    unsafe fn load_first_reals(from: *const f32, count: usize) -> Self::Reals {
+        let mut some = [0f32; MOST_BYTES / 4];
+        // SAFETY: as in `load_first`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count);
+            Self::load_reals(some.as_ptr())
+        }
+    }
+    /// As [`Dots::load_bytes`], of the first `count` bytes. The other lanes have any.
+    #[inline(always)]
+    unsafe fn load_first_bytes(from: *const u8, count: usize, flip: u8) -> Self {
+        let mut some = [0u8; MOST_BYTES / 4];
+        // SAFETY: as in `load_first`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count);
+            Self::load_bytes(some.as_ptr(), flip)
+        }
+    }
     /// `self·factor + term`, rounded once or twice.
     unsafe fn scaled(self, factor: Self::Reals, term: Self::Reals) -> Self::Reals;
-    /// The real numbers as bytes, in the order of [`place`], and whether all are certain.
+    /// The smaller number of each lane.
+    unsafe fn smaller(a: Self::Reals, b: Self::Reals) -> Self::Reals;
+    /// The same byte everywhere.
+    unsafe fn splat_byte(value: u8) -> Self;
+    /// The real numbers as bytes, in the order of [`place`], and whether all are certain: no further from an integer
+    /// than `certain`.
     unsafe fn bytes<const STEP: usize>(
         reals: [Self::Reals; 4],
-        certain: [Self::Reals; 4],
+        certain: Self::Reals,
+        range: ByteRange<Self>,
         scales: &ByteScales,
     ) -> (Self, bool);
+    /// The lanes of real numbers that are not certain, as bits.
+    unsafe fn uncertain(reals: Self::Reals, certain: Self::Reals, scales: &ByteScales) -> u16;
 
     /// Writes the first `count` bytes, fewer than a vector has.
     #[inline(always)]
@@ -216,6 +264,34 @@ unsafe trait Dots: Copy {
         unsafe {
             self.store(bytes.as_mut_ptr());
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, count);
+        }
+    }
+}
+
+/// The range of results that are bytes, in vectors.
+#[derive(Clone, Copy)]
+struct ByteRange<V> {
+    low: V,
+    high: V,
+    /// The bits that are flipped in the end.
+    flip: V,
+    /// Whether nothing is limited or flipped.
+    is_plain: bool,
+}
+
+impl<V: Dots> ByteRange<V> {
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn new(scales: &ByteScales) -> ByteRange<V> {
+        // SAFETY: this function's contract.
+        unsafe {
+            ByteRange {
+                low: V::splat_byte(scales.low),
+                high: V::splat_byte(scales.high),
+                flip: V::splat_byte(scales.flip),
+                is_plain: scales.is_plain(),
+            }
         }
     }
 }
@@ -238,9 +314,10 @@ unsafe fn sums_of<V: Dots, const STEP: usize>(sums: &ByteSums, source: &[u8], ro
     let results = 4 * V::LANES;
     let ByteSums { scales, channel, .. } = *sums;
     // SAFETY: the contract is this function's.
-    let (factor, term, limits) = unsafe {
-        let certain = V::splat_real(scales.certain[channel]);
-        (V::splat_real(scales.factors[channel]), V::splat_real(scales.terms[channel]), [certain; 4])
+    let (factor, term, certain, range) = unsafe {
+        let [factor, term, certain] =
+            [&scales.factors, &scales.terms, &scales.certain].map(|reals| V::splat_real(reals[channel]));
+        (factor, term, certain, ByteRange::new(scales))
     };
     for row in 0..rows.count {
         let (source, to) = (&source[row * rows.steps[0]..], &mut to[row * rows.steps[1]..][..rows.len]);
@@ -260,65 +337,73 @@ unsafe fn sums_of<V: Dots, const STEP: usize>(sums: &ByteSums, source: &[u8], ro
                         *sum = sum.dot(V::load(from.add(STEP * place::<STEP>(V::LANES, k, 0))), weights);
                     }
                 }
-                let mut scaled = limits;
+                let mut scaled = [term; 4];
                 for (scaled, sum) in scaled.iter_mut().zip(all) {
                     *scaled = sum.scaled(factor, term);
                 }
-                let (bytes, certain) = V::bytes::<STEP>(scaled, limits, scales);
+                let (bytes, all_certain) = V::bytes::<STEP>(scaled, certain, range, scales);
                 let (to, left) = (to.as_mut_ptr().add(at), rows.len - at);
                 if left >= results {
                     bytes.store(to);
                 } else {
                     bytes.store_first(left, to);
                 }
-                if !certain {
+                if !all_certain {
                     let to = std::slice::from_raw_parts_mut(to, left.min(results));
-                    exactly::<V, STEP>(all, (scales, channel, 0), None, to);
+                    let block = Block { sums: all, reals: scaled, certain: [certain; 4] };
+                    exactly::<V, STEP>(block, (scales, channel, 0), None, to);
                 }
             }
         }
     }
 }
 
-/// Computes the results of a block one by one, in f64 where f32 is not certain. Sums are of one channel, or each of the
-/// channel that is `next` after the one before.
+/// The sums of a block, in f32, and how far these may be from an integer.
+struct Block<V: Dots> {
+    sums: [V; 4],
+    reals: [V::Reals; 4],
+    certain: [V::Reals; 4],
+}
+
+/// Computes the results of a block that are not certain in f64. Sums are of one channel, or each of the channel that is
+/// `next` after the one before.
 ///
 /// # Safety
 /// The CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn exactly<V: Dots, const STEP: usize>(
-    sums: [V; 4],
-    channels: (&ByteScales, usize, usize),
+    Block { sums, reals, certain }: Block<V>,
+    (scales, channel, next): (&ByteScales, usize, usize),
     added: Option<&[u8]>,
     to: &mut [u8],
 ) {
-    let mut lanes = [[[0u8; 4]; MOST_BYTES / 4]; 4];
-    for (k, sums) in sums.into_iter().enumerate() {
-        // SAFETY: each array has room for any vector, and the contract is this function's.
-        unsafe { sums.store(lanes[k].as_mut_ptr().cast()) };
+    for k in 0..4 {
+        let mut stored = [[0u8; 4]; MOST_BYTES / 4];
+        // SAFETY: the array has room for any vector, and the contract is this function's.
+        let lanes = unsafe {
+            sums[k].store(stored.as_mut_ptr().cast());
+            V::uncertain(reals[k], certain[k], scales)
+        };
+        let places = (place::<STEP>(V::LANES, k, 0), 4 / STEP);
+        one_by_one((&stored, lanes), places, (scales, channel, next), added, to);
     }
-    let places = std::array::from_fn(|k| place::<STEP>(V::LANES, k, 0));
-    one_by_one(lanes.each_ref().map(|lanes| &lanes[..V::LANES]), (places, 4 / STEP), channels, added, to);
 }
 
 #[cold]
 #[inline(never)]
 fn one_by_one(
-    sums: [&[[u8; 4]]; 4],
-    (places, step): ([usize; 4], usize),
+    (sums, mut lanes): (&[[u8; 4]; MOST_BYTES / 4], u16),
+    (first, step): (usize, usize),
     (scales, channel, next): (&ByteScales, usize, usize),
     added: Option<&[u8]>,
     to: &mut [u8],
 ) {
-    for (sums, first) in sums.into_iter().zip(places) {
-        for (lane, sum) in sums.iter().enumerate() {
-            let at = first + lane * step;
-            let Some(to) = to.get_mut(at) else { break };
-            let (sum, channel) = (i32::from_ne_bytes(*sum), channel + at * next);
-            let added = added.map(|added| added[at]);
-            let (byte, certain) = scales.quick(channel, sum, added);
-            *to = if certain { byte } else { scales.exact(channel, sum, added) };
-        }
+    while lanes != 0 {
+        let lane = lanes.trailing_zeros() as usize;
+        lanes &= lanes - 1;
+        let at = first + lane * step;
+        let Some(to) = to.get_mut(at) else { break };
+        *to = scales.exact(channel + at * next, i32::from_ne_bytes(sums[lane]), added.map(|added| added[at]));
     }
 }
 
@@ -334,57 +419,70 @@ unsafe fn rescale<V: Dots, const ADDED: bool, const EACH: bool>(sums: &SumsOfByt
     let scales = sums.scales;
     let added = sums.added.unwrap_or_default();
     let (of_added, flip) = scales.added.as_ref().map_or((0.0, 0), |added| (added.factor as f32, added.flip));
-    // The end of the last block, with as many elements as the others.
-    let (mut last_sums, mut last_added) = ([0i32; MOST_BYTES], [0u8; MOST_BYTES]);
-    let mut last_reals = [[0f32; MOST_BYTES]; 3];
+    // SAFETY: this function's contract.
+    let range = unsafe { ByteRange::new(scales) };
     for at in (0..to.len()).step_by(results) {
         let to = &mut to[at..];
         let left = to.len().min(results);
         let whole = left == results;
         let c = if EACH { channel + at } else { channel };
         let reals = [&scales.factors, &scales.terms, &scales.certain].map(|reals| &reals[c..]);
-        if !whole {
-            last_sums[..left].copy_from_slice(&sums.sums[at..at + left]);
-            if ADDED {
-                last_added[..left].copy_from_slice(&added[at..at + left]);
-            }
-            if EACH {
-                last_reals.iter_mut().zip(reals).for_each(|(to, from)| to[..left].copy_from_slice(&from[..left]));
-            }
-        }
-        // SAFETY: by this function's contract, there are `results` elements of each, or those of the arrays.
+        // SAFETY: by this function's contract, there are `left` elements of each.
         unsafe {
-            let from = if whole { sums.sums.as_ptr().add(at) } else { last_sums.as_ptr() };
-            let bytes = if whole && ADDED { added.as_ptr().add(at) } else { last_added.as_ptr() };
             // No closures: they would be compiled without the instructions of `V`.
             let mut of_block = [[V::splat_real(of_added); 4]; 3];
             for (of, block) in of_block.iter_mut().enumerate() {
-                let from = if whole || !EACH { reals[of].as_ptr() } else { last_reals[of].as_ptr() };
+                let from = reals[of].as_ptr();
                 for (k, reals) in block.iter_mut().enumerate() {
-                    *reals = if EACH { V::load_reals(from.add(k * V::LANES)) } else { V::splat_real(*from) };
+                    let first = k * V::LANES;
+                    *reals = match (EACH, whole) {
+                        (false, _) => V::splat_real(*from),
+                        (true, true) => V::load_reals(from.add(first)),
+                        (true, false) => {
+                            V::load_first_reals(from.wrapping_add(first), left.saturating_sub(first).min(V::LANES))
+                        }
+                    };
                 }
             }
             let [factors, mut scaled, certain] = of_block;
             let mut all = [V::splat(0); 4];
             for k in 0..4 {
-                all[k] = V::load(from.add(k * V::LANES).cast());
+                let first = at + k * V::LANES;
+                let count = (at + left).saturating_sub(first).min(V::LANES);
+                let from = sums.sums.as_ptr().wrapping_add(first);
+                all[k] = if whole { V::load(from.cast()) } else { V::load_first(from, count) };
                 scaled[k] = all[k].scaled(factors[k], scaled[k]);
                 if ADDED {
-                    let more = V::load_bytes(bytes.add(k * V::LANES), flip);
+                    let from = added.as_ptr().wrapping_add(first);
+                    let more = if whole { V::load_bytes(from, flip) } else { V::load_first_bytes(from, count, flip) };
                     scaled[k] = more.scaled(V::splat_real(of_added), scaled[k]);
                 }
             }
-            let (found, certain) = V::bytes::<STEP>(scaled, certain, scales);
+            let mut least = certain[0];
+            if EACH {
+                for certain in &certain[1..] {
+                    least = V::smaller(least, *certain);
+                }
+            }
+            let (found, all_certain) = V::bytes::<STEP>(scaled, least, range, scales);
             if whole {
                 found.store(to.as_mut_ptr());
             } else {
                 found.store_first(left, to.as_mut_ptr());
             }
-            if !certain {
+            if !all_certain {
                 let added = ADDED.then(|| &added[at..at + left]);
-                exactly::<V, STEP>(all, (scales, c, usize::from(EACH)), added, &mut to[..left]);
+                let block = Block { sums: all, reals: scaled, certain };
+                exactly::<V, STEP>(block, (scales, c, usize::from(EACH)), added, &mut to[..left]);
             }
         }
+    }
+}
+
+#[inline(always)]
+fn add(terms: &[i32], sums: &mut [i32]) {
+    for sums in sums.chunks_mut(terms.len()) {
+        sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum = sum.wrapping_add(*term));
     }
 }
 
@@ -497,9 +595,20 @@ unsafe impl Dots for Lanes {
     }
 
     #[inline(always)]
+    unsafe fn smaller(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|lane| if b[lane] < a[lane] { b[lane] } else { a[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn splat_byte(value: u8) -> Lanes {
+        Lanes([i32::from_ne_bytes([value; 4]); 4])
+    }
+
+    #[inline(always)]
     unsafe fn bytes<const STEP: usize>(
         reals: [[f32; 4]; 4],
-        certain: [[f32; 4]; 4],
+        certain: [f32; 4],
+        _range: ByteRange<Lanes>,
         scales: &ByteScales,
     ) -> (Lanes, bool) {
         // Loops that the compiler vectorises.
@@ -508,7 +617,7 @@ unsafe impl Dots for Lanes {
             for lane in 0..4 {
                 let (bits, distance) = scales.rounded(reals[k][lane]);
                 rounded[k][lane] = bits;
-                let beyond = distance - certain[k][lane];
+                let beyond = distance - certain[lane];
                 left[lane] = if beyond > left[lane] { beyond } else { left[lane] };
             }
         }
@@ -521,6 +630,16 @@ unsafe impl Dots for Lanes {
         let all_certain = left == [0.0; 4];
         let (words, _) = bytes.as_chunks::<4>();
         (Lanes(std::array::from_fn(|i| i32::from_ne_bytes(words[i]))), all_certain)
+    }
+
+    #[inline(always)]
+    unsafe fn uncertain(reals: [f32; 4], certain: [f32; 4], scales: &ByteScales) -> u16 {
+        let is_uncertain = |real: f32, certain: f32| {
+            let (_, distance) = scales.rounded(real);
+            distance > certain || distance.is_nan()
+        };
+        let lanes = reals.into_iter().zip(certain).enumerate();
+        lanes.fold(0, |all, (lane, (real, certain))| all | u16::from(is_uncertain(real, certain)) << lane)
     }
 }
 
@@ -591,31 +710,55 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_first(from: *const i32, count: usize) -> Self {
+            // SAFETY: by the trait's contract, `count` sums are readable.
+            Vnni16(unsafe { _mm512_maskz_loadu_epi32(first_lanes(count), from) })
+        }
+
+        #[inline(always)]
+        unsafe fn load_first_reals(from: *const f32, count: usize) -> __m512 {
+            // SAFETY: by the trait's contract, `count` numbers are readable.
+            unsafe { _mm512_maskz_loadu_ps(first_lanes(count), from) }
+        }
+
+        #[inline(always)]
         unsafe fn scaled(self, factor: __m512, term: __m512) -> __m512 {
             // SAFETY: by the trait's contract, the CPU has these instructions.
             unsafe { _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), factor, term) }
         }
 
         #[inline(always)]
+        unsafe fn smaller(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: by the trait's contract, the CPU has this instruction.
+            unsafe { _mm512_min_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn splat_byte(value: u8) -> Self {
+            // SAFETY: by the trait's contract, the CPU has this instruction.
+            Vnni16(unsafe { _mm512_set1_epi8(value as i8) })
+        }
+
+        #[inline(always)]
         unsafe fn bytes<const STEP: usize>(
             reals: [__m512; 4],
-            certain: [__m512; 4],
-            scales: &ByteScales,
+            certain: __m512,
+            range: ByteRange<Self>,
+            _scales: &ByteScales,
         ) -> (Self, bool) {
             /// The larger of two magnitudes.
             const MAGNITUDE: i32 = 0b1011;
             // SAFETY: by the trait's contract, the CPU has these instructions.
             unsafe {
                 // No closures, as in `rescale`.
-                let (mut furthest, mut least) = (_mm512_setzero_ps(), certain[0]);
+                let mut furthest = _mm512_setzero_ps();
                 let mut whole = [_mm512_setzero_si512(); 4];
                 for k in 0..4 {
                     whole[k] = _mm512_cvtps_epi32(reals[k]);
                     // The distance to the nearest integer.
                     furthest = _mm512_range_ps::<MAGNITUDE>(furthest, _mm512_reduce_ps::<0>(reals[k]));
-                    least = _mm512_min_ps(least, certain[k]);
                 }
-                let is_certain = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(furthest, least) == 0;
+                let is_certain = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(furthest, certain) == 0;
                 let [low, high] = [_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3])];
                 let bytes = _mm512_packus_epi16(low, high);
                 let bytes = _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(order::<STEP>()));
@@ -627,14 +770,25 @@ mod x86 {
                         bytes,
                     ),
                 };
-                if scales.is_plain() {
+                if range.is_plain {
                     return (Vnni16(bytes), is_certain);
                 }
-                let bytes = _mm512_max_epu8(bytes, _mm512_set1_epi8(scales.low as i8));
-                let bytes = _mm512_min_epu8(bytes, _mm512_set1_epi8(scales.high as i8));
-                (Vnni16(_mm512_xor_si512(bytes, _mm512_set1_epi8(scales.flip as i8))), is_certain)
+                let bytes = _mm512_min_epu8(_mm512_max_epu8(bytes, range.low.0), range.high.0);
+                (Vnni16(_mm512_xor_si512(bytes, range.flip.0)), is_certain)
             }
         }
+
+        #[inline(always)]
+        unsafe fn uncertain(reals: __m512, certain: __m512, _scales: &ByteScales) -> u16 {
+            // SAFETY: by the trait's contract, the CPU has these instructions.
+            unsafe { _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_abs_ps(_mm512_reduce_ps::<0>(reals)), certain) }
+        }
+    }
+
+    /// The bits of the first `count` lanes, at most sixteen.
+    #[inline(always)]
+    fn first_lanes(count: usize) -> __mmask16 {
+        ((1u32 << count) - 1) as u16
     }
 
     /// The order of the bytes in each quarter of a vector, which holds four bytes of each vector of sums.
@@ -647,6 +801,20 @@ mod x86 {
                 2 => _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15),
                 _ => _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
             }
+        }
+    }
+
+    /// The distances of real numbers to the nearest integers.
+    ///
+    /// # Safety
+    /// The CPU has AVX.
+    #[inline(always)]
+    unsafe fn from_integer(reals: __m256) -> __m256 {
+        // SAFETY: this function's contract.
+        unsafe {
+            let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX));
+            let near = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(reals);
+            _mm256_and_ps(_mm256_sub_ps(reals, near), magnitude)
         }
     }
 
@@ -720,26 +888,34 @@ mod x86 {
                 }
 
                 #[inline(always)]
+                unsafe fn smaller(a: __m256, b: __m256) -> __m256 {
+                    // SAFETY: by the trait's contract, the CPU has this instruction.
+                    unsafe { _mm256_min_ps(a, b) }
+                }
+
+                #[inline(always)]
+                unsafe fn splat_byte(value: u8) -> Self {
+                    // SAFETY: by the trait's contract, the CPU has this instruction.
+                    $name(unsafe { _mm256_set1_epi8(value as i8) })
+                }
+
+                #[inline(always)]
                 unsafe fn bytes<const STEP: usize>(
                     reals: [__m256; 4],
-                    certain: [__m256; 4],
-                    scales: &ByteScales,
+                    certain: __m256,
+                    range: ByteRange<Self>,
+                    _scales: &ByteScales,
                 ) -> (Self, bool) {
                     // SAFETY: by the trait's contract, the CPU has these instructions.
                     unsafe {
                         // No closures, as in `rescale`.
-                        let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX));
-                        let (mut furthest, mut least) = (_mm256_setzero_ps(), certain[0]);
+                        let mut furthest = _mm256_setzero_ps();
                         let mut whole = [_mm256_setzero_si256(); 4];
                         for k in 0..4 {
                             whole[k] = _mm256_cvtps_epi32(reals[k]);
-                            // The distance to the nearest integer.
-                            let near = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(reals[k]);
-                            let distance = _mm256_and_ps(_mm256_sub_ps(reals[k], near), magnitude);
-                            furthest = _mm256_max_ps(furthest, distance);
-                            least = _mm256_min_ps(least, certain[k]);
+                            furthest = _mm256_max_ps(furthest, from_integer(reals[k]));
                         }
-                        let uncertain = _mm256_cmp_ps::<_CMP_NLE_UQ>(furthest, least);
+                        let uncertain = _mm256_cmp_ps::<_CMP_NLE_UQ>(furthest, certain);
                         let is_certain = _mm256_movemask_ps(uncertain) == 0;
                         let low = _mm256_packs_epi32(whole[0], whole[1]);
                         let bytes = _mm256_packus_epi16(low, _mm256_packs_epi32(whole[2], whole[3]));
@@ -749,12 +925,20 @@ mod x86 {
                             2 => _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes),
                             _ => _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)),
                         };
-                        if scales.is_plain() {
+                        if range.is_plain {
                             return ($name(bytes), is_certain);
                         }
-                        let bytes = _mm256_max_epu8(bytes, _mm256_set1_epi8(scales.low as i8));
-                        let bytes = _mm256_min_epu8(bytes, _mm256_set1_epi8(scales.high as i8));
-                        ($name(_mm256_xor_si256(bytes, _mm256_set1_epi8(scales.flip as i8))), is_certain)
+                        let bytes = _mm256_min_epu8(_mm256_max_epu8(bytes, range.low.0), range.high.0);
+                        ($name(_mm256_xor_si256(bytes, range.flip.0)), is_certain)
+                    }
+                }
+
+                #[inline(always)]
+                unsafe fn uncertain(reals: __m256, certain: __m256, _scales: &ByteScales) -> u16 {
+                    // SAFETY: by the trait's contract, the CPU has these instructions.
+                    unsafe {
+                        let far = _mm256_cmp_ps::<_CMP_NLE_UQ>(from_integer(reals), certain);
+                        _mm256_movemask_ps(far) as u16
                     }
                 }
             }
@@ -797,6 +981,11 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn add(terms: &[i32], sums: &mut [i32]) {
+                super::add(terms, sums)
+            }
+
+            $(#[$feature])*
             unsafe fn copy(from: &[u8], flip: u8, rows: ByteRows, to: &mut [u8]) {
                 super::copy(from, flip, rows, to)
             }
@@ -814,6 +1003,7 @@ macro_rules! kernels {
                     [rescale::<false, false>, rescale::<false, true>],
                     [rescale::<true, false>, rescale::<true, true>],
                 ],
+                add,
                 copy,
                 interleave,
             };

@@ -159,7 +159,6 @@ pub(crate) struct AddedBytes {
 
 impl ByteScales {
     /// Returns whether nothing is limited or flipped after saturation.
-    #[cfg(target_arch = "x86_64")]
     pub fn is_plain(&self) -> bool {
         (self.low, self.high, self.flip) == (0, u8::MAX, 0)
     }
@@ -219,6 +218,23 @@ impl ByteScales {
         self.exact.len()
     }
 
+    /// Returns the scales of the channels of several pixels.
+    ///
+    /// # Errors
+    /// Failure to allocate memory.
+    pub fn of_pixels(self, count: usize) -> TractResult<ByteScales> {
+        fn repeated<T: Copy>(of_pixel: &[T], count: usize) -> TractResult<Vec<T>> {
+            memory::collected("channels", (0..of_pixel.len() * count).map(|at| of_pixel[at % of_pixel.len()]))
+        }
+        Ok(ByteScales {
+            exact: repeated(&self.exact, count)?,
+            factors: repeated(&self.factors, count)?,
+            terms: repeated(&self.terms, count)?,
+            certain: repeated(&self.certain, count)?,
+            ..self
+        })
+    }
+
     /// A real number as a number whose lowest bits are the byte before bits are flipped, and its distance
     /// from an integer.
     #[inline(always)]
@@ -230,16 +246,6 @@ impl ByteScales {
         let value = if value > high { high } else { value };
         let shifted = value + ONE_AND_A_HALF;
         (shifted.to_bits(), (value - (shifted - ONE_AND_A_HALF)).abs())
-    }
-
-    /// The result of a sum, in f32, and whether it is certain.
-    #[inline(always)]
-    pub fn quick(&self, channel: usize, sum: i32, added: Option<u8>) -> (u8, bool) {
-        let real = sum as f32 * self.factors[channel] + self.terms[channel];
-        let more = self.added.zip(added);
-        let more = more.map_or(0.0, |(added, byte)| f32::from(byte ^ added.flip) * added.factor as f32);
-        let (bits, distance) = self.rounded(real + more);
-        (bits as u8 ^ self.flip, distance <= self.certain[channel])
     }
 
     /// The result of a sum.

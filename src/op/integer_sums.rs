@@ -9,13 +9,14 @@
 //!   read inside the input. So where the zero point is not zero, the input gets a border of it.
 
 use super::shared;
-use crate::algorithm::depthwise_bytes::{ByteData, DepthwiseBytes};
-use crate::cache::{ByteFilters, PackedFilters, PlainFilter, PlanCache};
+use crate::algorithm::depthwise_bytes::{ByteData, ByteFilter, DepthwiseBytes};
+use crate::cache::{Kept, PackedFilters, PlainFilter, PlanCache};
 use crate::compute::{Grouped, Pair, QUANTISED, Quad};
 use crate::kernel::{ByteKernels, ByteScales, Bytes};
 use crate::layout::filter::PackedFilter;
 use crate::layout::grouped::{GroupedLayer, Terms};
 use crate::memory;
+use crate::parallel::{parallel, threads};
 use crate::plan::PlanOptions;
 use crate::ranges::unflatten;
 use crate::simd::isa::Isa;
@@ -26,8 +27,14 @@ use tract_core::internal::*;
 /// The largest difference of two 8-bit integers of one type.
 const MAX_DIFFERENCE: u64 = 255;
 
-/// Columns whose terms are subtracted together.
+/// Columns whose terms are added together.
 const TERMS: usize = 64;
+
+/// Sums to which terms are added in the time of a vector multiply-add.
+const SUMS_PER_COST: usize = 8;
+
+/// Tasks per thread.
+const TASKS: usize = 4;
 
 /// The most phases whose sums of weights are kept.
 const MOST_PHASES: usize = 64;
@@ -47,7 +54,8 @@ pub struct IntegerSums {
     totals: Option<Arc<Vec<i32>>>,
     plans: PlanCache,
     packed: PackedFilters,
-    bytes: ByteFilters,
+    /// The filter for kernels from bytes to bytes.
+    bytes: Kept<ByteFilter>,
 }
 
 /// Returns options that force elements of two or of four integers, for tests. None if there are no
@@ -109,13 +117,18 @@ impl IntegerSums {
             totals: totals(spec, weights)?.map(Arc::new),
             plans: PlanCache::default(),
             packed: PackedFilters::default(),
-            bytes: ByteFilters::default(),
+            bytes: Kept::default(),
         })
     }
 
     /// Returns the spec of the convolution.
     pub fn spec(&self) -> &DeconvSpec {
         &self.spec
+    }
+
+    /// Returns the options of its plans.
+    pub(crate) fn options(&self) -> &PlanOptions {
+        &self.options
     }
 
     /// Returns the largest magnitude that a sum may have.
@@ -174,10 +187,28 @@ impl IntegerSums {
     /// # Errors
     /// `x` does not fit the spec, or there is no memory for the result.
     pub fn run(&self, x: &Tensor, zero_point: i32, requested: Option<&[i64]>) -> TractResult<Tensor> {
+        let (mut sums, terms) = self.run_without_terms(x, zero_point, requested)?;
+        if let Some(terms) = terms {
+            terms.add_all(sums.try_as_plain_ram_mut()?.as_slice_mut::<i32>()?)?;
+        }
+        Ok(sums)
+    }
+
+    /// As [`IntegerSums::run`], but returns the products of the zero point with weights apart from the sums, if they
+    /// are still to be subtracted.
+    ///
+    /// # Errors
+    /// As [`IntegerSums::run`].
+    pub(crate) fn run_without_terms(
+        &self,
+        x: &Tensor,
+        zero_point: i32,
+        requested: Option<&[i64]>,
+    ) -> TractResult<(Tensor, Option<ZeroPointTerms<'_>>)> {
         let problem = self.spec.problem(x.shape(), requested)?;
         self.options.limit().check_output(&problem.output_shape(), i32::datum_type())?;
         if x.shape().contains(&0) || problem.output_shape().contains(&0) {
-            return memory::zero_tensor::<i32>("output size", &problem.output_shape());
+            return Ok((memory::zero_tensor::<i32>("output size", &problem.output_shape())?, None));
         }
         let form = self.form(&problem, x.datum_type(), zero_point)?;
         let input = self.grouped(&problem, &form, x)?;
@@ -191,15 +222,14 @@ impl IntegerSums {
         self.filter.forget();
         let totals = self.totals.as_ref().filter(|_| form.zero_point != 0);
         let channels = self.spec.out_channels;
-        let Some(totals) = totals else { return layer.run(&input, &filter, None) };
+        let Some(totals) = totals else { return Ok((layer.run(&input, &filter, None)?, None)) };
         if totals.len() == channels {
             let terms = totals.iter().map(|total| total.wrapping_mul(-form.zero_point));
-            return layer.run(&input, &filter, Some(&memory::tensor_of("bias", &[channels], terms)?));
+            let bias = memory::tensor_of("bias", &[channels], terms)?;
+            return Ok((layer.run(&input, &filter, Some(&bias))?, None));
         }
-        let mut sums = layer.run(&input, &filter, None)?;
-        drop(input);
-        self.subtract(&problem, form.zero_point, totals, sums.try_as_plain_ram_mut()?.as_slice_mut::<i32>()?)?;
-        Ok(sums)
+        let terms = ZeroPointTerms::new(self, &problem, form.zero_point, totals)?;
+        Ok((layer.run(&input, &filter, None)?, Some(terms)))
     }
 
     fn isa(&self) -> TractResult<Isa> {
@@ -237,7 +267,7 @@ impl IntegerSums {
         x: &Tensor,
         zero_point: i32,
         datum_type: DatumType,
-        scales: impl FnOnce(&dyn Fn(usize) -> f64) -> TractResult<ByteScales>,
+        scales: impl FnOnce(&dyn Fn(usize) -> f64) -> TractResult<Arc<ByteScales>>,
     ) -> TractResult<Option<Tensor>> {
         let problem = self.spec.problem(x.shape(), None)?;
         let shape = problem.output_shape();
@@ -320,65 +350,6 @@ impl IntegerSums {
         Ok(input)
     }
 
-    /// Subtracts the products of the zero point with the weights of each result's phase.
-    fn subtract(&self, problem: &Problem, zero_point: i32, totals: &[i32], sums: &mut [i32]) -> TractResult<()> {
-        let channels = self.spec.out_channels;
-        let Some((last, outer)) = problem.axes.split_last() else { return Ok(()) };
-        // The phase of an axis's output, as an index of the filter's phases.
-        let residue = |axis: &Axis, at: usize| (at as i64 + axis.pad_begin).rem_euclid(axis.stride as i64) as usize;
-        let rows: usize = outer.iter().map(|axis| axis.output).product();
-        let outer_residue = |row: usize| {
-            let at = unflatten(row, outer.iter().map(|axis| axis.output));
-            outer.iter().zip(at).fold(0, |index, (axis, at)| index * axis.stride + residue(axis, at))
-        };
-        let residues = memory::collected("terms", (0..rows).map(outer_residue))?;
-        let term = |outer: usize, column: usize, channel: usize| {
-            let phase = outer * last.stride + residue(last, column);
-            totals[phase * channels + channel].wrapping_mul(zero_point)
-        };
-        let less = |sums: &mut [i32], terms: &[i32]| {
-            for sums in sums.chunks_mut(terms.len()) {
-                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum = sum.wrapping_sub(*term));
-            }
-        };
-        // The terms of as many columns as make whole vectors, for each phase of a row.
-        let columns = (TERMS.div_ceil(last.stride) * last.stride).min(last.output);
-        let (period, per_channel) = match self.spec.data_format {
-            DataFormat::Ncx => (columns, columns),
-            DataFormat::Nxc => (last.stride.min(last.output), 1),
-        };
-        let phases: usize = outer.iter().map(|axis| axis.stride).product();
-        let of_phase = channels * period;
-        let mut terms: Vec<i32> = memory::reserved("terms", phases.saturating_mul(of_phase))?;
-        for phase in 0..phases {
-            match self.spec.data_format {
-                DataFormat::Ncx => {
-                    let all = (0..channels).cartesian_product(0..period);
-                    terms.extend(all.map(|(channel, column)| term(phase, column, channel)))
-                }
-                DataFormat::Nxc => {
-                    let all = (0..period).cartesian_product(0..channels);
-                    terms.extend(all.map(|(column, channel)| term(phase, column, channel)))
-                }
-            }
-        }
-        match self.spec.data_format {
-            DataFormat::Ncx => {
-                for (plane, sums) in sums.chunks_mut(rows * last.output).enumerate() {
-                    for (sums, phase) in sums.chunks_mut(last.output).zip(&residues) {
-                        let first = phase * of_phase + plane % channels * per_channel;
-                        less(sums, &terms[first..first + per_channel]);
-                    }
-                }
-            }
-            DataFormat::Nxc => {
-                let rows = sums.chunks_mut(last.output * channels).zip(residues.iter().cycle());
-                rows.for_each(|(sums, phase)| less(sums, &terms[phase * of_phase..(phase + 1) * of_phase]));
-            }
-        }
-        Ok(())
-    }
-
     /// Describes how data of a fact is computed, or returns none if sizes are open or the data is
     /// empty. `to_bytes` tells whether the results are bytes.
     pub fn plan(&self, data: &TypedFact, to_bytes: bool) -> TractResult<Option<String>> {
@@ -390,6 +361,101 @@ impl IntegerSums {
         let form = self.form(&problem, DatumType::U8, 0)?;
         let layer = self.plans.get(&form.layer.spec, &form.layer.input, None, i32::datum_type(), &form.options)?;
         Ok(Some(layer.plan().explain()))
+    }
+}
+
+/// The products of the data's zero point with the weights of each result's phase, less than zero: sums lack them.
+pub(crate) struct ZeroPointTerms<'a> {
+    /// `Σ w` per phase of a filter's taps and per output channel.
+    totals: &'a [i32],
+    channels: usize,
+    zero_point: i32,
+    kernels: ByteKernels,
+    /// Whether results are planes of a channel. Otherwise they are pixels.
+    planar: bool,
+    /// Columns of a row of results.
+    columns: usize,
+    /// The phases of columns, and that of the first one.
+    stride: usize,
+    first: usize,
+    /// The phases of outer axes.
+    phases: usize,
+    /// For each row of a plane, or of an image, the phase of its outer axes.
+    residues: Vec<usize>,
+}
+
+impl<'a> ZeroPointTerms<'a> {
+    fn new(
+        sums: &IntegerSums,
+        problem: &Problem,
+        zero_point: i32,
+        totals: &'a [i32],
+    ) -> TractResult<ZeroPointTerms<'a>> {
+        let (last, outer) = problem.axes.split_last().context("terms: a convolution without axes")?;
+        // The phase of an axis's output, as an index of the filter's phases.
+        let residue = |axis: &Axis, at: usize| (at as i64 + axis.pad_begin).rem_euclid(axis.stride as i64) as usize;
+        let rows: usize = outer.iter().map(|axis| axis.output).product();
+        let outer_residue = |row: usize| {
+            let at = unflatten(row, outer.iter().map(|axis| axis.output));
+            outer.iter().zip(at).fold(0, |index, (axis, at)| index * axis.stride + residue(axis, at))
+        };
+        Ok(ZeroPointTerms {
+            totals,
+            channels: sums.spec.out_channels,
+            zero_point,
+            kernels: ByteKernels::of(sums.isa()?),
+            planar: sums.spec.data_format == DataFormat::Ncx,
+            columns: last.output,
+            stride: last.stride,
+            first: residue(last, 0),
+            phases: outer.iter().map(|axis| axis.stride).product(),
+            residues: memory::collected("terms", (0..rows).map(outer_residue))?,
+        })
+    }
+
+    /// Sums of a unit: a plane, or a row of pixels.
+    pub fn unit(&self) -> usize {
+        if self.planar { self.residues.len() * self.columns } else { self.columns * self.channels }
+    }
+
+    /// Adds the terms to whole units of sums. `first` counts the units before them.
+    ///
+    /// # Errors
+    /// There is no memory for a list of terms.
+    pub fn add(&self, first: usize, sums: &mut [i32]) -> TractResult<()> {
+        let ZeroPointTerms { channels, stride, planar, .. } = *self;
+        // As many columns of a plane as make whole vectors, or as many pixels as there are phases.
+        let columns = if planar { TERMS.div_ceil(stride) * stride } else { stride }.min(self.columns);
+        let row = if planar { self.columns } else { self.columns * channels };
+        let mut terms: Vec<i32> = vec![];
+        for (at, sums) in (first..).zip(sums.chunks_mut(self.unit())) {
+            let (of, residues) = match planar {
+                true => (at % channels..at % channels + 1, &self.residues[..]),
+                false => (0..channels, &self.residues[at % self.residues.len()..][..1]),
+            };
+            let of_phase = columns * of.len();
+            if planar || terms.is_empty() {
+                terms.clear();
+                memory::reserve("terms", &mut terms, self.phases.saturating_mul(of_phase))?;
+                for (outer, column) in (0..self.phases).cartesian_product(0..columns) {
+                    let totals = &self.totals[(outer * stride + (self.first + column) % stride) * channels..];
+                    terms.extend(totals[of.clone()].iter().map(|total| total.wrapping_mul(-self.zero_point)));
+                }
+            }
+            for (sums, phase) in sums.chunks_mut(row).zip(residues) {
+                self.kernels.add(&terms[phase * of_phase..(phase + 1) * of_phase], sums);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the terms to all sums.
+    fn add_all(&self, sums: &mut [i32]) -> TractResult<()> {
+        let cost = (sums.len() / SUMS_PER_COST) as u64;
+        let unit = self.unit().max(1);
+        let at_once = (sums.len() / unit).div_ceil(TASKS * threads(cost)).max(1);
+        let mut tasks: Vec<(usize, &mut [i32])> = sums.chunks_mut(at_once * unit).enumerate().collect();
+        parallel(&mut tasks, cost, &|(task, sums)| self.add(*task * at_once, sums))
     }
 }
 

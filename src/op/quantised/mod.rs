@@ -25,6 +25,7 @@ pub use run::DataZeroPoint;
 #[cfg(feature = "pulse")]
 pub use scaled_sums::ScaledSums;
 
+use crate::cache::Kept;
 use crate::fuse;
 use crate::memory;
 use crate::op::Dialect;
@@ -154,11 +155,13 @@ impl EvalOp for QuantisedDeconv {
         let slots = self.slots();
         slots.check(inputs.len())?;
         let zero_point = zero_point_of(self.zero_point, &inputs[0], slots.zero_point.map(|slot| &*inputs[slot]))?;
-        let run_time =
-            RunTime { factor: slots.factor.map(|slot| &*inputs[slot]), added: slots.added.map(|slot| &*inputs[slot]) };
+        let run_time = RunTime {
+            factor: slots.factor.map(|slot| &*inputs[slot]),
+            added: slots.added.map(|slot| &*inputs[slot]),
+            scales: None,
+        };
         let sums = self.sums(&inputs[1], &self.options)?;
-        let sums = (sums.run(&inputs[0], zero_point, None)?, sums.largest());
-        Ok(tvec!(self.output.of_sums(&self.spec, sums, &run_time)?.into_tvalue()))
+        Ok(tvec!(self.output.of_data(&sums, &inputs[0], zero_point, &run_time)?.into_tvalue()))
     }
 }
 
@@ -240,6 +243,8 @@ impl TypedOp for QuantisedDeconv {
             zero_point: self.zero_point,
             output: self.output.clone(),
             sums: self.sums(filter, &settings::complete(&self.options)?)?,
+            fusion: self.fusion,
+            scales: Kept::default(),
         };
         let mut inputs: TVec<OutletId> = node.inputs.iter().copied().collect();
         inputs.remove(1);

@@ -2,7 +2,10 @@
 
 use super::rescale::{Output, RunTime};
 use super::run::{DataZeroPoint, Slots, check_inputs, zero_point_of};
+use crate::cache::Kept;
+use crate::kernel::ByteScales;
 use crate::op::Dialect;
+use crate::op::beside;
 use crate::op::integer_sums::IntegerSums;
 use crate::op::shared;
 use crate::spec::DeconvSpec;
@@ -17,15 +20,23 @@ pub struct OptQuantisedDeconv {
     pub dialect: Dialect,
     /// The zero point of the data.
     pub zero_point: DataZeroPoint,
-    /// What the sums become.
-    pub output: Output,
+    pub(super) output: Output,
     pub(super) sums: IntegerSums,
+    /// Whether the op replaces tract's ops between layers.
+    pub(super) fusion: bool,
+    /// The scales of results that are bytes, unless a factor is known at run time only.
+    pub(super) scales: Kept<ByteScales>,
 }
 
 impl OptQuantisedDeconv {
     /// Returns the convolution.
     pub fn spec(&self) -> &DeconvSpec {
         self.sums.spec()
+    }
+
+    /// Returns what the sums become.
+    pub fn output(&self) -> &Output {
+        &self.output
     }
 
     /// Describes how the sums are computed for data of a fact, or returns none if sizes are open or the
@@ -59,13 +70,12 @@ impl EvalOp for OptQuantisedDeconv {
         let slots = self.slots();
         slots.check(inputs.len())?;
         let zero_point = zero_point_of(self.zero_point, &inputs[0], slots.zero_point.map(|slot| &*inputs[slot]))?;
-        let run_time =
-            RunTime { factor: slots.factor.map(|slot| &*inputs[slot]), added: slots.added.map(|slot| &*inputs[slot]) };
-        if let Some(output) = self.output.of_bytes(&self.sums, &inputs[0], zero_point, &run_time)? {
-            return Ok(tvec!(output.into_tvalue()));
-        }
-        let sums = (self.sums.run(&inputs[0], zero_point, None)?, self.sums.largest());
-        Ok(tvec!(self.output.of_sums(self.spec(), sums, &run_time)?.into_tvalue()))
+        let run_time = RunTime {
+            factor: slots.factor.map(|slot| &*inputs[slot]),
+            added: slots.added.map(|slot| &*inputs[slot]),
+            scales: Some(&self.scales),
+        };
+        Ok(tvec!(self.output.of_data(&self.sums, &inputs[0], zero_point, &run_time)?.into_tvalue()))
     }
 }
 
@@ -80,6 +90,16 @@ impl TypedOp for OptQuantisedDeconv {
 
     fn cost(&self, inputs: &[&TypedFact]) -> TractResult<TVec<(Cost, TDim)>> {
         shared::cost(self.spec(), inputs[0])
+    }
+
+    fn fuse(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        if !self.fusion {
+            return Ok(None);
+        }
+        match beside::normalised(model, node, self.sums.options())? {
+            None => beside::replaced(model, node, self.sums.options()),
+            normalised => Ok(normalised),
+        }
     }
 
     as_op!();

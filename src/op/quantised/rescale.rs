@@ -3,11 +3,12 @@
 //! Real numbers are computed in f64. The product of two scales is exact there. A sum of products
 //! and its scale are rounded once each, by less than 2⁻⁵² of their size.
 
+use crate::cache::Kept;
 use crate::kernel::{
     AddedBytes, AddedIntegers, ByteKernels, ByteScales, ChannelScale, Narrowed, Narrowing, Rescaling, SumsOfBytes,
 };
 use crate::memory;
-use crate::op::integer_sums::IntegerSums;
+use crate::op::integer_sums::{IntegerSums, ZeroPointTerms};
 use crate::parallel::{parallel, threads};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, DeconvSpec};
@@ -379,11 +380,31 @@ pub(super) struct RunTime<'a> {
     pub factor: Option<&'a Tensor>,
     /// The tensor that is added, if there is one.
     pub added: Option<&'a Tensor>,
+    /// Where scales are kept that are the same at every run.
+    pub scales: Option<&'a Kept<ByteScales>>,
+}
+
+impl RunTime<'_> {
+    /// Returns the scales for results of a layer that are bytes, of some pixels if these are channels last. `most`
+    /// returns the largest magnitude of a channel's sums.
+    fn byte_scales(
+        &self,
+        scaling: &Scaling,
+        to: &Quantisation,
+        (spec, pixels): (&DeconvSpec, usize),
+        most: &dyn Fn(usize) -> f64,
+    ) -> TractResult<Arc<ByteScales>> {
+        let make = || scaling.byte_scales(to, spec.out_channels, self.factor, most)?.of_pixels(pixels);
+        match self.scales {
+            Some(kept) if self.factor.is_none() => kept.get(make),
+            _ => Ok(Arc::new(make()?)),
+        }
+    }
 }
 
 impl Output {
     /// Returns the results of data, if they are computed without sums in memory.
-    pub(super) fn of_bytes(
+    fn of_bytes(
         &self,
         sums: &IntegerSums,
         x: &Tensor,
@@ -394,10 +415,28 @@ impl Output {
         if scaling.added.is_some() {
             return Ok(None);
         }
-        let scales = |most: &dyn Fn(usize) -> f64| {
-            scaling.byte_scales(quantisation, sums.spec().out_channels, run_time.factor, most)
-        };
+        let scales = |most: &dyn Fn(usize) -> f64| run_time.byte_scales(scaling, quantisation, (sums.spec(), 1), most);
         sums.bytes(x, zero_point, quantisation.datum_type, scales)
+    }
+
+    /// Returns the results of data.
+    pub(super) fn of_data(
+        &self,
+        sums: &IntegerSums,
+        x: &Tensor,
+        zero_point: i32,
+        run_time: &RunTime,
+    ) -> TractResult<Tensor> {
+        if let Some(output) = self.of_bytes(sums, x, zero_point, run_time)? {
+            return Ok(output);
+        }
+        let kernels = ByteKernels::of(Isa::best());
+        if let (Output::Quantised(scaling, quantisation), true) = (self, kernels.have_vectors()) {
+            let (unfinished, terms) = sums.run_without_terms(x, zero_point, None)?;
+            let of_sums = (unfinished, terms, sums.largest());
+            return bytes_of(scaling, quantisation, sums.spec(), of_sums, run_time, kernels);
+        }
+        self.of_sums(sums.spec(), (sums.run(x, zero_point, None)?, sums.largest()), run_time)
     }
 
     /// Turns sums into results. `sums` are i32 in the spec's data format, of at most a magnitude.
@@ -412,18 +451,18 @@ impl Output {
             Output::Floats(scaling) => {
                 let Limits { low, high } = scaling.limits;
                 let narrowing = Narrowing { limits: (low as f64, high as f64), zero_point: 0 };
-                of_type::<f32>(scaling, 1.0, spec, &sums, run_time, narrowing)
+                of_type::<f32>(scaling, 1.0, spec, sums, run_time, narrowing)
             }
             Output::Quantised(scaling, quantisation) => {
                 let narrowing = scaling.narrowing(quantisation);
                 let scale = quantisation.scale.0 as f64;
                 let kernels = ByteKernels::of(Isa::best());
                 if kernels.have_vectors() {
-                    return bytes_of(scaling, quantisation, spec, (&sums, most), run_time, kernels);
+                    return bytes_of(scaling, quantisation, spec, (sums, None, most), run_time, kernels);
                 }
                 match quantisation.datum_type {
-                    DatumType::U8 => of_type::<u8>(scaling, scale, spec, &sums, run_time, narrowing),
-                    _ => of_type::<i8>(scaling, scale, spec, &sums, run_time, narrowing),
+                    DatumType::U8 => of_type::<u8>(scaling, scale, spec, sums, run_time, narrowing),
+                    _ => of_type::<i8>(scaling, scale, spec, sums, run_time, narrowing),
                 }
             }
         }
@@ -435,6 +474,15 @@ const SUMS_AT_ONCE: usize = 16 << 10;
 
 /// The estimated cost of rescaling a sum, in vector multiply-adds.
 const RESCALED: u64 = 2;
+
+/// The number of vectors of a pixel from which on its last one, which may not be full, takes little of its time.
+const LARGE_PIXEL: usize = 8;
+
+/// Returns how many pixels of `channels` results are whole vectors of `results`, a power of two. One, if a pixel is large.
+fn pixels_at_once(channels: usize, results: usize) -> usize {
+    let shared = 1 << channels.trailing_zeros().min(results.trailing_zeros());
+    if channels < LARGE_PIXEL * results { results / shared } else { 1 }
+}
 
 /// Returns how a tensor is read whose shape is that of sums, and the tensor, if one is added.
 fn added_to<'a>(
@@ -459,16 +507,18 @@ fn bytes_of(
     scaling: &Scaling,
     quantisation: &Quantisation,
     spec: &DeconvSpec,
-    (sums, most): (&Tensor, i32),
+    (mut sums, terms, most): (Tensor, Option<ZeroPointTerms>, i32),
     run_time: &RunTime,
     kernels: ByteKernels,
 ) -> TractResult<Tensor> {
     let count = spec.out_channels;
-    let scales = scaling.byte_scales(quantisation, count, run_time.factor, &|_| most.into())?;
-    let added = added_to(scaling, sums, run_time)?;
+    let pixels = match spec.data_format {
+        DataFormat::Ncx => 1,
+        DataFormat::Nxc => pixels_at_once(count, kernels.results),
+    };
+    let scales = run_time.byte_scales(scaling, quantisation, (spec, pixels), &|_| most.into())?;
+    let added = added_to(scaling, &sums, run_time)?;
     let added = added.map(|(_, tensor)| Ok::<_, TractError>(tensor.try_as_plain_ram()?.as_bytes())).transpose()?;
-    let ram = sums.try_as_plain_ram()?;
-    let from = ram.as_slice::<i32>()?;
     let run: usize = match spec.data_format {
         DataFormat::Ncx => sums.shape()[2..].iter().product(),
         DataFormat::Nxc => 1,
@@ -479,47 +529,54 @@ fn bytes_of(
     let mut output = unsafe { memory::output_tensor("output size", quantisation.datum_type, sums.shape())? };
     let mut view = output.try_as_plain_ram_mut()?;
     let to = view.as_bytes_mut();
-    // Whole runs of a channel, or whole pixels.
-    let whole = if run == 1 { count } else { run };
-    in_parts(from.len(), whole, to, |first, to| {
-        for (at, to) in to.chunks_mut(whole).enumerate() {
-            let part = first + at * whole..first + at * whole + to.len();
-            let sums =
-                SumsOfBytes { sums: &from[part.clone()], added: added.map(|added| &added[part]), scales: &scales };
-            match run {
-                1 => kernels.rescale_pixel(sums, 0, to),
-                _ => kernels.rescale(sums, (first / run + at) % count, to),
+    let mut ram = sums.try_as_plain_ram_mut()?;
+    let from = ram.as_slice_mut::<i32>()?;
+    // Whole runs of a channel, or whole pixels, or whole rows of them.
+    let whole = if run == 1 { count * pixels } else { run };
+    let unit = terms.as_ref().map_or(whole, ZeroPointTerms::unit);
+    in_parts(from, unit, to, |first, from, to| {
+        for (at, (from, to)) in from.chunks_mut(unit).zip(to.chunks_mut(unit)).enumerate() {
+            if let Some(terms) = &terms {
+                terms.add(first / unit + at, from)?;
+            }
+            let first = first + at * unit;
+            for (at, (sums, to)) in from.chunks(whole).zip(to.chunks_mut(whole)).enumerate() {
+                let part = first + at * whole..first + at * whole + to.len();
+                let sums = SumsOfBytes { sums, added: added.map(|added| &added[part]), scales: &scales };
+                match run {
+                    1 => kernels.rescale_pixel(sums, 0, to),
+                    _ => kernels.rescale(sums, (first / run + at) % count, to),
+                }
             }
         }
+        Ok(())
     })?;
     Ok(output)
 }
 
-/// Calls `each` with parts of results, in whole runs, and the index of their first sum.
+/// Calls `each` with parts of sums and of results, in whole runs, and the index of their first sum.
 fn in_parts<T: Send>(
-    sums: usize,
+    sums: &mut [i32],
     whole: usize,
     to: &mut [T],
-    each: impl Fn(usize, &mut [T]) + Sync + Send,
+    each: impl Fn(usize, &mut [i32], &mut [T]) -> TractResult<()> + Sync + Send,
 ) -> TractResult<()> {
-    ensure!(sums == to.len(), "sums: count={sums}, {} are needed", to.len());
+    ensure!(sums.len() == to.len(), "sums: count={}, {} are needed", sums.len(), to.len());
     if to.is_empty() {
         return Ok(());
     }
     let cost = (to.len() as u64 / 16).saturating_mul(RESCALED);
     let per_thread = to.len().div_ceil(threads(cost)).max(SUMS_AT_ONCE).next_multiple_of(whole.max(1));
-    let mut tasks: Vec<(usize, &mut [T])> = to.chunks_mut(per_thread).enumerate().collect();
-    parallel(&mut tasks, cost, &|(task, to)| {
-        each(*task * per_thread, to);
-        Ok(())
-    })
+    let parts = sums.chunks_mut(per_thread).zip(to.chunks_mut(per_thread));
+    let mut tasks: Vec<(usize, (&mut [i32], &mut [T]))> = parts.enumerate().collect();
+    parallel(&mut tasks, cost, &|(task, (sums, to))| each(*task * per_thread, sums, to))
 }
 
 fn of_type<T: Datum + Copy + Default + Narrowed>(
     scaling: &Scaling,
     scale: f64,
     spec: &DeconvSpec,
-    sums: &Tensor,
+    mut sums: Tensor,
     run_time: &RunTime,
     narrowing: Narrowing,
 ) -> TractResult<Tensor> {
@@ -528,15 +585,15 @@ fn of_type<T: Datum + Copy + Default + Narrowed>(
     // SAFETY: the type is a number type. `scaled` writes all elements or fails, and on failure the
     // tensor is dropped.
     let mut output = unsafe { memory::output_tensor("output size", T::datum_type(), sums.shape())? };
-    let from = sums.try_as_plain_ram()?;
-    let from = from.as_slice::<i32>()?;
     let mut view = output.try_as_plain_ram_mut()?;
     let to = view.as_slice_mut::<T>()?;
     let run = match spec.data_format {
         DataFormat::Ncx => sums.shape()[2..].iter().product(),
         DataFormat::Nxc => 1,
     };
-    let added = added_to(scaling, sums, run_time)?;
+    let added = added_to(scaling, &sums, run_time)?;
+    let mut ram = sums.try_as_plain_ram_mut()?;
+    let from = ram.as_slice_mut::<i32>()?;
     let by = added.map_or(0.0, |(quantisation, _)| quantisation.scale.0 as f64 / scale);
     let channels = Rescaling::new(channels, by)?;
     match added {
@@ -560,17 +617,17 @@ fn of_type<T: Datum + Copy + Default + Narrowed>(
 fn scaled<T: Narrowed + Send, A: Copy + Into<i32> + Sync>(
     channels: &Rescaling,
     run: usize,
-    from: &[i32],
+    from: &mut [i32],
     added: Option<AddedIntegers<A>>,
     narrowing: Narrowing,
     to: &mut [T],
 ) -> TractResult<()> {
     // Whole runs, or whole pixels.
     let whole = if run == 1 { channels.channels() } else { run };
-    in_parts(from.len(), whole, to, |first, to| {
-        let sums = &from[first..first + to.len()];
+    in_parts(from, whole, to, |first, sums, to| {
         let added = added.map(|added| AddedIntegers { values: &added.values[first..first + to.len()], ..added });
         channels.run((run, first / run), sums, added, narrowing, to);
+        Ok(())
     })
 }
 

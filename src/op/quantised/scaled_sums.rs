@@ -51,7 +51,7 @@ impl EvalOp for ScaledSums {
             sums.shape(),
             self.spec.out_channels
         );
-        let none = RunTime { factor: None, added: None };
+        let none = RunTime { factor: None, added: None, scales: None };
         Ok(tvec!(self.output.of_sums(&self.spec, (sums, i32::MAX), &none)?.into_tvalue()))
     }
 }
