@@ -102,6 +102,8 @@
 //! Products with limbs that are zero are left out where the filter's values or the element type tell: a
 //! filter of bf16 values takes three. That changes no bit.
 //!
+//! Layers of 8-bit integers are multiplied there as they are, four bytes at a time, with exact sums.
+//!
 //! Some numbers do not go through tile registers. These are blocks of data with infinity, NaN or
 //! magnitudes above `2^50`, blocks and filters whose largest magnitude is below `2^-40`, and
 //! filters with infinity, NaN or magnitudes above `2^50`. Vectors multiply them. On tile registers,

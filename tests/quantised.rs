@@ -9,10 +9,11 @@ use common::run::{Stage, guarded, load, load_stock, refused, run};
 use std::path::{Path, PathBuf};
 use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
+use tract_core::ops::nn::resize::Resize;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::{
-    ByteSum, ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv, Options,
-    QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
+    ByteSum, ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv,
+    OptResize, Options, QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -307,11 +308,74 @@ fn bytes_pass_between_layers() -> TractResult<()> {
     Ok(())
 }
 
+/// Two quantised layers. `between` names nodes that make `middle` of `d1`, the dequantised results of the first.
+fn with_between(between: &[Node]) -> ModelProto {
+    let mut random = Random(23);
+    let byte = |value: i32| integers(DatumType::U8, &[], &[value]);
+    let node = |op: &str, name: &str, inputs: &[&str]| Node::new(op).named(name).inputs(inputs).output(name);
+    let mut model = Model::opset(13)
+        .input("x", DatumType::U8, &sizes(&[1, 4, 6, 7]))
+        .initializer("w1", &random.tensor(DatumType::I8, &[5, 4, 3, 3]))
+        .initializer("w2", &random.tensor(DatumType::I8, &[3, 5, 1, 1]))
+        .initializer("zw", &integers(DatumType::I8, &[], &[0]))
+        .initializer("s", &tensor0(0.02f32))
+        .initializer("s1", &tensor0(0.4f32))
+        .initializer("s2", &tensor0(1.5f32))
+        .initializer("z", &byte(120))
+        .initializer("scales", &tensor1(&[1f32, 1.0, 2.0, 2.0]))
+        .node(node("DequantizeLinear", "dx", &["x", "s", "z"]))
+        .node(node("DequantizeLinear", "dw1", &["w1", "s", "zw"]))
+        .node(node("Conv", "c1", &["dx", "dw1"]).ints("pads", &[1, 1, 1, 1]))
+        .node(node("QuantizeLinear", "q1", &["c1", "s1", "z"]))
+        .node(node("DequantizeLinear", "d1", &["q1", "s1", "z"]));
+    for node in between {
+        model = model.node(node.clone());
+    }
+    model
+        .node(node("QuantizeLinear", "q2", &["middle", "s1", "z"]))
+        .node(node("DequantizeLinear", "d2", &["q2", "s1", "z"]))
+        .node(node("DequantizeLinear", "dw2", &["w2", "s", "zw"]))
+        .node(node("Conv", "c2", &["d2", "dw2"]))
+        .node(node("QuantizeLinear", "q3", &["c2", "s2", "z"]))
+        .node(node("DequantizeLinear", "y", &["q3", "s2", "z"]))
+        .output("y")
+        .build()
+}
+
+#[test]
+fn what_stands_between_quantised_layers_is_replaced() -> TractResult<()> {
+    let resize = Node::new("Resize").named("r").inputs(&["d1", "", "scales"]).output("middle").string("mode", "linear");
+    let proto = with_between(&[resize]);
+    let model = load(&proto)?.into_optimized()?;
+    assert_eq!(count::<OptQuantisedDeconv>(&model), 2, "{model}");
+    assert_eq!((count::<OptResize>(&model), count::<Resize>(&model)), (1, 0), "{model}");
+    close_to_stock(&proto, &[Random(24).tensor(DatumType::U8, &[1, 4, 6, 7])], 1.5)
+}
+
+/// SiLU is a product of values and of another function of the same bytes.
+#[test]
+fn functions_of_functions_of_bytes_are_one_table() -> TractResult<()> {
+    let node = |op: &str, name: &str, inputs: &[&str]| Node::new(op).named(name).inputs(inputs).output(name);
+    for operands in [["d1", "dg"], ["dg", "d1"]] {
+        let proto = with_between(&[
+            node("Sigmoid", "g", &["d1"]),
+            node("QuantizeLinear", "qg", &["g", "s", "z"]),
+            node("DequantizeLinear", "dg", &["qg", "s", "z"]),
+            node("Mul", "middle", &operands),
+        ]);
+        let model = load(&proto)?.into_optimized()?;
+        assert_eq!((count::<OptQuantisedDeconv>(&model), count::<ByteTable>(&model)), (2, 1), "{model}");
+        assert_eq!(count::<DequantizeLinearF32>(&model), 1, "only the last: {model}");
+        close_to_stock(&proto, &[Random(24).tensor(DatumType::U8, &[1, 4, 6, 7])], 1.5)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_value_that_something_else_reads_stays_real() -> TractResult<()> {
     let model = load(&chain(true, false))?.into_optimized()?;
     let layers = model.nodes().iter().filter_map(|node| node.op_as::<OptQuantisedDeconv>());
-    let types: Vec<DatumType> = layers.map(|op| op.output.datum_type()).collect();
+    let types: Vec<DatumType> = layers.map(|op| op.output().datum_type()).collect();
     assert_eq!(types, [DatumType::F32, DatumType::U8], "{model}");
     close_to_stock(&chain(true, false), &inputs_of_chain(false), 1.5)
 }
@@ -351,7 +415,7 @@ fn dynamic_quantisation_is_two_ops() -> TractResult<()> {
     let case = drawn(Form::Dynamic, |case| matches!(case.bias, Bias::Reals(_)));
     let model = load(&case.proto())?.into_optimized()?;
     let op = model.nodes().iter().find_map(|node| node.op_as::<OptQuantisedDeconv>()).unwrap();
-    assert_eq!(op.output.datum_type(), DatumType::F32, "{model}");
+    assert_eq!(op.output().datum_type(), DatumType::F32, "{model}");
     let rest: Vec<&TypedNode> = model.nodes().iter().filter(|node| node.op.name().contains("Add")).collect();
     assert!(rest.is_empty(), "{model}");
     // Data that are all zero have the scale zero.

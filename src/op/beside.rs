@@ -2,7 +2,8 @@
 
 use super::normalise::FoundNormalisation;
 use super::{
-    BetweenLayers, If, OptFourier, OptGroupedDeconv, OptNormalise, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
+    BetweenLayers, ByteSum, ByteTable, If, OptFourier, OptGroupedDeconv, OptNormalise, OptQuantise, OptQuantisedDeconv,
+    OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
 };
 use crate::element::is_float;
 use crate::plan::PlanOptions;
@@ -18,6 +19,7 @@ use tract_core::ops::logic::IfThenElse;
 use tract_core::ops::math::Ln;
 use tract_core::ops::nn::resize::NearestUpsample;
 use tract_core::ops::nn::{Reduce, RmsNorm, Softmax};
+use tract_core::ops::quant::DequantizeLinearF32;
 
 /// The maximum number of nodes searched around a layer.
 const MOST_SEEN: usize = 64;
@@ -181,4 +183,9 @@ fn is_passed(node: &TypedNode) -> bool {
         || node.op_is::<OptBinChain>()
         || node.op_is::<OptGroupedDeconv>()
         || node.op_is::<OptFourier>()
+        || node.op_is::<OptQuantisedDeconv>()
+        || node.op_is::<OptQuantise>()
+        || node.op_is::<DequantizeLinearF32>()
+        || node.op_is::<ByteSum>()
+        || node.op_is::<ByteTable>()
 }

@@ -143,8 +143,7 @@ impl Steps<'_> {
             return Ok(false);
         }
         if node.op_is::<DequantizeLinearF32>() {
-            let from = node.inputs[0];
-            if !is_byte(model.outlet_fact(from)?.datum_type) || *self.from.get_or_insert(from) != from {
+            if !self.add_bytes(node.inputs[0], left - 1)? {
                 return Ok(false);
             }
         } else {
@@ -156,6 +155,27 @@ impl Steps<'_> {
                     return Ok(false);
                 }
             }
+        }
+        self.nodes.push(node);
+        Ok(true)
+    }
+
+    /// Adds the tables that make an outlet of the bytes, and returns whether it is made of these.
+    fn add_bytes(&mut self, outlet: OutletId, left: usize) -> TractResult<bool> {
+        let node = self.model.node(outlet.node);
+        let Some(table) = node.op_as::<ByteTable>() else {
+            let are_bytes = is_byte(self.model.outlet_fact(outlet)?.datum_type);
+            return Ok(are_bytes && *self.from.get_or_insert(outlet) == outlet);
+        };
+        if self.nodes.iter().any(|known| known.id == node.id) {
+            return Ok(true);
+        }
+        let axis = table.axis.map(|axis| (axis, table.results.len() / BYTES));
+        let fits = axis.is_none() || self.axis.is_none() || axis == self.axis;
+        self.axis = self.axis.or(axis);
+        let room = left > 0 && self.nodes.len() < MOST_STEPS;
+        if !fits || !room || !self.add_bytes(node.inputs[0], left - 1)? {
+            return Ok(false);
         }
         self.nodes.push(node);
         Ok(true)
