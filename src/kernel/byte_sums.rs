@@ -313,12 +313,10 @@ const fn place<const STEP: usize>(lanes: usize, k: usize, lane: usize) -> usize 
 unsafe fn sums_of<V: Dots, const STEP: usize>(sums: &ByteSums, source: &[u8], rows: ByteRows, to: &mut [u8]) {
     let results = 4 * V::LANES;
     let ByteSums { scales, channel, .. } = *sums;
-    // SAFETY: the contract is this function's.
-    let (factor, term, certain, range) = unsafe {
-        let [factor, term, certain] =
-            [&scales.factors, &scales.terms, &scales.certain].map(|reals| V::splat_real(reals[channel]));
-        (factor, term, certain, ByteRange::new(scales))
-    };
+    let (factor, term, certain) = (scales.factors[channel], scales.terms[channel], scales.certain[channel]);
+    // SAFETY: the contract is this function's. No closures, as in `rescale`.
+    let (factor, term, certain, range) =
+        unsafe { (V::splat_real(factor), V::splat_real(term), V::splat_real(certain), ByteRange::new(scales)) };
     for row in 0..rows.count {
         let (source, to) = (&source[row * rows.steps[0]..], &mut to[row * rows.steps[1]..][..rows.len]);
         let mut next = 0;

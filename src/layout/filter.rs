@@ -83,6 +83,8 @@ pub enum FilterLayout {
     /// Missing channels in the last panel or block are zero. There are as many limbs as the filter's
     /// values need, once they are rounded to the precision: at most three.
     ///
+    /// Elements of four bytes are single limbs. A side is `[input channel][output channel]` for them.
+    ///
     /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
     /// split.
     /// Its order is then

@@ -554,6 +554,9 @@ fn bytes_of(
     Ok(output)
 }
 
+/// The index of a part, its sums and its results.
+type Part<'a, T> = (usize, (&'a mut [i32], &'a mut [T]));
+
 /// Calls `each` with parts of sums and of results, in whole runs, and the index of their first sum.
 fn in_parts<T: Send>(
     sums: &mut [i32],
@@ -568,7 +571,7 @@ fn in_parts<T: Send>(
     let cost = (to.len() as u64 / 16).saturating_mul(RESCALED);
     let per_thread = to.len().div_ceil(threads(cost)).max(SUMS_AT_ONCE).next_multiple_of(whole.max(1));
     let parts = sums.chunks_mut(per_thread).zip(to.chunks_mut(per_thread));
-    let mut tasks: Vec<(usize, (&mut [i32], &mut [T]))> = parts.enumerate().collect();
+    let mut tasks: Vec<Part<T>> = parts.enumerate().collect();
     parallel(&mut tasks, cost, &|(task, (sums, to))| each(*task * per_thread, sums, to))
 }
 
