@@ -193,7 +193,8 @@ fn explain_node(
 /// costs, or else the plan and what stands against a better one.
 fn beside_packed_filter(plan: Plan, free: Plan, layout: &FilterLayout) -> (Plan, Option<String>) {
     if free.to_string() == plan.to_string() {
-        return (free, None);
+        // The words leave out in which layout tile registers read a filter.
+        return (if free.filter_layout() == plan.filter_layout() { free } else { plan }, None);
     }
     let cost = |plan: &Plan| plan.cost().map_or("unknown".to_string(), |cost| cost.to_string());
     let better = format!(

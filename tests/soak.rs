@@ -95,7 +95,8 @@ fn soak(runs: usize) -> TractResult<()> {
     run(runs - runs / 10, &mut elements)?;
     let after = settle()?;
     let _ = writeln!(std::io::stderr(), "soak: {runs} runs, {elements} elements; {before:?}, then {after:?}");
-    ensure!(after.live <= before.live + (256 << 10), "{} bytes are kept", after.live - before.live);
+    // Which thread has which scratch memory is up to who helped, and it is larger for tile registers.
+    ensure!(after.live <= before.live + (512 << 10), "{} bytes are kept", after.live - before.live);
     if let Some((before, after)) = before.system.zip(after.system) {
         ensure!(after.0 <= before.0 + (16 << 20), "{} bytes more are resident", after.0 - before.0);
         ensure!(after.1 <= before.1, "{} threads are left", after.1 - before.1);
