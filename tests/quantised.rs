@@ -11,9 +11,11 @@ use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
 use tract_core::ops::nn::resize::Resize;
 use tract_core::ops::quant::DequantizeLinearF32;
+use tract_deconv::internals::{DataZeroPoint, Output, Quantisation, Scale, Scaling};
+use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{
-    ByteSum, ByteTable, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv,
-    OptResize, Options, QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
+    ByteSum, ByteTable, Dialect, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv,
+    OptResize, Options, PlanOptions, QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -350,6 +352,49 @@ fn what_stands_between_quantised_layers_is_replaced() -> TractResult<()> {
     assert_eq!(count::<OptQuantisedDeconv>(&model), 2, "{model}");
     assert_eq!((count::<OptResize>(&model), count::<Resize>(&model)), (1, 0), "{model}");
     close_to_stock(&proto, &[Random(24).tensor(DatumType::U8, &[1, 4, 6, 7])], 1.5)
+}
+
+/// Results of bytes are the same with channels last, where several pixels are rescaled together.
+#[test]
+fn pixels_are_rescaled_as_planes_are() -> TractResult<()> {
+    let mut random = Random(41);
+    let cases = [Direction::Forward, Direction::Transposed].into_iter().flat_map(|of| [3, 5, 24, 64].map(|c| (of, c)));
+    for ((direction, channels), group) in cases.flat_map(|case| [1, case.1].map(|group| (case, group))) {
+        let spec = DeconvSpec {
+            direction,
+            data_format: DataFormat::Ncx,
+            filter_format: if direction == Direction::Forward { FilterFormat::GroupedOix } else { FilterFormat::Iox },
+            in_channels: channels,
+            out_channels: channels,
+            group,
+            kernel: tvec!(3, 4),
+            strides: tvec!(2, 3),
+            dilations: tvec!(1, 1),
+            padding: Padding::Explicit { begin: tvec!(1, 2), end: tvec!(0, 1) },
+            output_padding: tvec!(0, 0),
+        };
+        let filter = random.tensor(DatumType::I8, &spec.filter_shape()).into_arc_tensor();
+        let x = random.tensor(DatumType::U8, &[2, channels, 7, 9]);
+        let scales: Vec<Scale> =
+            (0..channels).map(|c| Scale::new("w", 0.01 + c as f32 / 997.0)).collect::<TractResult<_>>()?;
+        let results = |data_format: DataFormat, x: Tensor| -> TractResult<Tensor> {
+            let to = Quantisation::new("y", Scale::new("y", 0.37)?, 128, DatumType::U8)?;
+            let output = Output::Quantised(Scaling::of_scales(Scale::new("x", 0.02)?, &scales)?, to);
+            let spec = DeconvSpec { data_format, ..spec.clone() };
+            let zero_point = DataZeroPoint::Const(113);
+            let op = QuantisedDeconv::new(spec, Dialect::Onnx, zero_point, tvec!(0), output, PlanOptions::default())?;
+            let mut model = TypedModel::default();
+            let source = model.add_source("x", DatumType::U8.fact(x.shape()))?;
+            let filter = model.add_const("filter", Arc::clone(&filter))?;
+            let y = model.wire_node("layer", op, &[source, filter])?;
+            model.select_output_outlets(&y)?;
+            Ok(model.into_optimized()?.into_runnable()?.run(tvec!(x.into_tvalue()))?.remove(0).into_tensor())
+        };
+        let planes = results(DataFormat::Ncx, x.clone())?;
+        let pixels = results(DataFormat::Nxc, x.permute_axes(&[0, 2, 3, 1])?)?.permute_axes(&[0, 3, 1, 2])?;
+        assert_eq!(planes, pixels, "{direction:?}, {channels} channels in {group} groups");
+    }
+    Ok(())
 }
 
 /// SiLU is a product of values and of another function of the same bytes.
