@@ -9,13 +9,12 @@ use common::run::{Stage, guarded, load, load_stock, refused, run};
 use std::path::{Path, PathBuf};
 use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
-use tract_core::ops::nn::resize::Resize;
 use tract_core::ops::quant::DequantizeLinearF32;
 use tract_deconv::internals::{DataZeroPoint, Output, Quantisation, Scale, Scaling};
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, Padding};
 use tract_deconv::{
     ByteSum, ByteTable, Dialect, GroupedDeconv, OptDynamicQuantise, OptGroupedDeconv, OptQuantise, OptQuantisedDeconv,
-    OptResize, Options, PlanOptions, QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
+    Options, PlanOptions, QuantisedDeconv, WithConv, WithDeconv, WithDeconvOptions, explain, left_to_tract,
 };
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -346,12 +345,20 @@ fn with_between(between: &[Node]) -> ModelProto {
 
 #[test]
 fn what_stands_between_quantised_layers_is_replaced() -> TractResult<()> {
-    let resize = Node::new("Resize").named("r").inputs(&["d1", "", "scales"]).output("middle").string("mode", "linear");
-    let proto = with_between(&[resize]);
-    let model = load(&proto)?.into_optimized()?;
-    assert_eq!(count::<OptQuantisedDeconv>(&model), 2, "{model}");
-    assert_eq!((count::<OptResize>(&model), count::<Resize>(&model)), (1, 0), "{model}");
-    close_to_stock(&proto, &[Random(24).tensor(DatumType::U8, &[1, 4, 6, 7])], 1.5)
+    let node = |op: &str, inputs: &[&str]| Node::new(op).named("r").inputs(inputs).output("middle");
+    for (between, ours) in [
+        (node("Resize", &["d1", "", "scales"]).string("mode", "linear"), "OptResize"),
+        (node("ReduceMean", &["d1"]).ints("axes", &[2, 3]), "OptReduceSum"),
+        // Means of nine values are not half way between two steps.
+        (node("AveragePool", &["d1"]).ints("kernel_shape", &[3, 3]), "BetweenLayers"),
+    ] {
+        let proto = with_between(&[between]);
+        let model = load(&proto)?.into_optimized()?;
+        assert_eq!(count::<OptQuantisedDeconv>(&model), 2, "{model}");
+        assert_eq!(model.nodes().iter().filter(|node| node.op.name() == ours).count(), 1, "{ours}: {model}");
+        close_to_stock(&proto, &[Random(24).tensor(DatumType::U8, &[1, 4, 6, 7])], 1.5)?;
+    }
+    Ok(())
 }
 
 /// Results of bytes are the same with channels last, where several pixels are rescaled together.

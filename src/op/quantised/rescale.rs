@@ -478,7 +478,8 @@ const RESCALED: u64 = 2;
 /// The number of vectors of a pixel from which on its last one, which may not be full, takes little of its time.
 const LARGE_PIXEL: usize = 8;
 
-/// Returns how many pixels of `channels` results are whole vectors of `results`, a power of two. One, if a pixel is large.
+/// Returns how many pixels of `channels` results are whole vectors of `results`, which is a power of two. It is one if
+/// a pixel is large.
 fn pixels_at_once(channels: usize, results: usize) -> usize {
     let shared = 1 << channels.trailing_zeros().min(results.trailing_zeros());
     if channels < LARGE_PIXEL * results { results / shared } else { 1 }
