@@ -153,7 +153,8 @@ impl Algorithm for DepthwiseRows {
         let summed = cost::Rows { rows: if flat { 0 } else { rows }, vectors, taps: taps.div_ceil(phases) };
         let several = y.phases.iter().any(|phase| phase.taps.len() > 1);
         let outer = axes.outer().iter().map(|axis| axis.grid).product::<usize>();
-        let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows) * outer;
+        let step = laid_out.columns().in_step;
+        let copied = cost::copied_rows(&input_tiles(y.grid), lanes, windows, step) * outer;
         let of_channels = |channel: Cost| channel * problem.group_out;
         let rates = &machine.rates;
         let copying = |channel: Cost| of_channels(channel) + copied;

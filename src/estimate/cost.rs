@@ -8,6 +8,7 @@
 //! `cargo bench --bench planner` measures how far the choices are from the best ones.
 
 use crate::estimate::machine::{Machine, Rates};
+use crate::kernel::MOST_PHASES;
 use crate::layout::input_tile::InputTiles;
 use crate::spec::{DataFormat, Problem};
 use std::cmp::Ordering;
@@ -304,13 +305,16 @@ pub(crate) fn filled(input_tiles: &InputTiles, channels: usize, lanes: usize, co
 }
 
 /// Copying the rows that a channel of [`depthwise_rows`](crate::algorithm::depthwise_rows) reads,
-/// once per outer position.
-pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool) -> Cost {
+/// once per outer position. `step` is that of the columns of the input in a row of the copy.
+pub(crate) fn copied_rows(input_tiles: &InputTiles, lanes: usize, windows: bool, step: usize) -> Cost {
+    /// Copying a vector of elements that are not adjacent. The lines of a row are read once per step.
+    const STRIDED: Cost = Cost(25.0);
     match windows {
         // Rows are long and few.
         true => {
             let rows = input_tiles.channel_stride / input_tiles.pitch;
-            Cost(14.0) * rows + Cost(120.0) * input_tiles.count() + Cost(600.0)
+            let strided = if step > 1 { STRIDED * (input_tiles.channel_stride / lanes) } else { Cost::ZERO };
+            Cost(14.0) * rows + strided + Cost(120.0) * input_tiles.count() + Cost(600.0)
         }
         false => Cost(5.0) * (input_tiles.channel_stride / lanes) + Cost(185.0) * input_tiles.count(),
     }
@@ -331,10 +335,13 @@ impl Rows {
         Cost(channel) + Cost(vector) * self.vectors + Cost(product) * self.vectors * self.taps
     }
 
-    /// The cost with interleaved phases. Numbers of phases that are not powers of two are
-    /// interleaved in memory.
+    /// The cost with interleaved phases. More phases than a kernel has are interleaved in memory.
     pub fn interleaved(&self, phases: usize, rates: &Rates) -> Cost {
-        let stored = if phases.is_power_of_two() { 4.0 } else { 20.0 };
+        let stored = match phases {
+            _ if phases > MOST_PHASES => 20.0,
+            _ if phases.is_power_of_two() => 4.0,
+            _ => 6.0,
+        };
         self.of(67.0, stored, 1.7 * rates.interleaved_products) + Cost(54.0) * self.rows
     }
 

@@ -1,7 +1,10 @@
 //! Sums of shifted rows: the inner loop of depthwise deconvolutions.
 
 use crate::kernel::bounds::{Bounds, clamp_all};
-use crate::simd::vector::{Vector, interleave, store_run};
+use crate::simd::vector::{MOST_LANES, Vector, interleave, store_run};
+
+/// The most phases of [`sum_of_taps`].
+pub(crate) const MOST_PHASES: usize = 8;
 
 /// A tap of a phase: `weight` times the source at `offset`.
 #[derive(Clone, Copy, Debug)]
@@ -12,14 +15,16 @@ pub(crate) struct WeightedTap<T> {
     pub weight: T,
 }
 
-/// `to[i·S + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j`, for each `i` in
-/// `0..to.len() / S`, clamped to the bounds.
+/// `to[i·n + j] = bias + Σ weight·source[i + offset]` over the taps of phase `j` of `n`, for each `i` in
+/// `0..to.len() / n`, clamped to the bounds.
 ///
-/// `U` vectors of positions are computed together: `S·U` sums that do not depend on each other.
+/// `U` vectors of positions are computed together: `S·U` sums that do not depend on each other. Sums of
+/// phases that are missing to `S` are interleaved with the others, and dropped.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. There are `S` phases, a power of two up to eight. For every
-/// tap, `offset + to.len()/S` rounded up to whole vectors is within `source`.
+/// The CPU has `V`'s instruction set. `S` is a power of two up to eight. The number of phases is more than `S / 2` and
+/// at most `S`. If it is less than `S`, a vector has `S` lanes at least. For every tap, `offset` plus the number of
+/// positions, rounded up to whole vectors, is within `source`.
 #[inline(always)]
 pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
@@ -27,16 +32,81 @@ pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
     bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     to: &mut [V::Lane],
 ) {
-    let count = to.len() / S;
+    let (all, count) = (phases.len(), to.len() / phases.len());
     // SAFETY: this function's contract is that of the calls, whose positions stay below `count`
     // rounded up to whole vectors. The last run is stored only as far as `to` goes.
     unsafe {
-        let at = groups::<V, S, U>(source, phases, bias_and_bounds, 0, to);
-        let at = groups::<V, S, 2>(source, phases, bias_and_bounds, at, to);
-        let at = groups::<V, S, 1>(source, phases, bias_and_bounds, at, to);
+        let present = Present::new::<V>(S, all);
+        let at = groups::<V, S, U>(source, phases, bias_and_bounds, &present, 0, to);
+        let at = groups::<V, S, 2>(source, phases, bias_and_bounds, &present, at, to);
+        let at = groups::<V, S, 1>(source, phases, bias_and_bounds, &present, at, to);
         if at < count {
             let [run] = sums::<V, S, 1>(source, phases, bias_and_bounds, at);
-            store_run(interleave(run), &mut to[at * S..]);
+            present.store(interleave(run), &mut to[at * all..]);
+        }
+    }
+}
+
+/// The lanes of a vector of `S` interleaved phases that belong to phases that are not missing.
+struct Present {
+    /// Whether no phase is missing. Then the lanes are all lanes.
+    all: bool,
+    /// Their number.
+    count: usize,
+    lanes: &'static [u32; MOST_LANES],
+}
+
+/// The lanes of each number of phases up to [`MOST_PHASES`], interleaved with those that are missing.
+const fn present(lanes: usize) -> [[u32; MOST_LANES]; MOST_PHASES + 1] {
+    let mut present = [[0; MOST_LANES]; MOST_PHASES + 1];
+    let mut phases = 1;
+    while phases <= MOST_PHASES {
+        let interleaved = phases.next_power_of_two();
+        let mut lane = 0;
+        while lane < lanes / interleaved * phases {
+            present[phases][lane] = (lane / phases * interleaved + lane % phases) as u32;
+            lane += 1;
+        }
+        phases += 1;
+    }
+    present
+}
+
+impl Present {
+    #[inline(always)]
+    fn new<V: Vector>(interleaved: usize, phases: usize) -> Present {
+        Present {
+            all: interleaved == phases,
+            count: V::LANES / interleaved * phases,
+            lanes: &const { &present(V::LANES) }[phases],
+        }
+    }
+
+    /// Writes as much of a sequence of interleaved registers as `to` has room for. Elements of `to` after the
+    /// sequence may be overwritten.
+    ///
+    /// # Safety
+    /// As [`Vector`]'s methods.
+    #[inline(always)]
+    unsafe fn store<V: Vector, const S: usize>(&self, run: [V; S], to: &mut [V::Lane]) {
+        if self.all {
+            // SAFETY: this function's contract.
+            return unsafe { store_run(run, to) };
+        }
+        for (v, lanes) in run.into_iter().enumerate() {
+            let first = v * self.count;
+            let left = to.len().saturating_sub(first);
+            let at = to.as_mut_ptr().wrapping_add(first);
+            // SAFETY: this function's contract, and `to` has `left` elements from `at` on. With a phase missing, less
+            // than all lanes are present.
+            unsafe {
+                let lanes = lanes.permute_lanes(self.lanes.as_ptr());
+                match left {
+                    0 => return,
+                    _ if left < V::LANES => lanes.store_first(left.min(self.count), at),
+                    _ => lanes.store(at),
+                }
+            }
         }
     }
 }
@@ -50,18 +120,24 @@ unsafe fn groups<V: Vector, const S: usize, const U: usize>(
     source: &[V::Lane],
     phases: &[Vec<WeightedTap<V::Lane>>],
     bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
+    present: &Present,
     mut at: usize,
     to: &mut [V::Lane],
 ) -> usize {
-    let count = to.len() / S;
+    let (all, count) = (phases.len(), to.len() / phases.len());
     while at + U * V::LANES <= count {
         // SAFETY: these positions are within `to`. By this function's contract, the source holds
-        // all that they read.
+        // all that they read. Elements that a store overwrites are written afterwards, as positions ascend.
         unsafe {
             let runs: [[V; S]; U] = sums::<V, S, U>(source, phases, bias_and_bounds, at);
             for (u, run) in runs.into_iter().enumerate() {
-                for (v, lanes) in interleave(run).into_iter().enumerate() {
-                    lanes.store(to.as_mut_ptr().add((at + u * V::LANES) * S + v * V::LANES));
+                let (run, first) = (interleave(run), (at + u * V::LANES) * all);
+                if !present.all {
+                    present.store(run, &mut to[first..]);
+                    continue;
+                }
+                for (v, lanes) in run.into_iter().enumerate() {
+                    lanes.store(to.as_mut_ptr().add(first + v * V::LANES));
                 }
             }
         }
@@ -79,12 +155,14 @@ unsafe fn sums<V: Vector, const S: usize, const U: usize>(
     bias_and_bounds: (V::Lane, Option<Bounds<V::Lane>>),
     at: usize,
 ) -> [[V; S]; U] {
-    // SAFETY: by this function's contract there are `S` phases and the loads are within `source`.
+    // SAFETY: by this function's contract there are at most `S` phases, and the loads are within `source`.
     unsafe {
         let (bias, bounds) = bias_and_bounds;
         let mut acc = [[V::splat(bias); S]; U];
+        // Not over the phases: a constant number of sums stays in registers.
         for j in 0..S {
-            for tap in phases.get_unchecked(j) {
+            let Some(taps) = phases.get(j) else { continue };
+            for tap in taps {
                 let weight = V::splat(tap.weight);
                 for (u, acc) in acc.iter_mut().enumerate() {
                     let x = V::load(source.as_ptr().add(at + tap.offset + u * V::LANES));

@@ -5,18 +5,6 @@
 use crate::compute::Compute;
 use crate::kernel::bounds::Bounds;
 
-/// `to[i] = from[i·STEP]`. `from` may end right after the last element that is read.
-#[inline(always)]
-pub(crate) fn strided<T: Compute, const STEP: usize>(from: &[T], to: &mut [T]) {
-    let Some((last, most)) = to.split_last_mut() else { return };
-    // The chunk of the last element may be incomplete.
-    *last = from[most.len() * STEP];
-    let (chunks, _) = from.as_chunks::<STEP>();
-    for (to, chunk) in most.iter_mut().zip(chunks) {
-        *to = chunk[0];
-    }
-}
-
 /// `run[i] = factor·run[i] + term`.
 #[inline(always)]
 pub(crate) fn affine<T: Compute>(factor: T, term: T, run: &mut [T]) {

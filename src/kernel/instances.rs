@@ -248,8 +248,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn strided2(from: &[$lane], to: &mut [$lane]) {
-                elementwise::strided::<$lane, 2>(from, to)
+            unsafe fn strided<const S: usize>(from: &[$lane], step: usize, to: &mut [$lane]) {
+                // SAFETY: only called by `Kernels::strided`, which checks the contract.
+                unsafe { transpose::strided::<$vector, S>(from, step, to) }
             }
 
             $(#[$feature])*
@@ -460,7 +461,7 @@ macro_rules! kernels {
                 copy_pixels,
                 indexed_rows_to_pixels,
                 interleave: [interleaved::<2>, interleaved::<4>, interleaved::<8>, interleaved::<16>],
-                strided2,
+                strided: [strided::<2>, strided::<4>, strided::<8>],
                 padded_rows: padded,
                 split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],

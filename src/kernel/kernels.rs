@@ -7,7 +7,7 @@ use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::Col2imRun;
 use crate::kernel::depthwise_pixels::PixelSums;
 use crate::kernel::depthwise_plane::PlaneTaps;
-use crate::kernel::depthwise_taps::WeightedTap;
+use crate::kernel::depthwise_taps::{MOST_PHASES, WeightedTap};
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::fourier::FOURIER_VALUES;
@@ -17,10 +17,12 @@ use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pool::{self, PoolAxis};
 use crate::kernel::resample::TwoTaps;
 use crate::kernel::tile_transforms::{TileKind, TileTransforms};
+use crate::kernel::transpose::MOST_STEP;
 use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
+type Strided<T> = unsafe fn(from: &[T], step: usize, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type AddPixels<T> = unsafe fn(from: &[T], size: (usize, usize), step: usize, bounds: Option<Bounds<T>>, to: &mut [T]);
 type ActivatePixels<T> = unsafe fn(Activation, size: (usize, usize), step: usize, run: &mut [T]);
@@ -90,10 +92,11 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) indexed_rows_to_pixels: unsafe fn(from: &[T], starts: &[usize], count: usize, to: &mut [T], step: usize),
     /// For two, four, eight and sixteen rows.
     pub(super) interleave: [Interleave<T>; 4],
-    pub(super) strided2: unsafe fn(&[T], &mut [T]),
+    /// For steps of two, of up to four, and of up to eight.
+    pub(super) strided: [Strided<T>; 3],
     pub(super) padded_rows: unsafe fn(from: &[T], rows: &Rows, to: &mut [T], pitch: usize),
     pub(super) split_rows: unsafe fn(from: &[T], rows: &SplitRows, to: [&mut [T]; 2], pitch: usize),
-    /// For one, two, four and eight phases.
+    /// For one phase, for two, for up to four, and for up to eight.
     pub(super) sum_of_taps: [SumOfTaps<T>; 4],
     /// For the numbers of tap rows in [`WINDOW_ROWS`].
     pub(super) sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
@@ -277,11 +280,12 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// `from` is too short.
     pub fn strided(&self, from: &[T], step: usize, to: &mut [T]) {
+        assert!(to.is_empty() || reach([(to.len() - 1, step), (1, 1)]) <= from.len());
         match step {
             1 => to.copy_from_slice(&from[..to.len()]),
-            // SAFETY: these kernels exist only if the CPU has the instruction set. The code inside
-            // is safe.
-            2 => unsafe { (self.strided2)(from, to) },
+            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above is the rest of
+            // the contract.
+            2..=MOST_STEP => unsafe { self.strided[step.next_power_of_two().ilog2() as usize - 1](from, step, to) },
             _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
         }
     }
@@ -345,9 +349,11 @@ impl<T: Compute> Kernels<T> {
             furthest.is_none_or(|offset| { reach([(offset, 1), (rounded_up(count, self.lanes), 1)]) <= source.len() })
         );
         match phases.len() {
-            // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions
-            // above are the rest of the contract.
-            s @ (1 | 2 | 4 | 8) => unsafe { self.sum_of_taps[s.ilog2() as usize](source, phases, (bias, bounds), to) },
+            s if s <= MOST_PHASES && (s.is_power_of_two() || s.next_power_of_two() <= self.lanes) => {
+                // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are the
+                // rest of the contract.
+                unsafe { self.sum_of_taps[s.next_power_of_two().ilog2() as usize](source, phases, (bias, bounds), to) }
+            }
             s => {
                 // Chunks that fit the stack, each a whole number of vectors.
                 let mut row = [bias; 256];

@@ -44,7 +44,7 @@ pub(crate) use col2im_row::Col2imRun;
 pub(crate) use cyclic::CYCLIC_RESULTS;
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
 pub(crate) use depthwise_plane::PlaneTaps;
-pub(crate) use depthwise_taps::WeightedTap;
+pub(crate) use depthwise_taps::{MOST_PHASES, WeightedTap};
 pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
 pub(crate) use dispatch::Dispatch;
 pub(crate) use f16_convert::{narrow, widen};

@@ -1,4 +1,4 @@
-//! Register transposes, and copies of strided pixels.
+//! Register transposes, and copies of strided elements and pixels.
 //!
 //! A register transpose transposes as many vectors as a vector has lanes.
 
@@ -200,6 +200,75 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
                 }
             }
         }
+    }
+}
+
+/// The largest step of [`strided`].
+pub(crate) const MOST_STEP: usize = 8;
+
+/// Of each step up to [`MOST_STEP`], the lanes of a register that are spread so that elements `step` apart become
+/// `step.next_power_of_two()` apart.
+const fn spread(lanes: usize) -> [[u32; MOST_LANES]; MOST_STEP + 1] {
+    let mut spread = [[0; MOST_LANES]; MOST_STEP + 1];
+    let mut step = 1;
+    while step <= MOST_STEP {
+        let apart = step.next_power_of_two();
+        let mut lane = 0;
+        while lane < lanes {
+            spread[step][lane] = (lane / apart * step) as u32;
+            lane += 1;
+        }
+        step += 1;
+    }
+    spread
+}
+
+/// `to[i] = from[i·step]`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set. `S` is a power of two up to [`MOST_STEP`]. `step` is more than `S / 2` and at most
+/// `S`. `from` holds all elements that are read.
+#[inline(always)]
+pub(crate) unsafe fn strided<V: Vector, const S: usize>(from: &[V::Lane], step: usize, to: &mut [V::Lane]) {
+    let mut at = 0;
+    if V::LANES >= S {
+        // Each of `S` registers has `LANES / S` of the elements. They are spread so that they are `S` lanes apart.
+        let of_register = V::LANES / S * step;
+        let lanes = const { &spread(V::LANES) }[step].as_ptr();
+        let reach = (S - 1) * of_register + V::LANES;
+        // A part of a vector takes as long as a whole one.
+        while to.len() - at >= V::LANES / 2 && at * step + reach <= from.len() {
+            // SAFETY: the registers are within `from`. The lanes that are read are within a register, as `step` is
+            // at most `S`. Results are stored as far as `to` goes.
+            unsafe {
+                let source = from.as_ptr().add(at * step);
+                let mut registers = [V::load(source); S];
+                for (r, register) in registers.iter_mut().enumerate() {
+                    *register = V::load(source.add(r * of_register));
+                }
+                if step < S {
+                    for register in &mut registers {
+                        *register = register.permute_lanes(lanes);
+                    }
+                }
+                let mut left = S;
+                while left > 1 {
+                    left /= 2;
+                    for r in 0..left {
+                        [registers[r], _] = registers[2 * r].unzip(registers[2 * r + 1]);
+                    }
+                }
+                let target = to.as_mut_ptr().add(at);
+                match to.len() - at {
+                    rest if rest < V::LANES => registers[0].store_first(rest, target),
+                    _ => registers[0].store(target),
+                }
+            }
+            at = (at + V::LANES).min(to.len());
+        }
+    }
+    for at in at..to.len() {
+        to[at] = from[at * step];
     }
 }
 
