@@ -786,6 +786,44 @@ fn windows() {
     }
 }
 
+/// Groups of one input and several output channels, which random specs seldom draw: groups around those that fill a
+/// vector, in parts of the output channels too, and every number of interleaved phases.
+#[test]
+fn several_output_channels_of_each_input() {
+    let counts = Counts::default();
+    let directions = [Direction::Transposed, Direction::Forward];
+    let geometries = [(2, 2), (3, 2), (3, 3), (5, 5), (4, 6), (7, 7), (3, 1), (4, 4)];
+    let cases = directions.into_iter().cartesian_product(geometries).cartesian_product([1usize, 2, 3]);
+    for (i, ((direction, (kernel, stride)), rank)) in cases.enumerate() {
+        let (group, group_out) = ([5, 8, 17, 33][i % 4], [2, 3, 4, 16, 20][i % 5]);
+        let size = if direction == Direction::Forward { [60, 23, 11] } else { [19, 6, 3] }[rank - 1];
+        let spec = DeconvSpec {
+            direction,
+            data_format: DataFormat::Ncx,
+            filter_format: FilterFormat::GroupedOix,
+            in_channels: group,
+            out_channels: group * group_out,
+            group,
+            kernel: tvec!(kernel; rank),
+            strides: tvec!(stride; rank),
+            dilations: tvec!(1; rank),
+            padding: Padding::Explicit {
+                begin: tvec!(1; rank),
+                end: tvec!((kernel as i64 - stride as i64).max(0); rank),
+            },
+            output_padding: tvec!(0; rank),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
+        let input = spec.data_format.shape(1 + i % 2, group, std::iter::repeat_n(size, rank));
+        let tail = i % 3 == 1 && dt.is_float();
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    for strategy in [Algorithm::DepthwisePixels, Algorithm::DepthwiseRows] {
+        assert!(has_run(&counts, strategy), "{strategy:?} ran nowhere");
+    }
+}
+
 /// Layers for transformed tiles, whose sums are longer than those of random specs.
 ///
 /// They include every number of taps that is split into twos and threes, and every way in which

@@ -5,8 +5,9 @@
 //! group has one channel in and out, a vector of output channels reads the same vector of input
 //! channels. Otherwise its lanes are gathered, once per input channel of a group.
 //!
-//! Channels-first data must have one channel in and out per group. It goes through register
-//! transposes on load and on store, a vector of channels at a time.
+//! Channels-first data must have one input channel per group. It goes through register transposes on
+//! load and on store, some vectors of output channels at a time. The input of a group is read once per
+//! output channel, so that a vector of output channels reads one vector.
 
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
@@ -70,9 +71,10 @@ pub struct DepthwisePixels {
     /// Output channels per vector.
     pub width: usize,
     /// Groups that are computed together. Channels-last data has all groups together.
-    /// Channels-first data has a vector of groups, or several vectors if planes are small.
+    /// Channels-first data has the groups of a vector of output channels, or of several vectors if planes are small.
     pub batched_groups: usize,
-    /// Input channels and output channels of these groups.
+    /// Elements of the pixels that these groups read and write. Channels-first pixels have an element per output
+    /// channel, channels-last ones an element per channel.
     pub depths: (usize, usize),
     /// Grid rows per block.
     pub block_rows: usize,
@@ -94,11 +96,11 @@ impl Algorithm for DepthwisePixels {
     fn propose(query: &Query) -> Result<DepthwisePixels, String> {
         let &Query { problem, datum_type, machine, .. } = query;
         let KernelSizes { lanes, permutes_lanes: by_permutation, .. } = query.sizes;
-        let gathered = (problem.group_in, problem.group_out) != (1, 1);
         let of_group = || format!("groups of {} to {} channels", problem.group_in, problem.group_out);
-        if gathered && problem.data_format == DataFormat::Ncx {
-            return Err(format!("channels-first {}, only one to one are possible", of_group()));
+        if problem.group_in > 1 && problem.data_format == DataFormat::Ncx {
+            return Err(format!("channels-first {}, only one input channel is possible", of_group()));
         }
+        let gathered = problem.data_format == DataFormat::Nxc && (problem.group_in, problem.group_out) != (1, 1);
         if gathered && problem.group_out >= lanes {
             return Err(format!("{} fill a vector by themselves", of_group()));
         }
@@ -128,14 +130,16 @@ impl Algorithm for DepthwisePixels {
         let positions = |size: fn(&AxisPhases) -> usize| axes.iter().map(size).product::<usize>();
         let (input, output) = (positions(|axis| axis.input), positions(|axis| axis.output));
         let out_steps = positions(|axis| axis.out_step);
-        let batched_groups = match problem.data_format {
-            DataFormat::Nxc => problem.group,
+        let (batched_groups, depths) = match problem.data_format {
+            DataFormat::Nxc => (problem.group, (problem.group * problem.group_in, channels)),
             DataFormat::Ncx => {
-                let plane = input.max(output).saturating_mul(lanes * query.element).max(1);
-                lanes * (TRANSPOSED_BYTES / plane).clamp(1, problem.group.div_ceil(lanes))
+                let unit = groups_of_vectors(problem, lanes);
+                let of_unit = unit * problem.group_out;
+                let planes = input.max(output).saturating_mul(of_unit * query.element).max(1);
+                let units = (TRANSPOSED_BYTES / planes).clamp(1, problem.group.div_ceil(unit));
+                (unit * units, (of_unit * units, of_unit * units))
             }
         };
-        let depths = (batched_groups * problem.group_in, batched_groups * problem.group_out);
         let mut plan = DepthwisePixels {
             width,
             batched_groups,
@@ -154,6 +158,7 @@ impl Algorithm for DepthwisePixels {
         let row = plan.axes.last().map_or(0, |x| x.input.max(x.output)).saturating_mul(lanes * query.element);
         let spilled = if row > machine.l2 / 4 { cost::SPILLED } else { Cost::ZERO };
         let copied = match problem.data_format {
+            DataFormat::Ncx if problem.group_out > 1 => cost::INTO_PIXELS + cost::REPEATED + spilled,
             DataFormat::Ncx => cost::INTO_PIXELS + spilled,
             DataFormat::Nxc => Cost::ZERO,
         };
@@ -254,7 +259,10 @@ impl Algorithm for DepthwisePixels {
         let prepared = Prepared::new(self, table, problem, kernels, filter, operands)?;
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
-        let unit = if problem.data_format == DataFormat::Nxc { problem.group } else { self.width };
+        let unit = match problem.data_format {
+            DataFormat::Nxc => problem.group,
+            DataFormat::Ncx => groups_of_vectors(problem, self.width),
+        };
         let units = problem.group.div_ceil(unit);
         let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
         let parts = wanted.div_ceil(groups.len());
@@ -495,7 +503,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
 
         for first in task.groups.clone().step_by(plan.batched_groups) {
-            let channels = first..(first + plan.batched_groups).min(task.groups.end);
+            let groups = first..(first + plan.batched_groups).min(task.groups.end);
+            let channels = groups.start * self.problem.group_out..groups.end * self.problem.group_out;
             let width = if last { plan.depths.1 } else { channels.len().next_multiple_of(lanes) };
             for block in blocks(&task.rows, plan.block_rows) {
                 let (window, data) = match in_place {
@@ -517,7 +526,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for outer in 0..task.output.outer_phases.len() {
                     for grid in blocks(&block, plan.stored_rows(self.problem)) {
                         let sums = |to: &mut [E::Compute]| {
-                            self.sum(&row_plan, outer, grid.clone(), (data, window.start), (first, width), to);
+                            let channels = (channels.start, width);
+                            self.sum(&row_plan, outer, grid.clone(), (data, window.start), channels, to);
                         };
                         let output_rows = y.outputs(&grid);
                         match self.problem.data_format {
@@ -588,7 +598,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         uniform.apply(&mut results[..count * depth]);
         let first = task.output.plane_index(rows.start, task.output.columns.start);
         for vector in blocks(&channels, lanes) {
-            let task_channel = task.channel(self.problem, vector.start, 0);
+            let task_channel = vector.start - task.groups.start * self.problem.group_out;
             let task_channels = task_channel..task_channel + vector.len();
             for at in (0..count).step_by(PIXELS_AT_ONCE) {
                 let run = IndexedRun { elements: first + at..first + count.min(at + PIXELS_AT_ONCE), first: 0 };
@@ -627,7 +637,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
-    /// Copies consecutive pixels of some channels. The channels of a pixel become adjacent.
+    /// Copies consecutive pixels of the groups of some output channels. The elements of a pixel become adjacent.
     fn fill(
         &self,
         source: &[E],
@@ -643,7 +653,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
         crate::layout::planes_to_pixels(
             self.kernels,
-            (source, self.table.strides.1),
+            (source, self.table.strides.1, self.problem.group_out),
             (pixels, channels),
             (to, depth),
             copies,
@@ -714,6 +724,12 @@ struct RowPlan<'a> {
 fn blocks(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = range.end;
     range.clone().step_by(size).map(move |begin| begin..(begin + size).min(end))
+}
+
+/// Returns the fewest groups whose output channels are whole vectors.
+fn groups_of_vectors(problem: &Problem, lanes: usize) -> usize {
+    // The number of lanes is a power of two.
+    lanes >> problem.group_out.trailing_zeros().min(lanes.trailing_zeros())
 }
 
 /// Returns the input positions that a range of grid positions of an axis reads.

@@ -420,7 +420,7 @@ impl<E: Element> Prepared<'_, E> {
             pixels.chunks_mut(pixel).zip(from).for_each(|(to, from)| E::widen_slice(from, &mut to[..channels]));
             return Ok(());
         }
-        let from = (&input[n * image + g * channels * channel + first..], channel);
+        let from = (&input[n * image + g * channels * channel + first..], channel, 1);
         crate::layout::planes_to_pixels(self.kernels, from, (count, channels), (pixels, pixel), &mut scratch.ragged)
     }
 

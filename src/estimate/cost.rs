@@ -181,7 +181,10 @@ pub(crate) const TAP_OF_PIXELS: Cost = Cost(45.0);
 /// Transposing a vector of channels-first input into pixels, if whole planes are transposed.
 pub(crate) const INTO_PIXELS: Cost = Cost(8.0);
 
-/// The same if parts of a block are transposed.
+/// Copying such a vector before, if several output channels read the same plane.
+pub(crate) const REPEATED: Cost = Cost(3.0);
+
+/// The same as [`INTO_PIXELS`] if parts of a block are transposed.
 pub(crate) const INTO_BLOCK: Cost = Cost(9.0);
 
 /// The extra time to read or to store a vector that L2 does not hold, if planes are transposed or

@@ -71,26 +71,26 @@ pub(crate) fn transposed<T: Compute>(
 }
 
 /// Transposes positions of planes, which are `plane` elements apart, into pixels of `size` elements:
-/// `to[p·size + c] = from[c·plane + p]` for `positions` × `channels` elements.
+/// `to[p·size + c] = from[c / repeats·plane + p]` for `positions` × `channels` elements.
 ///
 /// Whole vectors are written, so each pixel must have room for them.
 ///
 /// # Errors
-/// Failure to allocate `copies`, which planes of another type than that of sums are widened into.
+/// Failure to allocate `copies`, into which repeated planes and planes of another type than that of sums are copied.
 pub(crate) fn planes_to_pixels<E: Element>(
     kernels: &Kernels<E::Compute>,
-    (from, plane): (&[E], usize),
+    (from, plane, repeats): (&[E], usize, usize),
     (positions, channels): (usize, usize),
     (to, size): (&mut [E::Compute], usize),
     copies: &mut Aligned<E::Compute>,
 ) -> TractResult<()> {
-    if let Some(from) = E::as_compute(from) {
+    if let (Some(from), 1) = (E::as_compute(from), repeats) {
         transposed(kernels, from, plane, (positions, channels), to, size);
         return Ok(());
     }
     let copies = copies.of(channels * positions)?;
-    for (to, from) in copies.chunks_mut(positions.max(1)).zip(from.chunks(plane)) {
-        E::widen_slice(&from[..positions], to);
+    for (c, to) in copies.chunks_mut(positions.max(1)).enumerate() {
+        E::widen_slice(&from[c / repeats * plane..][..positions], to);
     }
     transposed(kernels, copies, positions, (positions, channels), to, size);
     Ok(())
