@@ -22,7 +22,7 @@ tract_core::declare_knob!(
     Option<String>,
     None,
     "Plan by this machine's rates and cache sizes instead of those of the CPU at hand: zen3, zen4, sapphire_rapids, \
-     emerald_rapids, xeon, cortex_a55, neoverse_n1, wasm or generic. The instruction set stays this CPU's."
+     granite_rapids, emerald_rapids, xeon, cortex_a55, neoverse_n1, wasm or generic. The instruction set stays this CPU's."
 );
 
 tract_core::declare_knob!(

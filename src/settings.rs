@@ -143,8 +143,8 @@ mod tests {
             ("TRACT_DECONV_ISA", "isa=fastest, the known ones are portable, simd128, neon, avx2, avx512"),
             (
                 "TRACT_DECONV_MACHINE",
-                "machine=fastest, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, xeon, cortex_a55, \
-                 neoverse_n1, wasm, generic",
+                "machine=fastest, the known ones are zen3, zen4, sapphire_rapids, granite_rapids, emerald_rapids, xeon, \
+                 cortex_a55, neoverse_n1, wasm, generic",
             ),
             ("TRACT_DECONV_LOCAL_ACCURACY", "local accuracy: value=fastest, 0 or 1 is needed"),
             ("TRACT_DECONV_PRECISION", "precision=fastest, the known ones are exact, bf16, f16"),

@@ -307,7 +307,7 @@ impl Machine {
 
     /// Intel's Emerald Rapids with tile registers (AMX).
     ///
-    /// Later CPUs of Intel with tile registers have this row too, unmeasured.
+    /// Other CPUs of Intel with tile registers have this row too, unmeasured.
     ///
     /// The rates were fitted on two cores of a server that other guests shared. Tile registers count a fifth
     /// more than measured in a calm hour, as such guests slow them more than vectors.
@@ -352,6 +352,53 @@ impl Machine {
         },
         prefetch_pays: true,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0x90, 0xff) }],
+    };
+
+    /// Intel's Granite Rapids with tile registers (AMX).
+    ///
+    /// The rates were fitted on two cores of a server that other guests shared, whose model number is hidden: its
+    /// instructions and caches are those of a Granite Rapids.
+    pub const GRANITE_RAPIDS: Machine = Machine {
+        name: "granite_rapids",
+        isa: Isa::Amx,
+        l2: 2 << 20,
+        l3: 480 << 20,
+        rates: Rates {
+            fma_per_ns: 4.86,
+            tile_load: 1.375,
+            tile_latency: 7.2,
+            l2_bytes_per_fma: 13.3,
+            transforms: 2.6,
+            window_products: 3.1,
+            strided_window_products: 1.9,
+            interleaved_products: 1.4,
+            pixel_products: 2.2,
+            row_store: 4.5,
+            row_tile_call: 16.0,
+            transposed_store: 11.2,
+            aliased_transposed_store: 21.8,
+            far_weights: 1.0,
+            l3_share: 0.035,
+            bytes_per_fma: 3.75,
+            dense_traffic: 0.8,
+            pixel_traffic: 1.0,
+            border_tap: 0.0,
+            near_in_place: 1.0,
+            far_in_place: 5.9,
+            far_in_place_again: 1.0,
+            aliased_in_place: 0.0,
+            aliased_in_place_l2: 40.0,
+            far_pixels: 5.0,
+            narrow_in_place: 30.0,
+            fetched_planes: 0.0,
+            strided_row: 100.0,
+            planes_at_once: 16.0,
+            tile_registers: 0.94,
+            share_ns: 34_000.0,
+            share_spinning_ns: 5_000.0,
+        },
+        prefetch_pays: true,
+        cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0xa7, 0xae) }],
     };
 
     /// Intel's CPUs with AVX-512, where they have no tile registers or none are asked for.
@@ -447,6 +494,7 @@ impl Machine {
         Machine::ZEN3,
         Machine::ZEN4,
         Machine::SAPPHIRE_RAPIDS,
+        Machine::GRANITE_RAPIDS,
         Machine::EMERALD_RAPIDS,
         Machine::XEON,
         Machine::CORTEX_A55,
@@ -573,8 +621,8 @@ mod tests {
         let error = Machine::from_name("cray").map(|_| ()).expect_err("no such row").to_string();
         assert_eq!(
             error,
-            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, emerald_rapids, xeon, \
-             cortex_a55, neoverse_n1, wasm, generic"
+            "machine: machine=cray, the known ones are zen3, zen4, sapphire_rapids, granite_rapids, emerald_rapids, \
+             xeon, cortex_a55, neoverse_n1, wasm, generic"
         );
         Ok(())
     }
