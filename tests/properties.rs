@@ -824,6 +824,39 @@ fn several_output_channels_of_each_input() {
     }
 }
 
+/// Depthwise layers of three axes, whose lists of taps are kept between runs if they are short: few taps, many, and with
+/// gaps between them, in either data format.
+#[test]
+fn depthwise_volumes() {
+    let counts = Counts::default();
+    let directions = [Direction::Transposed, Direction::Forward];
+    let geometries = [(3, 1, 1, 6), (3, 2, 1, 7), (5, 1, 2, 9), (4, 2, 1, 5), (2, 2, 1, 4), (5, 3, 1, 7)];
+    let formats = [DataFormat::Ncx, DataFormat::Nxc];
+    let cases = directions.into_iter().cartesian_product(geometries).cartesian_product(formats);
+    for (i, ((direction, (kernel, stride, dilation, size)), data_format)) in cases.enumerate() {
+        let group = [16, 20, 9][i % 3];
+        let reach = (kernel - 1) * dilation / 2;
+        let spec = DeconvSpec {
+            direction,
+            data_format,
+            filter_format: FilterFormat::GroupedOix,
+            in_channels: group,
+            out_channels: group,
+            group,
+            kernel: tvec!(kernel; 3),
+            strides: tvec!(stride; 3),
+            dilations: tvec!(dilation; 3),
+            padding: Padding::Explicit { begin: tvec!(reach as i64; 3), end: tvec!(reach as i64 - 1; 3) },
+            output_padding: tvec!(0; 3),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64][i % 3];
+        let input = data_format.shape(1 + i % 2, group, [size, size - 1, size + 1]);
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail: i % 4 == 1, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    assert!(has_run(&counts, Algorithm::DepthwisePixels), "pixels ran nowhere");
+}
+
 /// Layers for transformed tiles, whose sums are longer than those of random specs.
 ///
 /// They include every number of taps that is split into twos and threes, and every way in which

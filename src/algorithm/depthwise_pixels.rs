@@ -20,7 +20,7 @@ use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
 use crate::output::partition::Partition;
-use crate::output::task::{Task, bytes_of_tasks, run_tasks};
+use crate::output::task::{Task, bytes_of_tasks, phases_inside, run_tasks};
 use crate::output::task_output::{IndexedRun, STAGED_ELEMENTS, STAGING_BYTES};
 use crate::parallel::threads;
 use crate::ranges::{blocks_of, unflatten};
@@ -87,8 +87,11 @@ pub struct DepthwisePixels {
     gather: Option<LaneGather>,
 }
 
-/// The most taps of the rows that a layer keeps between runs.
-const MOST_KEPT_TAPS: usize = 4096;
+/// The most taps of the rows that a layer keeps between runs. Each has two indices.
+const MOST_KEPT_TAPS: usize = 8192;
+
+/// The most grid positions of the outer axes of such a layer.
+const MOST_KEPT_POSITIONS: usize = 1024;
 
 impl Algorithm for DepthwisePixels {
     type Tables = Table;
@@ -231,19 +234,49 @@ impl Algorithm for DepthwisePixels {
     }
 
     fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<Table> {
-        let weights_of = taps_before(&self.axes);
-        let (outer, y, x) = self.axes.parts();
-        let rows = outer.is_empty().then(|| {
-            let columns = Columns { grid: 0..x.grid, output: 0..x.output, input: 0..x.input };
-            let stride = x.input * self.depths.0;
-            let rows = |ry| self.rows(problem, &weights_of, (ry, ry), &[(0, 0)], &columns, stride, |_| 0);
-            (0..y.out_step).map(rows).collect::<Vec<_>>()
-        });
-        let taps = |rows: &Vec<Vec<Rows>>| -> usize {
-            rows.iter().flatten().flat_map(|rows| &rows.pixel_runs).map(|run| run.taps.len()).sum()
+        let (outer_axes, _, x) = self.axes.parts();
+        let (image, channel, spatial) = crate::layout::input_strides(problem, self.axes.len());
+        let mut table = Table {
+            weights_of: taps_before(&self.axes),
+            strides: (image, channel, spatial),
+            outer: vec![],
+            rows: vec![],
         };
-        let rows = rows.filter(|rows| taps(rows) <= MOST_KEPT_TAPS);
-        Ok(Table { weights_of, strides: crate::layout::input_strides(problem, self.axes.len()), rows })
+        let positions = outer_axes.iter().fold(1usize, |all, axis| all.saturating_mul(axis.grid));
+        // A volume whose channels are last is read in place, where offsets are others.
+        if !outer_axes.is_empty() && (self.channels_last || positions > MOST_KEPT_POSITIONS) {
+            return Ok(table);
+        }
+        let columns = Columns { grid: 0..x.grid, output: 0..x.output, input: 0..x.input };
+        let mut kept_taps = 0;
+        let mut lists: Vec<Vec<(usize, OuterTaps)>> = vec![];
+        let mut outer = vec![];
+        for at in 0..positions {
+            let at = unflatten(at, outer_axes.iter().map(|axis| axis.grid));
+            let phases = phases_inside(outer_axes, &at);
+            let (slices, taps) = self.outer_taps(&table.strides.2, &at, &phases);
+            let taps: Vec<(usize, OuterTaps)> = phases.iter().copied().zip(taps).collect();
+            let list = match lists.iter().position(|list| *list == taps) {
+                Some(list) => list,
+                None => {
+                    let slice = self.outer_slice(slices.len());
+                    let offset_of = |rank: usize| rank * slice;
+                    let rows =
+                        self.rows_of(problem, &table.weights_of, &taps, &columns, x.input * self.depths.0, offset_of);
+                    let runs = rows.iter().flatten().flat_map(|rows| &rows.pixel_runs);
+                    kept_taps += runs.map(|run| run.taps.len()).sum::<usize>();
+                    if kept_taps > MOST_KEPT_TAPS {
+                        return Ok(table);
+                    }
+                    lists.push(taps);
+                    table.rows.push(rows);
+                    lists.len() - 1
+                }
+            };
+            outer.push((slices, list));
+        }
+        table.outer = outer;
+        Ok(table)
     }
 
     fn run<E: Element>(
@@ -296,6 +329,61 @@ impl DepthwisePixels {
         slices.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
     }
 
+    /// The elements of a slice of the outer axes in the copy of a block that holds so many slices.
+    fn outer_slice(&self, slices: usize) -> usize {
+        self.window(self.block_rows) / slices.max(1)
+    }
+
+    /// Returns the taps of the outer axes that are inside the input at a grid position, for some phases.
+    ///
+    /// The first list has the offsets in an image, in elements, of the slices that these taps read, in ascending order.
+    fn outer_taps(&self, strides: &[usize], at: &[usize], phases: &[usize]) -> (TVec<usize>, Vec<OuterTaps>) {
+        let (outer_axes, ..) = self.axes.parts();
+        let of_phase = |phase: &usize| {
+            let phases = unflatten(*phase, outer_axes.iter().map(|axis| axis.out_step));
+            let axes = outer_axes.iter().zip(at).zip(&phases).zip(strides);
+            axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
+                let taps = &axis.phases[*phase].taps;
+                let index = |tap: &Tap| {
+                    let index = (*u * axis.in_step) as i64 + tap.shift;
+                    (0..axis.input as i64).contains(&index).then_some(index as usize)
+                };
+                let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
+                let next = |(tap, offset): (usize, usize)| {
+                    inside
+                        .iter()
+                        .map(move |(i, index)| (tap * taps.len() + i, offset + index * stride))
+                        .collect::<Vec<_>>()
+                };
+                all.into_iter().flat_map(next).collect()
+            })
+        };
+        let met: Vec<Vec<(usize, usize)>> = phases.iter().map(of_phase).collect();
+        let slices: TVec<usize> = met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect();
+        let rank = |offset: usize| slices.partition_point(|other| *other < offset);
+        let taps = met.iter().map(|taps| taps.iter().map(|(tap, offset)| (*tap, rank(*offset))).collect()).collect();
+        (slices, taps)
+    }
+
+    /// Returns the grid rows of each phase of the outer axes, with its taps, and of each phase of the row axis.
+    fn rows_of(
+        &self,
+        problem: &Problem,
+        weights_of: &[usize],
+        outer: &[(usize, OuterTaps)],
+        columns: &Columns,
+        row_stride: usize,
+        offset_of: impl Fn(usize) -> usize,
+    ) -> Vec<Vec<Rows>> {
+        let y = self.axes.rows();
+        let phases = outer.iter().cartesian_product(0..y.out_step);
+        let rows = |((phase, taps), ry): (&(usize, OuterTaps), usize)| {
+            let phases = (phase * y.out_step + ry, ry);
+            self.rows(problem, weights_of, phases, taps, columns, row_stride, &offset_of)
+        };
+        phases.map(rows).collect()
+    }
+
     /// Returns the grid rows of a phase of the outer axes and the row axis, grouped by their taps.
     #[expect(clippy::too_many_arguments, reason = "the sizes of a task and of the layer")]
     fn rows(
@@ -321,12 +409,12 @@ impl DepthwisePixels {
                 let first = weights_of[residues.zip(steps).fold(0, |at, (residue, step)| at * step + residue)];
                 let (row_taps, column_taps) = (y.phases[ry].taps.len(), x.phases[rx].taps.len());
                 let mut taps = Vec::with_capacity(outer.len() * y_taps.len() * x_taps.len());
-                for (o, offset) in outer {
+                for (o, slice) in outer {
                     for (i, dy) in y_taps {
                         for (j, dx) in x_taps {
                             let (dy, dx) = ((dy - y_least) as usize, (dx - x_least) as usize);
                             taps.push(PixelTap {
-                                offset: offset_of(*offset) + dy * row_stride + dx * depth,
+                                offset: offset_of(*slice) + dy * row_stride + dx * depth,
                                 weights: (first + (o * row_taps + i) * column_taps + j) * weights_per_tap,
                             });
                         }
@@ -364,10 +452,16 @@ pub(crate) struct Table {
     weights_of: Vec<usize>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
-    /// For tasks of whole rows of a layer of two axes, the grid rows of each row phase. None if they have
-    /// more than [`MOST_KEPT_TAPS`].
-    rows: Option<Vec<Vec<Rows>>>,
+    /// For tasks of whole rows, per grid position of the outer axes, the offsets of the slices that it reads, and the
+    /// index of its rows. Empty if these are not kept, as there are more than [`MOST_KEPT_TAPS`].
+    outer: Vec<(TVec<usize>, usize)>,
+    /// Grid rows by outer phase inside the output, then by row phase. Most outer positions have the same.
+    rows: Vec<Vec<Vec<Rows>>>,
 }
+
+/// The taps of a phase of the outer axes that are inside the input: the index in the phase, and the index of the slice
+/// among those that are read.
+type OuterTaps = Vec<(usize, usize)>;
 
 /// The data that all tasks share.
 struct Prepared<'a, E: Element> {
@@ -460,39 +554,22 @@ impl<'a, E: Element> Prepared<'a, E> {
             output: task.output.columns.clone(),
             input: if whole { 0..x.input } else { window_of(x, &task.columns) },
         };
-        let kept = self.table.rows.as_deref().filter(|_| task.columns.len() == x.grid);
-        // Per outer phase, the taps inside the input: the index in the phase, and the offset in the
-        // input.
-        let met: Vec<Vec<(usize, usize)>> = match kept {
-            Some(_) => vec![],
+        let outer_at = outer_axes.iter().zip(&task.outer).fold(0, |at, (axis, u)| at * axis.grid + u);
+        let kept = self.table.outer.get(outer_at).filter(|_| task.columns.len() == x.grid);
+        let listed: (TVec<usize>, Vec<Vec<Rows>>);
+        let (outer_slices, rows) = match kept {
+            Some((slices, list)) => (slices, &self.table.rows[*list]),
             None => {
-                let sizes = || outer_axes.iter().map(|axis| axis.out_step);
-                let taps = |phase: &usize| self.outer_taps(&task.outer, &unflatten(*phase, sizes()));
-                task.output.outer_phases.iter().map(taps).collect()
+                let (slices, taps) = plan.outer_taps(&self.table.strides.2, &task.outer, &task.output.outer_phases);
+                let taps: Vec<_> = task.output.outer_phases.iter().copied().zip(taps).collect();
+                let outer_slice = plan.outer_slice(slices.len());
+                let offset_of = |slice: usize| if in_place.is_some() { slices[slice] } else { slice * outer_slice };
+                let rows = plan.rows_of(self.problem, &self.table.weights_of, &taps, &columns, row_stride, offset_of);
+                listed = (slices, rows);
+                (&listed.0, &listed.1)
             }
         };
-        let outer_slices: TVec<usize> = match kept {
-            Some(_) => tvec!(0),
-            None => met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect(),
-        };
-        let outer_slice = plan.window(plan.block_rows) / outer_slices.len().max(1);
-        let offset_of = |offset: usize| match in_place {
-            Some(_) => offset,
-            None => outer_slices.partition_point(|other| *other < offset) * outer_slice,
-        };
-        let listed: Vec<Vec<Rows>>;
-        let rows = match kept {
-            Some(rows) => rows,
-            None => {
-                let phases = task.output.outer_phases.iter().zip(&met).cartesian_product(0..y.out_step);
-                let rows = |((phase, met), ry): ((&usize, &Vec<_>), usize)| {
-                    let phases = (phase * y.out_step + ry, ry);
-                    plan.rows(self.problem, &self.table.weights_of, phases, met, &columns, row_stride, offset_of)
-                };
-                listed = phases.map(rows).collect();
-                &listed
-            }
-        };
+        let outer_slice = plan.outer_slice(outer_slices.len());
         let row_plan = RowPlan { rows, row_stride, width: columns.output.len() };
         let starts: Vec<usize> = match self.problem.data_format {
             DataFormat::Nxc => vec![],
@@ -514,7 +591,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let data = scratch.block.of(outer_slice * outer_slices.len() + lanes)?;
                         // Some tasks have no tap inside the input.
                         let read = !window.is_empty() && !columns.input.is_empty();
-                        for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(&outer_slices).filter(|_| read) {
+                        for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(outer_slices).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
                             let source = &image[first * self.table.strides.1 + from + at..];
                             let pixels = window.len() * columns.input.len();
@@ -616,25 +693,6 @@ impl<'a, E: Element> Prepared<'a, E> {
                 );
             }
         }
-    }
-
-    /// Returns the taps of the outer axes that are inside the input at a grid position.
-    ///
-    /// Each has its index in the phase, and the offset of its input in an image, in elements.
-    fn outer_taps(&self, at: &[usize], phases: &[usize]) -> Vec<(usize, usize)> {
-        let axes = self.plan.axes.iter().zip(at).zip(phases).zip(&self.table.strides.2);
-        axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
-            let taps = &axis.phases[*phase].taps;
-            let index = |tap: &Tap| {
-                let index = (*u * axis.in_step) as i64 + tap.shift;
-                (0..axis.input as i64).contains(&index).then_some(index as usize)
-            };
-            let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
-            let next = |(tap, offset): (usize, usize)| {
-                inside.iter().map(move |(i, index)| (tap * taps.len() + i, offset + index * stride)).collect::<Vec<_>>()
-            };
-            all.into_iter().flat_map(next).collect()
-        })
     }
 
     /// Copies consecutive pixels of the groups of some output channels. The elements of a pixel become adjacent.

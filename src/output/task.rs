@@ -277,7 +277,7 @@ fn distribute<'a, E>(
 
 /// The flat indices of the outer phases that are inside the output at an outer grid position,
 /// ascending.
-fn phases_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
+pub(crate) fn phases_inside(axes: &[AxisPhases], at: &[usize]) -> Vec<usize> {
     axes.iter().zip(at).fold(vec![0], |flat, (axis, u)| {
         let inside = axis.phases_inside(*u);
         flat.iter().flat_map(|f| inside.clone().map(move |r| f * axis.out_step + r)).collect()
