@@ -250,7 +250,7 @@ impl Algorithm for DepthwisePixels {
         let columns = Columns { grid: 0..x.grid, output: 0..x.output, input: 0..x.input };
         let mut kept_taps = 0;
         let mut lists: Vec<Vec<(usize, OuterTaps)>> = vec![];
-        let mut outer = vec![];
+        let (mut outer, mut kept) = (vec![], vec![]);
         for at in 0..positions {
             let at = unflatten(at, outer_axes.iter().map(|axis| axis.grid));
             let phases = phases_inside(outer_axes, &at);
@@ -269,13 +269,13 @@ impl Algorithm for DepthwisePixels {
                         return Ok(table);
                     }
                     lists.push(taps);
-                    table.rows.push(rows);
+                    kept.push(rows);
                     lists.len() - 1
                 }
             };
             outer.push((slices, list));
         }
-        table.outer = outer;
+        (table.outer, table.rows) = (outer, kept);
         Ok(table)
     }
 

@@ -53,6 +53,7 @@ struct Present {
     all: bool,
     /// Their number.
     count: usize,
+    /// Their indices, in ascending order.
     lanes: &'static [u32; MOST_LANES],
 }
 

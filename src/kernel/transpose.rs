@@ -231,12 +231,12 @@ const fn spread(lanes: usize) -> [[u32; MOST_LANES]; MOST_STEP + 1] {
 #[inline(always)]
 pub(crate) unsafe fn strided<V: Vector, const S: usize>(from: &[V::Lane], step: usize, to: &mut [V::Lane]) {
     let mut at = 0;
-    if V::LANES >= S {
+    // With fewer of the elements in each register, they are faster one by one. So are a few at the end.
+    if S == 2 || 2 * S <= V::LANES {
         // Each of `S` registers has `LANES / S` of the elements. They are spread so that they are `S` lanes apart.
         let of_register = V::LANES / S * step;
         let lanes = const { &spread(V::LANES) }[step].as_ptr();
         let reach = (S - 1) * of_register + V::LANES;
-        // A part of a vector takes as long as a whole one.
         while to.len() - at >= V::LANES / 2 && at * step + reach <= from.len() {
             // SAFETY: the registers are within `from`. The lanes that are read are within a register, as `step` is
             // at most `S`. Results are stored as far as `to` goes.
