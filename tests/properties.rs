@@ -857,6 +857,39 @@ fn depthwise_volumes() {
     assert!(has_run(&counts, Algorithm::DepthwisePixels), "pixels ran nowhere");
 }
 
+/// Transposed layers of three axes and few output channels, whose products are all kept: one chunk of rows and several,
+/// images, groups, and long sums, in either data format.
+#[test]
+fn volumes_of_few_channels() {
+    let counts = Counts::default();
+    // Group, and its channels in and out.
+    let channels = [(1, 40, 2), (2, 9, 3), (1, 300, 1), (1, 20, 12)];
+    let geometries = [(3, 1, 2, [5, 6, 7]), (2, 2, 1, [4, 3, 9]), (5, 2, 1, [4, 4, 3]), (4, 3, 1, [3, 5, 4])];
+    let formats = [DataFormat::Ncx, DataFormat::Nxc];
+    let cases = channels.into_iter().cartesian_product(geometries).cartesian_product(formats);
+    for (i, (((group, ci, co), (kernel, stride, dilation, size)), data_format)) in cases.enumerate() {
+        let spec = DeconvSpec {
+            direction: Direction::Transposed,
+            data_format,
+            filter_format: FilterFormat::Iox,
+            in_channels: group * ci,
+            out_channels: group * co,
+            group,
+            kernel: tvec!(kernel; 3),
+            strides: tvec!(stride; 3),
+            dilations: tvec!(dilation; 3),
+            padding: Padding::Explicit { begin: tvec!(1; 3), end: tvec!((i % 2) as i64; 3) },
+            output_padding: tvec!(0; 3),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
+        let input = data_format.shape(1 + i % 2, group * ci, size);
+        let tail = i % 3 == 1 && dt.is_float();
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    assert!(has_run(&counts, Algorithm::Col2im), "col2im ran nowhere");
+}
+
 /// Layers for transformed tiles, whose sums are longer than those of random specs.
 ///
 /// They include every number of taps that is split into twos and threes, and every way in which

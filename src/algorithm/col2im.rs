@@ -4,25 +4,27 @@
 //! channel, tap), are kept in a ring that stays in L2. There is no column buffer of the input's
 //! size. The input is not shifted before the product. It is read in place from L2. A larger one is
 //! copied in the order in which the register tiles read it.
+//!
+//! With three axes or more, all products are computed before any is added, as the rows that one output
+//! row needs are far apart. This is for volumes that fit in L2 with their products.
 
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::geometry::{Axes, AxisPhases, Tap};
+use crate::geometry::{Axes, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
-use crate::ranges::{blocks_of, even_blocks};
-
-use crate::memory::refill;
-use crate::memory::{Aligned, Scratch};
+use crate::memory::{Aligned, Scratch, refill};
 use crate::output::partition::{Partition, group_parts};
 use crate::output::task::{Task, bytes_of_tasks, run_tasks};
-use crate::parallel::threads;
+use crate::parallel::{parallel, threads};
+use crate::ranges::{blocks_of, even_blocks, unflatten};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
+use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
 /// The most rows that are interleaved when they are stored.
@@ -42,6 +44,8 @@ pub struct Col2im {
     pub nv: usize,
     /// Input rows per matrix product.
     pub chunk_rows: usize,
+    /// Whether all products are kept. Otherwise a ring keeps those of some rows.
+    pub keeps_all: bool,
     /// Whether the input is copied in the order in which register tiles read it. Otherwise it is
     /// read in place.
     pub copied: bool,
@@ -58,10 +62,11 @@ impl Algorithm for Col2im {
         if problem.direction == Direction::Forward {
             return Err("a forward convolution has no overlapping products".to_string());
         }
-        if problem.axes.len() != 2 {
-            return Err(format!("{} spatial axes, not two", problem.axes.len()));
+        if problem.axes.len() < 2 {
+            return Err("one spatial axis, not two or more".to_string());
         }
         let axes = query.axes()?;
+        let keeps_all = problem.axes.len() > 2;
         let forced = query.forced(|layout| match layout {
             FilterLayout::Columns { mr, last_mr } => Some((*mr, *last_mr)),
             _ => None,
@@ -72,14 +77,24 @@ impl Algorithm for Col2im {
             return Err("one input channel per group needs no matrix product".to_string());
         }
         let products = problem.group_out * taps;
-        if products > 1024 {
+        let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
+        let element = query.element;
+        let (x, all_rows) = (axes.columns(), input_rows(axes));
+        if keeps_all {
+            let positions = all_rows.saturating_mul(x.input).saturating_add(2 * lanes);
+            let layers = problem.batch.saturating_mul(problem.group);
+            let bytes = positions.saturating_mul(products).saturating_mul(layers).saturating_mul(element);
+            if bytes > machine.l2 / 2 {
+                return Err(format!("{bytes} bytes of products exceed half of L2"));
+            }
+        } else if products > 1024 {
             return Err(format!("{products} products per position are too many for the ring"));
         }
-        let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
-        let [y, x] = &problem.axes[..] else { return Err("two axes are needed".to_string()) };
-        let element = query.element;
         let row_bytes = x.input.saturating_mul(problem.group_in).saturating_mul(element);
-        let far = y.input.saturating_mul(row_bytes) > machine.l2;
+        let far = all_rows.saturating_mul(row_bytes) > machine.l2;
+        if keeps_all && far {
+            return Err("a volume that exceeds L2".to_string());
+        }
         let same_element = query.has_same_element();
         let copied = far || !same_element || problem.data_format == DataFormat::Nxc;
         let mut best: Option<Col2im> = None;
@@ -91,9 +106,10 @@ impl Algorithm for Col2im {
             }
             // Enough rows to fill a tile, or to copy long runs, if the ring and the copy still fit in
             // half of L2 each.
-            let fits = machine.l2 / 2 / products.saturating_mul(x.input).saturating_mul(element).max(row_bytes);
+            let of_ring = if keeps_all { 0 } else { products.saturating_mul(x.input).saturating_mul(element) };
+            let fits = machine.l2 / 2 / of_ring.max(row_bytes);
             let positions = if far { LONG_RUN } else { nv * lanes };
-            let chunk_rows = positions.div_ceil(x.input).clamp(1, fits.clamp(1, y.input));
+            let chunk_rows = positions.div_ceil(x.input).clamp(1, fits.clamp(1, all_rows));
             let vectors = (chunk_rows * x.input).div_ceil(lanes);
             let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false, machine);
             let row_cost = |m: usize| {
@@ -104,7 +120,7 @@ impl Algorithm for Col2im {
             let panels = row_cost(mr) * (products / mr) + last;
             let accumulated = cost::ACCUMULATED.times(&[products, vectors]);
             let store = match problem.data_format {
-                DataFormat::Ncx => cost::accumulated_store(axes[1].out_step),
+                DataFormat::Ncx => cost::accumulated_store(x.out_step),
                 DataFormat::Nxc => cost::SCATTERED,
             };
             let stored = store.times(&[vectors, problem.group_out, phases]);
@@ -115,12 +131,13 @@ impl Algorithm for Col2im {
             };
             let per_run = if far { cost::FAR_RUN } else { Cost::ZERO };
             let copying = per_vector.times(&[vectors, problem.group_in]) + per_run * problem.group_in;
-            let rows = cost::ACCUMULATED_ROW.times(&[axes[0].output, problem.group_out]);
+            let output_rows = axes.iter().rev().skip(1).map(|axis| axis.output).product();
+            let rows = cost::ACCUMULATED_ROW.times(&[output_rows, problem.group_out]);
             let chunk = panels * problem.group_in + accumulated + stored + copying;
-            let group = chunk * y.input.div_ceil(chunk_rows) + rows;
+            let group = chunk * all_rows.div_ceil(chunk_rows) + rows;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                best = Some(Col2im { mr, last_mr, nv, chunk_rows, copied, cost, axes: axes.clone() });
+                best = Some(Col2im { mr, last_mr, nv, chunk_rows, keeps_all, copied, cost, axes: axes.clone() });
             }
         }
         best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
@@ -131,11 +148,12 @@ impl Algorithm for Col2im {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let (y, x) = (&self.axes[0], &self.axes[1]);
+        let x = self.axes.columns();
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         // Whole vectors and panels are written, so sizes are rounded up.
         let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
-        let rows = slots(y, self.chunk_rows).saturating_mul(slot);
+        let layers = if self.keeps_all { problem.batch.saturating_mul(problem.group) } else { 1 };
+        let rows = self.slots().saturating_mul(slot).saturating_mul(layers);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
         let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_INTERLEAVED));
@@ -150,7 +168,8 @@ impl Algorithm for Col2im {
 
     fn explain(&self) -> String {
         let source = if self.copied { "copied in the order of tiles" } else { "read in place" };
-        format!("tiles of {}x{}, input {source}, {} rows at a time", self.mr, self.nv, self.chunk_rows)
+        let kept = if self.keeps_all { ", all products kept" } else { "" };
+        format!("tiles of {}x{}, input {source}, {} rows at a time{kept}", self.mr, self.nv, self.chunk_rows)
     }
 
     fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<()> {
@@ -168,23 +187,35 @@ impl Algorithm for Col2im {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
-        let (y, x) = (&self.axes[0], &self.axes[1]);
+        let (y, x) = (self.axes.rows(), self.axes.columns());
         let threads = threads(self.cost);
         let groups = group_parts(problem, threads);
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
         // products of its halo again, so use no more of them than the threads need.
         let parts = match problem.data_format {
-            DataFormat::Ncx if groups.iter().all(|groups| groups.len() == 1) => wanted.min(problem.group_out),
+            DataFormat::Ncx if !self.keeps_all && groups.iter().all(|groups| groups.len() == 1) => {
+                wanted.min(problem.group_out)
+            }
             _ => 1,
         };
-        let blocks = wanted.div_ceil(parts);
+        let blocks = if self.keeps_all { 1 } else { wanted.div_ceil(parts) };
         let partition = Partition {
             groups,
             channels: even_blocks(problem.group_out, parts),
             rows: blocks_of(y.grid, y.grid.div_ceil(blocks)),
             columns: blocks_of(x.grid, x.grid),
         };
+        if self.keeps_all {
+            return E::Compute::with_scratch(|scratch| {
+                let all = scratch.tile.of(problem.batch * problem.group * prepared.products * prepared.pitch)?;
+                prepared.multiply_all(all)?;
+                let all = &*all;
+                run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
+                    task.groups.clone().try_for_each(|g| prepared.add_group(task, g, all, scratch))
+                })
+            });
+        }
         run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
             task.groups.clone().try_for_each(|g| prepared.run_group(task, g, scratch))
         })
@@ -194,28 +225,47 @@ impl Algorithm for Col2im {
 impl Col2im {
     /// Elements of the products of `chunk_rows` input rows with one weight.
     fn slot(&self, lanes: usize) -> usize {
-        (self.chunk_rows * self.axes[1].input).next_multiple_of(lanes)
+        let positions = self.chunk_rows * self.axes.columns().input;
+        // If all products are kept, rows follow each other, and a chunk overwrites what the one before wrote beyond
+        // its end.
+        if self.keeps_all { positions } else { positions.next_multiple_of(lanes) }
     }
 
-    /// Elements of the ring between the products of adjacent weights.
-    fn ring_pitch(&self, lanes: usize) -> usize {
-        slots(&self.axes[0], self.chunk_rows) * self.slot(lanes)
+    /// The slots of `chunk_rows` input rows that are kept.
+    ///
+    /// Those of a ring hold the rows that the taps of one grid row span, for any chunk offset.
+    fn slots(&self) -> usize {
+        if self.keeps_all {
+            return input_rows(&self.axes).div_ceil(self.chunk_rows);
+        }
+        let shifts = self.axes.rows().shifts();
+        let span = (shifts[shifts.len() - 1] - shifts[0]) as usize + 1;
+        (span + self.chunk_rows - 1).div_ceil(self.chunk_rows) + 1
+    }
+
+    /// Elements between the products of adjacent weights.
+    fn pitch(&self, lanes: usize) -> usize {
+        let beyond = if self.keeps_all { lanes } else { 0 };
+        self.slots() * self.slot(lanes) + beyond
     }
 }
 
-/// The slots of `chunk_rows` input rows that the ring needs.
-///
-/// They hold the rows that the taps of one grid row span, for any chunk offset.
-fn slots(y: &AxisPhases, chunk_rows: usize) -> usize {
-    let shifts = y.shifts();
-    let span = (shifts[shifts.len() - 1] - shifts[0]) as usize + 1;
-    (span + chunk_rows - 1).div_ceil(chunk_rows) + 1
+/// The input's rows, over all axes but the last.
+fn input_rows(axes: &Axes) -> usize {
+    axes.iter().rev().skip(1).fold(1, |rows, axis| rows.saturating_mul(axis.input))
 }
 
 struct Panel<T: 'static> {
     first: usize,
     weights: usize,
     tiles: Vec<&'static PositionTile<T>>,
+}
+
+impl<T> Panel<T> {
+    /// Its products, with those that it is padded by.
+    fn height(&self) -> usize {
+        self.tiles[0].mr()
+    }
 }
 
 /// The data that all tasks share.
@@ -226,6 +276,8 @@ struct Prepared<'a, E: Element> {
     panels: Vec<Panel<E::Compute>>,
     /// Products, padded to whole panels.
     products: usize,
+    /// Elements between the products of adjacent weights.
+    pitch: usize,
     weights: &'a [E::Compute],
     operands: &'a Operands<'a, E>,
     zeros: Vec<E::Compute>,
@@ -236,7 +288,14 @@ struct Prepared<'a, E: Element> {
     strides: [usize; 4],
 }
 
-/// The products of the most recent input rows.
+/// One row of results per column phase, before they are interleaved.
+struct Rows<T> {
+    rows: Vec<Vec<T>>,
+    /// The number of channels whose rows are there. They are adjacent within a phase.
+    together: usize,
+}
+
+/// The products of the most recent input rows, or of all of them.
 struct Ring<'a, T> {
     data: &'a mut [T],
     /// Elements between products.
@@ -266,8 +325,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Ok(Panel { first, weights, tiles })
             })
             .collect::<TractResult<Vec<_>>>()?;
-        let x = &plan.axes[1];
-        let pitch = plan.ring_pitch(kernels.lanes);
+        let x = plan.axes.columns();
+        let pitch = plan.pitch(kernels.lanes);
         let accumulated = |tap: &Tap| {
             let to = x.inside(tap.shift);
             // A position inside the input is never before the first column.
@@ -276,12 +335,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let accumulated = x.phases.iter().map(|phase| phase.taps.iter().filter_map(accumulated).collect()).collect();
         let input = crate::layout::strides_of(&problem.input_shape());
-        let (c, x) = (problem.data_format.c_axis(4), problem.data_format.x_axis());
+        let (c, x) = (problem.data_format.c_axis(input.len()), problem.data_format.x_axis());
+        let x = x + problem.axes.len() - 2;
         Ok(Prepared {
             plan,
             problem,
             kernels,
             products: at / problem.group_in,
+            pitch,
             panels,
             weights: filter.data::<E::Compute>()?,
             operands,
@@ -293,34 +354,28 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Computes one group of a block of grid rows.
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
-        let (y, x) = (&self.plan.axes[0], &self.plan.axes[1]);
-        let lanes = self.kernels.lanes;
+        let y = self.plan.axes.rows();
         let chunk_rows = self.plan.chunk_rows;
         let shifts = y.shifts();
         let (lowest, highest) = (shifts[0], shifts[shifts.len() - 1]);
-        let slot = self.plan.slot(lanes);
-        let slots = slots(y, chunk_rows);
-        let pitch = self.plan.ring_pitch(lanes);
-        let data = scratch.tile.of(self.products * pitch)?;
-        let mut ring = Ring { data, pitch, slot, slots };
+        let data = scratch.tile.of(self.products * self.pitch)?;
+        let mut ring = self.ring(data);
         // Chunks of input rows are numbered from the first row that the block reads.
         let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
         let mut made = first_row;
-        // The channels of a pixel are stored together if channels are last and few. They are
-        // adjacent within a phase.
-        let channels = task.channels.clone();
-        let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
-        let interleaved = last && (2..=MOST_INTERLEAVED).contains(&(channels.len() * x.out_step));
-        let together = if interleaved { channels.len() } else { 1 };
-        let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
-        rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
+        let taps = self.problem.axes.iter().map(|axis| axis.kernel).product::<usize>();
+        let products = task.channels.start * taps..task.channels.end * taps;
+        let is_needed =
+            |panel: &&Panel<E::Compute>| panel.first < products.end && panel.first + panel.height() > products.start;
+        let width = self.plan.axes.columns().input;
+        let mut rows = self.rows(task)?;
         for u in task.rows.clone() {
             let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
             while made < needed {
                 let chunk = made..(made + chunk_rows).min(y.input);
                 self.multiply(
-                    task.n,
-                    (g, task.channels.clone()),
+                    (task.n, g),
+                    self.panels.iter().filter(is_needed),
                     chunk.clone(),
                     (made - first_row) / chunk_rows,
                     &mut ring,
@@ -333,74 +388,170 @@ impl<'a, E: Element> Prepared<'a, E> {
                 if output_row >= y.output {
                     break;
                 }
-                let [height, width] = [0, 1].map(|axis| self.problem.axes[axis].kernel);
                 let of_row = |tap: &Tap| {
                     let at = usize::try_from(u as i64 + tap.shift).ok().filter(|at| *at < y.input)? - first_row;
-                    let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * x.input;
-                    Some(tap.k * width * ring.pitch + offset)
+                    let offset = at / chunk_rows % ring.slots * ring.slot + at % chunk_rows * width;
+                    Some(tap.k * self.problem.axes[1].kernel * ring.pitch + offset)
                 };
                 let taps: TVec<usize> = phase.taps.iter().filter_map(of_row).collect();
-                for channel in channels.clone() {
-                    let bias = self
-                        .operands
-                        .bias
-                        .map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
-                    let of_channel = rows.iter_mut().skip(channel % together).step_by(together);
-                    for (row, accumulated) in of_channel.zip(&self.accumulated) {
-                        self.kernels.accumulate_row(
-                            &ring.data[channel * height * width * ring.pitch..],
-                            &taps,
-                            accumulated,
-                            bias,
-                            row,
-                        );
-                    }
-                    if together > 1 {
-                        continue;
-                    }
-                    let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    let task_channel = task.channel(self.problem, g, channel);
-                    task.output.write(
-                        self.kernels,
-                        task_channel,
-                        0,
-                        output_row,
-                        0,
-                        &columns,
-                        self.operands.epilogue.of(g * self.problem.group_out + channel),
-                        &mut scratch.row,
-                    )?;
-                }
-                if together > 1 {
-                    let (uniform, varying) = self.operands.epilogue.split();
-                    rows.iter_mut().for_each(|row| uniform.apply(row));
-                    let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
-                    task.output.write_whole_pixels(
-                        self.kernels,
-                        (0, output_row, 0),
-                        &rows,
-                        varying,
-                        &mut scratch.row,
-                    )?;
-                }
+                self.add_row(task, g, (0, output_row), (ring.data, &taps), &mut rows, &mut scratch.row)?;
             }
         }
         Ok(())
     }
 
-    /// Computes the products of a chunk of input rows and some output channels into a slot of the
-    /// ring.
-    fn multiply(
+    /// Adds all products of a group that belong to a task's results.
+    ///
+    /// `all` are those of all images and groups, one after the other.
+    fn add_group(
         &self,
-        n: usize,
-        (g, outputs): (usize, Range<usize>),
+        task: &mut Task<E>,
+        g: usize,
+        all: &[E::Compute],
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (outer_axes, y, x) = self.plan.axes.parts();
+        let size = self.products * self.pitch;
+        let data = &all[(task.n * self.problem.group + g) * size..][..size];
+        let (height, width) =
+            (self.problem.axes[outer_axes.len()].kernel, self.problem.axes[outer_axes.len() + 1].kernel);
+        let mut rows = self.rows(task)?;
+        for outer in 0..task.output.outer_phases.len() {
+            let phases = unflatten(task.output.outer_phases[outer], outer_axes.iter().map(|axis| axis.out_step));
+            // The taps of the outer axes that are inside the input: the index in the kernel, and the input's slice.
+            let slices = outer_axes.iter().zip(&task.outer).zip(&phases).zip(&self.problem.axes);
+            let slices = slices.fold(vec![(0, 0)], |all, (((axis, u), phase), of)| {
+                let inside = axis.phases[*phase].taps.iter().filter_map(|tap| {
+                    let at = usize::try_from(*u as i64 + tap.shift).ok().filter(|at| *at < axis.input)?;
+                    Some((tap.k, at))
+                });
+                let inside: Vec<(usize, usize)> = inside.collect();
+                let next = |(k, slice): (usize, usize)| {
+                    inside.iter().map(move |(tap, at)| (k * of.kernel + tap, slice * axis.input + at))
+                };
+                all.into_iter().flat_map(next).collect()
+            });
+            for (u, (ry, phase)) in task.rows.clone().cartesian_product(y.phases.iter().enumerate()) {
+                let output_row = u * y.out_step + ry;
+                if output_row >= y.output {
+                    continue;
+                }
+                let of_row = |((k, slice), tap): (&(usize, usize), &Tap)| {
+                    let at = usize::try_from(u as i64 + tap.shift).ok().filter(|at| *at < y.input)?;
+                    Some((k * height + tap.k) * width * self.pitch + (slice * y.input + at) * x.input)
+                };
+                let taps: TVec<usize> = slices.iter().cartesian_product(&phase.taps).filter_map(of_row).collect();
+                self.add_row(task, g, (outer, output_row), (data, &taps), &mut rows, &mut scratch.row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Buffers for a task's rows.
+    ///
+    /// The channels of a pixel are stored together if channels are last and few.
+    fn rows(&self, task: &Task<E>) -> TractResult<Rows<E::Compute>> {
+        let (x, channels) = (self.plan.axes.columns(), task.channels.len());
+        let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
+        let interleaved = last && (2..=MOST_INTERLEAVED).contains(&(channels * x.out_step));
+        let together = if interleaved { channels } else { 1 };
+        let mut rows: Vec<Vec<E::Compute>> = vec![vec![]; x.out_step * together];
+        rows.iter_mut().try_for_each(|row| refill("working memory", row, x.grid, E::Compute::ZERO))?;
+        Ok(Rows { rows, together })
+    }
+
+    /// Adds the products of an output row of all of a task's channels, and stores the sums.
+    ///
+    /// `taps` are the offsets of the products of a channel's first column in a row, one per tap of the other axes.
+    fn add_row(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        (outer, output_row): (usize, usize),
+        (data, taps): (&[E::Compute], &[usize]),
+        Rows { rows, together }: &mut Rows<E::Compute>,
+        scratch: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let per_channel = self.problem.axes.iter().map(|axis| axis.kernel).product::<usize>() * self.pitch;
+        for channel in task.channels.clone() {
+            let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
+            let of_channel = rows.iter_mut().skip(channel % *together).step_by(*together);
+            for (row, accumulated) in of_channel.zip(&self.accumulated) {
+                self.kernels.accumulate_row(&data[channel * per_channel..], taps, accumulated, bias, row);
+            }
+            if *together > 1 {
+                continue;
+            }
+            let columns: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
+            let task_channel = task.channel(self.problem, g, channel);
+            task.output.write(
+                self.kernels,
+                task_channel,
+                outer,
+                output_row,
+                0,
+                &columns,
+                self.operands.epilogue.of(g * self.problem.group_out + channel),
+                scratch,
+            )?;
+        }
+        if *together > 1 {
+            let (uniform, varying) = self.operands.epilogue.split();
+            rows.iter_mut().for_each(|row| uniform.apply(row));
+            let rows: TVec<&[E::Compute]> = rows.iter().map(|r| &r[..]).collect();
+            task.output.write_whole_pixels(self.kernels, (outer, output_row, 0), &rows, varying, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// Products in a slice that begins with those of the first panel.
+    fn ring<'r>(&self, data: &'r mut [E::Compute]) -> Ring<'r, E::Compute> {
+        Ring { data, pitch: self.pitch, slot: self.plan.slot(self.kernels.lanes), slots: self.plan.slots() }
+    }
+
+    /// Computes the products of all images and groups, one after the other.
+    fn multiply_all(&self, all: &mut [E::Compute]) -> TractResult<()> {
+        let chunk_rows = self.plan.chunk_rows;
+        let rows = input_rows(&self.plan.axes);
+        // Parts of the panels of one group. Each part copies the input again.
+        let per_part = self.panels.len().div_ceil(threads(self.plan.cost));
+        let mut parts = vec![];
+        for (layer, mut products) in all.chunks_mut(self.products * self.pitch).enumerate() {
+            for panels in self.panels.chunks(per_part) {
+                let count = panels.iter().map(Panel::height).sum::<usize>();
+                let (part, rest) = products.split_at_mut(count * self.pitch);
+                products = rest;
+                parts.push((layer, panels, part));
+            }
+        }
+        parallel(&mut parts, self.plan.cost, &|(layer, panels, part)| {
+            E::Compute::with_scratch(|scratch| {
+                let mut ring = self.ring(part);
+                for (chunk, first) in (0..rows).step_by(chunk_rows).enumerate() {
+                    let at = (*layer / self.problem.group, *layer % self.problem.group);
+                    let working = (&mut scratch.block, &mut scratch.ragged);
+                    self.multiply(at, panels.iter(), first..(first + chunk_rows).min(rows), chunk, &mut ring, working)?;
+                }
+                Ok(())
+            })
+        })
+    }
+
+    /// Computes the products of a chunk of input rows of one image and group, and of some panels, into a slot of the
+    /// ring.
+    ///
+    /// The ring begins with the first product of the first panel if all products are kept.
+    fn multiply<'p>(
+        &self,
+        (n, g): (usize, usize),
+        panels: impl Iterator<Item = &'p Panel<E::Compute>>,
         rows: Range<usize>,
         chunk: usize,
         ring: &mut Ring<E::Compute>,
         (block, pixels): (&mut Aligned<E::Compute>, &mut Aligned<E::Compute>),
     ) -> TractResult<()> {
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
-        let count = rows.len() * self.problem.axes[1].input;
+        let count = rows.len() * self.plan.axes.columns().input;
         let padded = count.next_multiple_of(lanes);
         let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
         let input = self.operands.input.whole()?;
@@ -418,19 +569,16 @@ impl<'a, E: Element> Prepared<'a, E> {
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
         let longest = longest_chain(channels, 1);
-        let taps: usize = self.problem.axes.iter().map(|axis| axis.kernel).product();
-        let products = outputs.start * taps..outputs.end * taps;
-        let is_needed = |panel: &&Panel<E::Compute>| {
-            panel.first < products.end && panel.first + panel.tiles[0].mr() > products.start
-        };
-        for panel in self.panels.iter().filter(is_needed) {
+        let mut panels = panels.peekable();
+        let first_product = if self.plan.keeps_all { panels.peek().map_or(0, |panel| panel.first) } else { 0 };
+        for panel in panels {
             for at in (0..padded).step_by(self.plan.nv * lanes) {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
                 let (base, channel_stride) = match in_place {
                     Some(_) => (first + at, self.strides[1]),
                     None => (at * channels, tile.nv() * lanes),
                 };
-                let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
+                let out = &mut ring.data[(panel.first - first_product) * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
                 for from in (0..channels).step_by(longest) {
                     let source = Source {
