@@ -239,7 +239,9 @@ fn the_most_taps_are_planned_for() -> TractResult<()> {
     let base = spec(Direction::Forward, &[taps], 4096);
     let spec = DeconvSpec { in_channels: 1, out_channels: 40, filter_format: FilterFormat::GroupedOix, ..base };
     let plan = Plan::new(&spec, &[1, 1, 3 * taps], None, f32::datum_type(), &PlanOptions::default())?;
-    ensure!(!plan.explain().contains("too many"), "{}", plan.explain());
+    // That strategy takes few taps in any case.
+    let mut others = plan.declined().iter().filter(|(strategy, _)| *strategy != Strategy::DepthwisePixels);
+    ensure!(!others.any(|(_, why)| why.contains("too many")), "{}", plan.explain());
     Ok(())
 }
 

@@ -93,7 +93,8 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     let cases = [
         (spec([256, 256], 256, [4, 2, 1]), [64, 64], Strategy::DepthwisePixels),
         (spec([6, 6], 6, [4, 2, 1]), [64, 64], Strategy::DepthwiseRows),
-        (spec([64, 128], 64, [3, 2, 1]), [20, 20], Strategy::DirectPositions),
+        (spec([64, 256], 64, [3, 2, 1]), [20, 20], Strategy::DirectPositions),
+        (spec([192, 768], 192, [3, 3, 0]), [10, 5], Strategy::DepthwisePixels),
         (spec([100, 1024], 1, [4, 1, 0]), [1, 1], Strategy::Gemv),
         (spec([56, 1], 1, [9, 4, 4]), [120, 160], Strategy::Col2im),
         (spec([512, 256], 1, [4, 2, 1]), [8, 8], Strategy::Winograd),
@@ -102,6 +103,7 @@ fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
         (spec([128, 3], 1, [2, 2, 0]), [64, 64], Strategy::DirectPositions),
         (spec([8, 8], 1, [3, 4096, 0]), [2, 2], Strategy::Reference),
         (forward([96, 96], 96, [3, 2, 1]), [28, 28], Strategy::DepthwisePixels),
+        (forward([128, 256], 128, [5, 2, 2]), [16, 8], Strategy::DepthwisePixels),
         (forward([96, 96], 96, [3, 2, 1]), [112, 112], Strategy::DepthwiseRows),
         (forward([32, 32], 32, [3, 1, 1]), [112, 112], Strategy::DepthwiseRows),
         (forward([64, 64], 1, [3, 1, 1]), [56, 56], Strategy::Winograd),

@@ -82,8 +82,8 @@ impl Algorithm for Col2im {
         let (x, all_rows) = (axes.columns(), input_rows(axes));
         if keeps_all {
             let positions = all_rows.saturating_mul(x.input).saturating_add(2 * lanes);
-            let layers = problem.batch.saturating_mul(problem.group);
-            let bytes = positions.saturating_mul(products).saturating_mul(layers).saturating_mul(element);
+            let matrices = problem.batch.saturating_mul(problem.group);
+            let bytes = positions.saturating_mul(products).saturating_mul(matrices).saturating_mul(element);
             if bytes > machine.l2 / 2 {
                 return Err(format!("{bytes} bytes of products exceed half of L2"));
             }
@@ -91,9 +91,10 @@ impl Algorithm for Col2im {
             return Err(format!("{products} products per position are too many for the ring"));
         }
         let row_bytes = x.input.saturating_mul(problem.group_in).saturating_mul(element);
-        let far = all_rows.saturating_mul(row_bytes) > machine.l2;
+        let bytes = all_rows.saturating_mul(row_bytes);
+        let far = bytes > machine.l2;
         if keeps_all && far {
-            return Err("a volume that exceeds L2".to_string());
+            return Err(format!("{bytes} bytes of a volume exceed L2"));
         }
         let same_element = query.has_same_element();
         let copied = far || !same_element || problem.data_format == DataFormat::Nxc;
@@ -152,8 +153,8 @@ impl Algorithm for Col2im {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         // Whole vectors and panels are written, so sizes are rounded up.
         let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
-        let layers = if self.keeps_all { problem.batch.saturating_mul(problem.group) } else { 1 };
-        let rows = self.slots().saturating_mul(slot).saturating_mul(layers);
+        let matrices = if self.keeps_all { problem.batch.saturating_mul(problem.group) } else { 1 };
+        let rows = self.slots().saturating_mul(slot).saturating_mul(matrices);
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
         let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_INTERLEAVED));
@@ -516,19 +517,19 @@ impl<'a, E: Element> Prepared<'a, E> {
         // Parts of the panels of one group. Each part copies the input again.
         let per_part = self.panels.len().div_ceil(threads(self.plan.cost));
         let mut parts = vec![];
-        for (layer, mut products) in all.chunks_mut(self.products * self.pitch).enumerate() {
+        for (matrix, mut products) in all.chunks_mut(self.products * self.pitch).enumerate() {
             for panels in self.panels.chunks(per_part) {
                 let count = panels.iter().map(Panel::height).sum::<usize>();
                 let (part, rest) = products.split_at_mut(count * self.pitch);
                 products = rest;
-                parts.push((layer, panels, part));
+                parts.push((matrix, panels, part));
             }
         }
-        parallel(&mut parts, self.plan.cost, &|(layer, panels, part)| {
+        parallel(&mut parts, self.plan.cost, &|(matrix, panels, part)| {
             E::Compute::with_scratch(|scratch| {
                 let mut ring = self.ring(part);
                 for (chunk, first) in (0..rows).step_by(chunk_rows).enumerate() {
-                    let at = (*layer / self.problem.group, *layer % self.problem.group);
+                    let at = (*matrix / self.problem.group, *matrix % self.problem.group);
                     let working = (&mut scratch.block, &mut scratch.ragged);
                     self.multiply(at, panels.iter(), first..(first + chunk_rows).min(rows), chunk, &mut ring, working)?;
                 }
