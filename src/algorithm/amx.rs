@@ -439,7 +439,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             true => (BYTES_IN_PLACE / size_of::<E>() / column.max(1)).max(1),
             false => TRANSPOSED_POSITIONS,
         };
-        let segments = self.taps.input_tiles.segments(copy_plan, at_once);
+        let segments = self.taps.input_tiles.segments(copy_plan, at_once)?;
         let staging = scratch.ragged.of(TRANSPOSED_POSITIONS * Self::DEPTH)?;
         let wide = scratch.tile.of(TRANSPOSED_POSITIONS * Self::DEPTH)?;
         for to in data.chunks_mut(limb_stride) {

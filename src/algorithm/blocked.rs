@@ -79,8 +79,7 @@ impl Blocked {
         work: impl Fn(&mut Task<E>, usize, Option<&CopyPlan>, &mut Scratch<E::Compute>) -> TractResult<()> + Sync + Send,
     ) -> TractResult<()> {
         run_tasks(problem, &self.axes, partition, self.cost, output, |task, scratch| {
-            let copy_plan =
-                tiles.map(|tiles| task.copy_plan_with(tiles, &input.spatial, self.overhang.0)).transpose()?;
+            let copy_plan = tiles.map(|tiles| task.copy_plan_with(tiles, &input.spatial, self.overhang)).transpose()?;
             task.groups.clone().try_for_each(|g| work(task, g, copy_plan.as_ref(), scratch))
         })
     }

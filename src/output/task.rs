@@ -51,16 +51,22 @@ impl<E> Task<'_, E> {
     /// # Errors
     /// As [`InputTiles::copy_plan`].
     pub fn copy_plan(&self, input_tiles: &InputTiles, strides: &[usize]) -> TractResult<CopyPlan> {
-        self.copy_plan_with(input_tiles, strides, 0)
+        self.copy_plan_with(input_tiles, strides, (0, 0))
     }
 
-    /// As [`Task::copy_plan`], with the input of `behind` more grid rows.
+    /// As [`Task::copy_plan`], with the input of some more grid rows and columns behind.
     ///
     /// # Errors
     /// As [`InputTiles::copy_plan`].
-    pub fn copy_plan_with(&self, input_tiles: &InputTiles, strides: &[usize], behind: usize) -> TractResult<CopyPlan> {
-        let rows = self.rows.start..self.rows.end + behind;
-        input_tiles.copy_plan(strides, &self.outer, rows, self.columns.clone())
+    pub fn copy_plan_with(
+        &self,
+        input_tiles: &InputTiles,
+        strides: &[usize],
+        behind: (usize, usize),
+    ) -> TractResult<CopyPlan> {
+        let (rows, columns) =
+            (self.rows.start..self.rows.end + behind.0, self.columns.start..self.columns.end + behind.1);
+        input_tiles.copy_plan(strides, &self.outer, rows, columns)
     }
 
     /// The offset of the task's first grid position in an input with the same grid, given the

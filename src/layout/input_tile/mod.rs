@@ -213,11 +213,11 @@ impl InputTiles {
         let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else {
             unreachable!("axes end in rows and columns")
         };
-        let count = rows.len() + self.rows.extra;
+        let (count, width) = (rows.len() + self.rows.extra, (columns.len() + self.columns.extra).min(self.pitch));
         let row_classes: Vec<Inside> =
             (0..self.rows.firsts.len()).map(|class| self.rows.inside(class, rows.start, count)).collect();
         let column_classes: Vec<Inside> =
-            (0..self.columns.firsts.len()).map(|class| self.columns.inside(class, columns.start, self.pitch)).collect();
+            (0..self.columns.firsts.len()).map(|class| self.columns.inside(class, columns.start, width)).collect();
         let classes: usize = self.outer.iter().map(|o| o.firsts.len()).product();
         let mut parts = reserved("working memory", classes * row_classes.len() * column_classes.len())?;
         for class in 0..classes {
@@ -236,11 +236,12 @@ impl InputTiles {
                 }));
             }
         }
-        let whole = columns.len() == self.pitch && self.columns.input == self.pitch;
+        let whole = width == self.pitch && self.columns.input == self.pitch;
         let unit = *column_stride == 1 && (self.rows.in_step, self.columns.in_step) == (1, 1);
         Ok(CopyPlan {
             parts,
             count,
+            width,
             row_stride: *row_stride,
             column_stride: *column_stride,
             shifted: whole && unit && *row_stride == self.pitch,
@@ -413,7 +414,7 @@ impl InputTiles {
             let inside = part.rows_inside(self.pitch * depth, input_tile);
             for row in inside.chunks_mut(self.pitch * depth) {
                 row[..begin].fill(E::Compute::ZERO);
-                row[end..].fill(E::Compute::ZERO);
+                row[end..copy_plan.width * depth].fill(E::Compute::ZERO);
             }
             for c in (0..source.count).step_by(lanes) {
                 let (pixels, count) = (part.columns.pixels.len(), lanes.min(source.count - c));
@@ -476,7 +477,7 @@ impl InputTiles {
         let rows = part.rows_inside(self.pitch * depth, input_tile).chunks_mut(self.pitch * depth);
         for (j, row) in rows.enumerate() {
             clear(&mut row[..begin]);
-            clear(&mut row[end..]);
+            clear(&mut row[end..copy_plan.width * depth]);
             copy(&source[j * self.rows.in_step * copy_plan.row_stride..], &mut row[begin..end]);
         }
     }
@@ -532,7 +533,7 @@ impl InputTiles {
             for plane in to.chunks_mut(stride).take(channels) {
                 for row in part.rows_inside(self.pitch, &mut plane[input_tile.clone()]).chunks_mut(self.pitch) {
                     clear(&mut row[..columns.pixels.start]);
-                    clear(&mut row[columns.pixels.end..]);
+                    clear(&mut row[columns.pixels.end..copy_plan.width]);
                 }
             }
         }
@@ -554,13 +555,19 @@ impl InputTiles {
         let (a, b) = (parts[0].rows_inside(self.pitch, a), parts[1].rows_inside(self.pitch, b));
         let to = if first == 0 { [a, b] } else { [b, a] };
         let [even, odd] = [first, 1 - first].map(|class| &parts[class].columns);
+        let step = self.rows.in_step * copy_plan.row_stride;
+        let (count, pitch) = self.rows_at_once(copy_plan, parts[0]);
         let rows = SplitRows {
-            count: parts[0].rows.pixels.len(),
-            step: self.rows.in_step * copy_plan.row_stride,
+            count,
+            step,
             widths: [even.pixels.len(), odd.pixels.len()],
             before: [even.pixels.start, odd.pixels.start],
         };
-        kernels.split_rows(source, &rows, to, self.pitch);
+        let [a, b] = to.map(|to| to.chunks_mut(count * self.pitch));
+        for (j, (a, b)) in a.zip(b).enumerate() {
+            let to = [a, b].map(|to| &mut to[..count * pitch]);
+            kernels.split_rows(&source[j * step..], &rows, to, pitch);
+        }
     }
 
     /// Copies into the input tile of a column class without gaps in the input.
@@ -572,13 +579,19 @@ impl InputTiles {
         source: &[T],
         input_tile: &mut [T],
     ) {
-        let rows = Rows {
-            count: part.rows.pixels.len(),
-            width: part.columns.pixels.len(),
-            step: self.rows.in_step * copy_plan.row_stride,
-            before: part.columns.pixels.start,
-        };
-        kernels.padded_rows(source, &rows, part.rows_inside(self.pitch, input_tile), self.pitch);
+        let step = self.rows.in_step * copy_plan.row_stride;
+        let (count, pitch) = self.rows_at_once(copy_plan, part);
+        let rows = Rows { count, width: part.columns.pixels.len(), step, before: part.columns.pixels.start };
+        for (j, to) in part.rows_inside(self.pitch, input_tile).chunks_mut(count * self.pitch).enumerate() {
+            kernels.padded_rows(&source[j * step..], &rows, &mut to[..count * pitch], pitch);
+        }
+    }
+
+    /// Rows of a part that a kernel copies at once, and the pixels that it writes of each.
+    ///
+    /// These are all rows if the block needs all pixels of each.
+    fn rows_at_once(&self, copy_plan: &CopyPlan, part: &Part) -> (usize, usize) {
+        if copy_plan.width == self.pitch { (part.rows.pixels.len(), self.pitch) } else { (1, copy_plan.width) }
     }
 
     /// Copies rows as wide as the input in one shifted copy, then clears the pixels that wrapped
@@ -655,6 +668,8 @@ pub(crate) struct CopyPlan {
     parts: Vec<Part>,
     /// Rows per input tile.
     count: usize,
+    /// Pixels per row that the block needs. Those from there to the pitch are not written.
+    width: usize,
     row_stride: usize,
     column_stride: usize,
     /// Whether input tiles are shifted copies of the input.

@@ -3,7 +3,9 @@
 //! For copies that convert pixels on the way.
 
 use crate::layout::input_tile::{CopyPlan, InputTiles, Inside, Part};
+use crate::memory::reserved;
 use std::ops::Range;
+use tract_core::internal::TractResult;
 
 /// Equidistant positions of a run, and the consecutive pixels to which they are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +38,15 @@ impl InputTiles {
     ///
     /// The runs hold all positions that the block needs. Adjacent rows share a run only if the gap
     /// between them is shorter than a row.
-    pub fn segments(&self, copy_plan: &CopyPlan, most: usize) -> CopySegments {
+    ///
+    /// # Errors
+    /// Failure to allocate memory.
+    pub fn segments(&self, copy_plan: &CopyPlan, most: usize) -> TractResult<CopySegments> {
         let (classes, width) = (self.columns.firsts.len(), self.columns.input);
         let per_plane = self.rows.firsts.len() * classes;
         let parts = copy_plan.parts.get(..per_plane).unwrap_or(&[]);
-        let mut segments = CopySegments { runs: vec![], all: vec![], planes: vec![], outside: self.outside(copy_plan) };
+        let mut segments =
+            CopySegments { runs: vec![], all: vec![], planes: vec![], outside: self.outside(copy_plan)? };
         let planes = copy_plan.parts.chunks(per_plane.max(1)).enumerate();
         let begin = |(at, parts): (usize, &[Part])| {
             let base = parts.iter().find_map(|part| part.base)?;
@@ -52,12 +58,14 @@ impl InputTiles {
             let (first, step) = (inside.from, self.rows.in_step);
             (0..inside.pixels.len()).map(move |at| first + at * step)
         };
-        let mut rows: Vec<usize> = parts.chunks(classes.max(1)).flat_map(|parts| rows_of(&parts[0].rows)).collect();
+        let count: usize = parts.iter().map(|part| part.rows.pixels.len()).sum();
+        let mut rows = reserved("rows", count)?;
+        rows.extend(parts.chunks(classes.max(1)).flat_map(|parts| rows_of(&parts[0].rows)));
         rows.sort_unstable();
         let spans = parts.iter().take(classes).map(|part| &part.columns).filter(|inside| !inside.pixels.is_empty());
         let spans = spans.map(|inside| inside.from..inside.position(inside.pixels.end - 1, self.columns.in_step) + 1);
-        let Some(span) = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return segments };
-        let mut wholes: Vec<Range<usize>> = vec![];
+        let Some(span) = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return Ok(segments) };
+        let mut wholes: Vec<Range<usize>> = reserved("rows", rows.len())?;
         for row in rows {
             let positions = row * width + span.start..row * width + span.end;
             match wholes.last_mut() {
@@ -65,6 +73,10 @@ impl InputTiles {
                 _ => wholes.push(positions),
             }
         }
+        // Lists that grew would move, and threads would wait for each other in the allocator.
+        let runs = wholes.iter().map(|whole| whole.len().div_ceil(most)).sum();
+        segments.runs = reserved("copied runs", runs)?;
+        segments.all = reserved("copied runs", count + runs * parts.len())?;
         for whole in wholes {
             for begin in whole.clone().step_by(most) {
                 let run = begin..whole.end.min(begin.saturating_add(most));
@@ -73,7 +85,7 @@ impl InputTiles {
                 segments.runs.push((run, first..segments.all.len()));
             }
         }
-        segments
+        Ok(segments)
     }
 
     /// Adds the copy segments of a run. `parts` are those of a plane.
@@ -112,25 +124,23 @@ impl InputTiles {
     }
 
     /// The pixels of a block's rows that are outside the input.
-    fn outside(&self, copy_plan: &CopyPlan) -> Vec<Range<usize>> {
-        let mut outside: Vec<Range<usize>> = vec![];
+    fn outside(&self, copy_plan: &CopyPlan) -> TractResult<Vec<Range<usize>>> {
+        let mut outside: Vec<Range<usize>> = reserved("padding", copy_plan.parts.len() * (copy_plan.count + 1))?;
         let mut add = |pixels: Range<usize>| match outside.last_mut() {
             Some(last) if last.end == pixels.start => last.end = pixels.end,
             _ if pixels.is_empty() => {}
             _ => outside.push(pixels),
         };
         for (at, part) in copy_plan.parts.iter().enumerate() {
-            let (begin, end) = (at * self.input_tile, at * self.input_tile + copy_plan.count * self.pitch);
             let rows = if part.base.is_some() { part.rows.pixels.clone() } else { 0..0 };
-            let mut next = begin;
-            for row in rows {
-                let row = begin + row * self.pitch;
-                add(next..row + part.columns.pixels.start);
-                next = row + part.columns.pixels.end;
+            for row in 0..copy_plan.count {
+                let begin = at * self.input_tile + row * self.pitch;
+                let inside = if rows.contains(&row) { part.columns.pixels.clone() } else { 0..0 };
+                add(begin..begin + inside.start);
+                add(begin + inside.end..begin + copy_plan.width);
             }
-            add(next..end);
         }
-        outside
+        Ok(outside)
     }
 }
 
@@ -163,10 +173,9 @@ mod tests {
     use crate::simd::isa::Isa;
     use crate::spec::{Axis, Direction};
     use tract_core::internal::tract_itertools::{Itertools, iproduct};
-    use tract_core::internal::*;
 
     /// Copy segments and zeros make the same input tiles as copying row by row, for any length of
-    /// runs.
+    /// runs, and for blocks with fewer columns than the input tiles have.
     #[test]
     fn copy_segments_fill_input_tiles() -> TractResult<()> {
         let kernels = <f32 as Dispatch>::kernels(Isa::Portable);
@@ -198,14 +207,19 @@ mod tests {
             let strides = [input[1] * input[2], input[2], 1];
             // Every pixel of the input is nonzero.
             let source: Vec<f32> = (1..=input.iter().product()).map(|at| at as f32).collect();
-            for (copy_per_shift, rows, at) in iproduct!([false, true], [grid.0, grid.0.div_ceil(2)], 0..axes[0].grid) {
+            let halves = |size: usize| [size, size.div_ceil(2)];
+            let blocks = iproduct!([false, true], halves(grid.0), halves(grid.1), 0..axes[0].grid);
+            for (copy_per_shift, rows, columns, at) in blocks {
                 let input_tiles = InputTiles::new(&Axes::of(&axes), rows, grid.1, copy_per_shift);
                 let block = grid.0 - rows..grid.0;
-                let copy_plan = input_tiles.copy_plan(&strides, &[at], block, 0..grid.1)?;
+                let copy_plan = input_tiles.copy_plan(&strides, &[at], block, 0..columns)?;
                 let mut want = vec![f32::NAN; input_tiles.channel_stride];
                 input_tiles.fill_pixels(kernels, &copy_plan, &source, 1, &mut want);
+                let width = columns + input_tiles.pitch - grid.1;
+                let written = input_tiles.count() * (rows + input_tiles.rows.extra) * width;
+                assert_eq!(want.iter().filter(|pixel| !pixel.is_nan()).count(), written);
                 for most in [1, 7, usize::MAX] {
-                    let segments = input_tiles.segments(&copy_plan, most);
+                    let segments = input_tiles.segments(&copy_plan, most)?;
                     let mut got = vec![f32::NAN; input_tiles.channel_stride];
                     segments.outside.iter().for_each(|pixels| got[pixels.clone()].fill(0.0));
                     for ((base, first), (run, copied)) in segments.planes.iter().cartesian_product(&segments.runs) {
@@ -223,7 +237,8 @@ mod tests {
                     let same = got.iter().zip(&want).all(|(got, want)| got == want || got.is_nan() && want.is_nan());
                     assert!(
                         same,
-                        "{axes:?} copy_per_shift={copy_per_shift} rows={rows} at={at} most={most}: {got:?}, not {want:?}"
+                        "{axes:?} copy_per_shift={copy_per_shift} rows={rows} columns={columns} at={at} most={most}: \
+                        {got:?}, not {want:?}"
                     );
                     compared += 1;
                 }
