@@ -225,6 +225,7 @@ fn callers(count: usize, rounds: usize) {
     all.sort();
     assert_eq!(all, (0..count).collect::<Vec<_>>());
     // The worker is gone.
+    assert!(!mailbox.is_used());
     assert_eq!(mailbox.hand_over(9), Some(9));
 }
 

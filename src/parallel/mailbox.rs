@@ -40,6 +40,11 @@ impl<T> Mailbox<T> {
         None
     }
 
+    /// Whether a worker uses this mailbox.
+    pub(crate) fn is_used(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != IDLE
+    }
+
     /// Makes this the mailbox of the calling worker, if it is free. It is closed at first.
     pub(crate) fn occupy(&self) -> Option<Occupied<'_, T>> {
         self.changes(IDLE, BUSY).then_some(Occupied(self))

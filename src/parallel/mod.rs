@@ -37,6 +37,10 @@ mod share {
         1
     }
 
+    pub(super) fn tasks(_cost: u64) -> usize {
+        1
+    }
+
     pub(super) fn share<T>(
         tasks: &mut [T],
         _threads: usize,
@@ -72,6 +76,14 @@ pub fn set_share_from(cost: Option<u64>) {
 /// limits between them. Without the feature `threads` it is one thread.
 pub fn threads(cost: u64) -> usize {
     share::threads(cost)
+}
+
+/// Returns the number of tasks for work of an estimated cost: one if one thread does it.
+///
+/// Several threads get up to four each, so that they end at the same time. The tasks of little work are fewer, as each
+/// takes time to set up.
+pub(crate) fn tasks(cost: u64) -> usize {
+    share::tasks(cost)
 }
 
 /// Runs every task, on tract's current executor if the work is worth it. After an error, tasks that

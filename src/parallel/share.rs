@@ -41,6 +41,19 @@ pub(super) fn threads_on(machine: &Machine, cost: u64) -> usize {
     }
 }
 
+/// As [`tasks`](super::tasks).
+pub(super) fn tasks(cost: u64) -> usize {
+    /// The time that a task should take at least.
+    const LEAST_NS: f64 = 8000.0;
+    const MOST_PER_THREAD: usize = 4;
+    match threads(cost) {
+        1 => 1,
+        threads => {
+            ((Machine::current().nanoseconds(cost) / LEAST_NS) as usize).clamp(threads, MOST_PER_THREAD * threads)
+        }
+    }
+}
+
 /// The number of spinning workers. If there is none but such work recurs often, one is called for
 /// future work.
 fn spinning_workers(pool: &Pool) -> usize {

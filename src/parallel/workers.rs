@@ -20,6 +20,9 @@ use tract_core::prelude::multithread::{Executor, current_tract_executor};
 /// woken takes most of that time.
 pub(super) const OWNER_SPIN: Duration = Duration::from_micros(100);
 
+/// How often a mailbox is tried that a worker uses. This takes less than a microsecond.
+const LOOKS_FOR_WORKER: usize = 8;
+
 /// Spinning workers of all executors.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
@@ -155,9 +158,17 @@ impl Workers {
         move |mut job| {
             while let Some(mailbox) = self.mailboxes.get(next) {
                 next += 1;
-                match mailbox.hand_over(job) {
-                    None => return,
-                    Some(back) => job = back,
+                // A worker that looks for other tasks opens its mailbox again at once, and waking another thread takes
+                // longer.
+                for _ in 0..LOOKS_FOR_WORKER {
+                    match mailbox.hand_over(job) {
+                        None => return,
+                        Some(back) => job = back,
+                    }
+                    if !mailbox.is_used() {
+                        break;
+                    }
+                    spin_loop();
                 }
             }
             let workers = Arc::clone(self);
@@ -203,12 +214,14 @@ impl Workers {
                 }
                 spin_loop();
             }
+            // Other threads that need this core. The mailbox stays open, as a caller does not wait for a job that
+            // has not begun.
+            std::thread::yield_now();
             if let Some(job) = mailbox.close() {
                 return Some(job);
             }
-            // First tasks of tract's operators, then other threads that need this core.
+            // Tasks of tract's operators.
             rayon::yield_now();
-            std::thread::yield_now();
         }
         None
     }
