@@ -184,7 +184,7 @@ impl Algorithm for Amx {
         output: &mut [E],
     ) -> TractResult<()> {
         let prepared = Prepared::new(self, problem, isa, filter, operands, tables)?;
-        let partition = self.blocked.partition(problem, 4 * POSITIONS_AT_ONCE);
+        let partition = self.blocked.partition(problem, self.least_of_task() * POSITIONS_AT_ONCE, POSITIONS_AT_ONCE);
         let tiles = Some(&prepared.taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan.context("amx: a task without a copy plan")?, scratch)
@@ -193,6 +193,11 @@ impl Algorithm for Amx {
 }
 
 impl Amx {
+    /// The least positions of a task, in register tiles. Each task splits weights that are not kept in limbs.
+    fn least_of_task(&self) -> usize {
+        if self.in_limbs { 4 } else { 8 }
+    }
+
     /// The split of blocks into accumulator blocks.
     fn shape(&self) -> AccumulatorShape {
         AccumulatorShape {

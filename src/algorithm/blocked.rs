@@ -61,10 +61,10 @@ impl Blocked {
     }
 
     /// The tasks for the current number of threads. Blocks of fewer than `least` positions are not
-    /// worthwhile.
-    pub(crate) fn partition(&self, problem: &Problem, least: usize) -> Partition {
+    /// worthwhile. `step` positions are computed together.
+    pub(crate) fn partition(&self, problem: &Problem, least: usize, step: usize) -> Partition {
         let Blocked { rows, columns, cost, width: panel, .. } = *self;
-        Partition::for_threads(problem, &self.axes, &Block { rows, columns, least, panel, cost })
+        Partition::for_threads(problem, &self.axes, &Block { rows, columns, least, panel, step, cost })
     }
 
     /// Runs `work` on every group of every task.

@@ -22,7 +22,7 @@ use crate::memory::{Aligned, Scratch};
 use crate::output::partition::Partition;
 use crate::output::task::{Task, bytes_of_tasks, phases_inside, run_tasks};
 use crate::output::task_output::{IndexedRun, STAGED_ELEMENTS, STAGING_BYTES};
-use crate::parallel::threads;
+use crate::parallel::tasks;
 use crate::ranges::{blocks_of, unflatten};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Problem};
@@ -290,15 +290,16 @@ impl Algorithm for DepthwisePixels {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, table, problem, kernels, filter, operands)?;
-        let (y, x) = (self.axes.rows(), self.axes.columns());
-        let wanted = if threads(self.cost) == 1 { 1 } else { (4 * threads(self.cost)).div_ceil(problem.batch.max(1)) };
+        let (outer, y, x) = self.axes.parts();
+        let wanted = tasks(self.cost).div_ceil(problem.batch.max(1));
         let unit = match problem.data_format {
             DataFormat::Nxc => problem.group,
             DataFormat::Ncx => groups_of_vectors(problem, self.width),
         };
         let units = problem.group.div_ceil(unit);
         let groups = blocks_of(problem.group, units.div_ceil(wanted.min(units)) * unit);
-        let parts = wanted.div_ceil(groups.len());
+        let outer: usize = outer.iter().map(|axis| axis.grid).product();
+        let parts = wanted.div_ceil((groups.len() * outer).max(1));
         // Only single rows are split by columns, so that the input of a task is contiguous.
         let (rows, columns) = if (y.output, y.input) == (1, 1) { (1, parts) } else { (parts, 1) };
         let partition = Partition {

@@ -342,6 +342,7 @@ impl Algorithm for DirectPositions {
             // A block keeps the positions of a few tiles.
             least: 4 * self.nv * kernels.lanes,
             panel: self.mr,
+            step: self.nv * kernels.lanes,
             cost: self.cost,
         };
         let partition = Partition::for_threads(problem, &self.axes, &block);

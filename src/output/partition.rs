@@ -53,6 +53,8 @@ pub(crate) struct Block {
     pub least: usize,
     /// Output channels that are computed together.
     pub panel: usize,
+    /// Columns that are computed together. If threads split a single row, their blocks begin at multiples of it.
+    pub step: usize,
     /// The estimated cost of the whole layer.
     pub cost: u64,
 }
@@ -74,9 +76,10 @@ impl Partition {
         };
         // Rounds down to a number of blocks that divides evenly among the threads.
         let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
+        let panels = problem.group_out.div_ceil(block.panel);
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
-            let prefer_channels = prefer_channels(problem);
+            let prefer_channels = prefer_channels(problem, panels, threads);
             let shares_channels =
                 groups.iter().all(|g| g.len() == 1) && (problem.data_format == DataFormat::Ncx || prefer_channels);
             if !(shares_channels && prefer_channels && problem.group_out / block.panel >= threads) {
@@ -111,12 +114,18 @@ impl Partition {
                 columns = columns.next_multiple_of(threads).min(x.grid);
             }
         }
-        let panels = problem.group_out.div_ceil(block.panel);
         let channels = even_blocks(panels, parts)
             .into_iter()
             .map(|p| p.start * block.panel..(p.end * block.panel).min(problem.group_out))
             .collect();
-        Partition { rows: even_blocks(y.grid, rows), columns: even_blocks(x.grid, columns), groups, channels }
+        let steps = even_blocks(x.grid.div_ceil(block.step), columns).into_iter();
+        let in_steps: Vec<_> =
+            steps.map(|steps| steps.start * block.step..(steps.end * block.step).min(x.grid)).collect();
+        let columns = match in_steps.iter().all(|columns| columns.len() <= block.columns) {
+            true => in_steps,
+            false => even_blocks(x.grid, columns),
+        };
+        Partition { rows: even_blocks(y.grid, rows), columns, groups, channels }
     }
 
     /// The same partition with blocks that begin at multiples of `rows` and `columns`.
@@ -145,11 +154,62 @@ impl Partition {
 /// If channels are split, each part reads all of the input. If positions are split, each block
 /// reads all weights. Splitting channels is faster in two cases: if an output channel has no more
 /// output elements than weights, and if blocks of a plane would be short runs between those of
-/// other threads.
-fn prefer_channels(problem: &Problem) -> bool {
+/// other threads, unless the panels of a thread would be more than 5/4 of its share.
+fn prefer_channels(problem: &Problem, panels: usize, threads: usize) -> bool {
     let over_axes = |size: fn(&Axis) -> usize| problem.axes.iter().map(size).fold(1, usize::saturating_mul);
     let (outputs, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
     let short_runs = problem.data_format == DataFormat::Ncx && outputs <= SMALL_PLANE;
     outputs.saturating_mul(problem.batch) <= taps.saturating_mul(problem.group_in)
-        || short_runs && taps.saturating_mul(problem.group_out) >= WORTH_A_COPY
+        || short_runs
+            && taps.saturating_mul(problem.group_out) >= WORTH_A_COPY
+            && 4 * panels.next_multiple_of(threads) <= 5 * panels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Direction;
+    use std::sync::OnceLock;
+    use tract_core::internal::tvec;
+    use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
+
+    /// The partition of a layer of one tap for some threads. Register tiles have 32 columns and 32 output channels.
+    fn partition(threads: usize, group_out: usize, axes: &[Axis]) -> Partition {
+        let (direction, data_format) = (Direction::Forward, DataFormat::Ncx);
+        let problem =
+            Problem { direction, data_format, batch: 1, group: 1, group_in: 64, group_out, axes: axes.into() };
+        let axes = Axes::new(&problem);
+        let (rows, columns) = (axes.rows().grid, axes.columns().grid);
+        let block = Block { rows, columns, least: 64, panel: 32, step: 32, cost: u64::MAX };
+        static POOL: OnceLock<Executor> = OnceLock::new();
+        let executor = match threads {
+            1 => Executor::SingleThread,
+            _ => POOL.get_or_init(|| Executor::multithread(2)).clone(),
+        };
+        multithread_tract_scope(executor, || Partition::for_threads(&problem, &axes, &block))
+    }
+
+    fn axis(input: usize, kernel: usize) -> Axis {
+        Axis { input, kernel, stride: 1, dilation: 1, pad_begin: kernel as i64 / 2, output: input }
+    }
+
+    #[test]
+    fn blocks_of_a_row_are_whole_register_tiles() {
+        let row = tvec![axis(1, 1), axis(676, 1)];
+        assert_eq!(partition(1, 64, &row).columns, even_blocks(676, 1));
+        assert_eq!(partition(2, 64, &row).columns, [0..160, 160..352, 352..512, 512..676]);
+    }
+
+    #[test]
+    fn threads_get_as_many_panels() {
+        let plane = tvec![axis(16, 3), axis(24, 3)];
+        let channels_and_rows = |group_out: usize| {
+            let Partition { channels, rows, .. } = partition(2, group_out, &plane);
+            (channels.len(), rows.len())
+        };
+        assert_eq!(channels_and_rows(128), (2, 1));
+        // of three panels, one thread would have two
+        assert_eq!(channels_and_rows(96), (1, 4));
+        assert_eq!(channels_and_rows(160), (2, 1));
+    }
 }
