@@ -395,7 +395,7 @@ impl Machine {
             planes_at_once: 16.0,
             tile_registers: 0.94,
             share_ns: 34_000.0,
-            share_spinning_ns: 5_000.0,
+            share_spinning_ns: 10_000.0,
         },
         prefetch_pays: true,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0xa7, 0xae) }],
