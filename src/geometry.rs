@@ -12,6 +12,7 @@
 //! A forward convolution is the case of one phase. Its grid is the output, and its input index is
 //! `u·s + (k·d - p)`.
 
+use crate::ranges::unflatten;
 use crate::spec::{Axis, Direction, Problem};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -95,6 +96,24 @@ impl Axes {
         self.iter().all(|axis| axis.in_step == 1 && axis.shifts() == [0] && axis.grid == axis.input)
     }
 
+    /// The taps of a phase of the outer axes that read inside the input at grid position `at`.
+    pub(crate) fn outer_taps(&self, at: &[usize], phase: usize) -> Vec<OuterTap> {
+        let outer = self.outer();
+        let phases = unflatten(phase, outer.iter().map(|axis| axis.out_step));
+        outer.iter().zip(at).zip(phases).fold(vec![OuterTap::default()], |all, ((axis, u), phase)| {
+            let (taps, kernel) = (&axis.phases[phase].taps, axis.taps());
+            let next = |of: &OuterTap, (index, tap): (usize, &Tap)| {
+                let at = usize::try_from((u * axis.in_step) as i64 + tap.shift).ok().filter(|at| *at < axis.input)?;
+                Some(OuterTap {
+                    index: of.index * taps.len() + index,
+                    k: of.k * kernel + tap.k,
+                    slice: of.slice * axis.input + at,
+                })
+            };
+            all.iter().flat_map(|of| taps.iter().enumerate().filter_map(move |tap| next(of, tap))).collect()
+        })
+    }
+
     /// Outer axes, rows and columns.
     pub fn parts(&self) -> (&[AxisPhases], &AxisPhases, &AxisPhases) {
         (self.outer(), self.rows(), self.columns())
@@ -107,6 +126,17 @@ impl Deref for Axes {
     fn deref(&self) -> &[AxisPhases] {
         &self.0
     }
+}
+
+/// A tap of all outer axes together. The indices are flat, the outermost axis first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OuterTap {
+    /// Index among the taps of its phase.
+    pub index: usize,
+    /// Index in the kernel.
+    pub k: usize,
+    /// Index of the input position that it reads.
+    pub slice: usize,
 }
 
 /// The phases of one axis.

@@ -13,14 +13,14 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::geometry::{Axes, Tap};
+use crate::geometry::{Axes, OuterTap, Tap};
 use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::memory::{Aligned, Scratch, refill};
 use crate::output::partition::{Partition, group_parts};
 use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::parallel::{parallel, threads};
-use crate::ranges::{blocks_of, even_blocks, unflatten};
+use crate::ranges::{blocks_of, even_blocks};
 use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
@@ -411,37 +411,26 @@ impl<'a, E: Element> Prepared<'a, E> {
         all: &[E::Compute],
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
-        let (outer_axes, y, x) = self.plan.axes.parts();
+        let axes = &self.plan.axes;
+        let (outer_axes, y, x) = axes.parts();
         let size = self.products * self.pitch;
         let data = &all[(task.n * self.problem.group + g) * size..][..size];
         let (height, width) =
             (self.problem.axes[outer_axes.len()].kernel, self.problem.axes[outer_axes.len() + 1].kernel);
         let mut rows = self.rows(task)?;
         for outer in 0..task.output.outer_phases.len() {
-            let phases = unflatten(task.output.outer_phases[outer], outer_axes.iter().map(|axis| axis.out_step));
-            // The taps of the outer axes that are inside the input: the index in the kernel, and the input's slice.
-            let slices = outer_axes.iter().zip(&task.outer).zip(&phases).zip(&self.problem.axes);
-            let slices = slices.fold(vec![(0, 0)], |all, (((axis, u), phase), of)| {
-                let inside = axis.phases[*phase].taps.iter().filter_map(|tap| {
-                    let at = usize::try_from(*u as i64 + tap.shift).ok().filter(|at| *at < axis.input)?;
-                    Some((tap.k, at))
-                });
-                let inside: Vec<(usize, usize)> = inside.collect();
-                let next = |(k, slice): (usize, usize)| {
-                    inside.iter().map(move |(tap, at)| (k * of.kernel + tap, slice * axis.input + at))
-                };
-                all.into_iter().flat_map(next).collect()
-            });
+            let outer_taps = axes.outer_taps(&task.outer, task.output.outer_phases[outer]);
             for (u, (ry, phase)) in task.rows.clone().cartesian_product(y.phases.iter().enumerate()) {
                 let output_row = u * y.out_step + ry;
                 if output_row >= y.output {
                     continue;
                 }
-                let of_row = |((k, slice), tap): (&(usize, usize), &Tap)| {
+                let of_row = |(outer, tap): (&OuterTap, &Tap)| {
                     let at = usize::try_from(u as i64 + tap.shift).ok().filter(|at| *at < y.input)?;
-                    Some((k * height + tap.k) * width * self.pitch + (slice * y.input + at) * x.input)
+                    let (k, row) = (outer.k * height + tap.k, outer.slice * y.input + at);
+                    Some(k * width * self.pitch + row * x.input)
                 };
-                let taps: TVec<usize> = slices.iter().cartesian_product(&phase.taps).filter_map(of_row).collect();
+                let taps: TVec<usize> = outer_taps.iter().cartesian_product(&phase.taps).filter_map(of_row).collect();
                 self.add_row(task, g, (outer, output_row), (data, &taps), &mut rows, &mut scratch.row)?;
             }
         }

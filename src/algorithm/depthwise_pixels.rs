@@ -13,7 +13,7 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
-use crate::geometry::{Axes, AxisPhases, Tap};
+use crate::geometry::{Axes, AxisPhases, OuterTap, Tap};
 use crate::kernel::KernelSizes;
 use crate::kernel::{Dispatch, Kernels, LaneGather, PixelSums, PixelTap, PixelTaps};
 use crate::layout::filter::{FilterLayout, PackedFilter};
@@ -254,7 +254,7 @@ impl Algorithm for DepthwisePixels {
         for at in 0..positions {
             let at = unflatten(at, outer_axes.iter().map(|axis| axis.grid));
             let phases = phases_inside(outer_axes, &at);
-            let (slices, taps) = self.outer_taps(&table.strides.2, &at, &phases);
+            let (slices, taps) = self.outer_taps(&at, &phases);
             let taps: Vec<(usize, OuterTaps)> = phases.iter().copied().zip(taps).collect();
             let list = match lists.iter().position(|list| *list == taps) {
                 Some(list) => list,
@@ -337,32 +337,12 @@ impl DepthwisePixels {
 
     /// Returns the taps of the outer axes that are inside the input at a grid position, for some phases.
     ///
-    /// The first list has the offsets in an image, in elements, of the slices that these taps read, in ascending order.
-    fn outer_taps(&self, strides: &[usize], at: &[usize], phases: &[usize]) -> (TVec<usize>, Vec<OuterTaps>) {
-        let (outer_axes, ..) = self.axes.parts();
-        let of_phase = |phase: &usize| {
-            let phases = unflatten(*phase, outer_axes.iter().map(|axis| axis.out_step));
-            let axes = outer_axes.iter().zip(at).zip(&phases).zip(strides);
-            axes.fold(vec![(0, 0)], |all, (((axis, u), phase), stride)| {
-                let taps = &axis.phases[*phase].taps;
-                let index = |tap: &Tap| {
-                    let index = (*u * axis.in_step) as i64 + tap.shift;
-                    (0..axis.input as i64).contains(&index).then_some(index as usize)
-                };
-                let inside: Vec<_> = taps.iter().enumerate().filter_map(|(i, tap)| Some((i, index(tap)?))).collect();
-                let next = |(tap, offset): (usize, usize)| {
-                    inside
-                        .iter()
-                        .map(move |(i, index)| (tap * taps.len() + i, offset + index * stride))
-                        .collect::<Vec<_>>()
-                };
-                all.into_iter().flat_map(next).collect()
-            })
-        };
-        let met: Vec<Vec<(usize, usize)>> = phases.iter().map(of_phase).collect();
-        let slices: TVec<usize> = met.iter().flatten().map(|(_, offset)| *offset).sorted_unstable().dedup().collect();
-        let rank = |offset: usize| slices.partition_point(|other| *other < offset);
-        let taps = met.iter().map(|taps| taps.iter().map(|(tap, offset)| (*tap, rank(*offset))).collect()).collect();
+    /// The first list has the slices of the input that these taps read, in ascending order.
+    fn outer_taps(&self, at: &[usize], phases: &[usize]) -> (TVec<usize>, Vec<OuterTaps>) {
+        let taps: Vec<Vec<OuterTap>> = phases.iter().map(|phase| self.axes.outer_taps(at, *phase)).collect();
+        let slices: TVec<usize> = taps.iter().flatten().map(|tap| tap.slice).sorted_unstable().dedup().collect();
+        let rank = |tap: &OuterTap| (tap.index, slices.partition_point(|other| *other < tap.slice));
+        let taps = taps.iter().map(|taps| taps.iter().map(rank).collect()).collect();
         (slices, taps)
     }
 
@@ -453,8 +433,8 @@ pub(crate) struct Table {
     weights_of: Vec<usize>,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
-    /// For tasks of whole rows, per grid position of the outer axes, the offsets of the slices that it reads, and the
-    /// index of its rows. Empty if these are not kept, as there are more than [`MOST_KEPT_TAPS`].
+    /// For tasks of whole rows, per grid position of the outer axes, the slices that it reads, and the index of its
+    /// rows. Empty if these are not kept, as there are more than [`MOST_KEPT_TAPS`].
     outer: Vec<(TVec<usize>, usize)>,
     /// Grid rows by outer phase inside the output, then by row phase. Most outer positions have the same.
     rows: Vec<Vec<Vec<Rows>>>,
@@ -544,6 +524,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let last = self.problem.data_format == DataFormat::Nxc;
         let image = &self.operands.input.whole()?[task.n * self.table.strides.0..];
         let [.., row, column] = *self.table.strides.2 else { return Ok(()) };
+        let slice_stride = y.input * row;
 
         // Pixels are read in whole vectors.
         let reach = plan.gather.as_ref().map_or(plan.depths.0.next_multiple_of(lanes), LaneGather::reach);
@@ -561,10 +542,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (outer_slices, rows) = match kept {
             Some((slices, list)) => (slices, &self.table.rows[*list]),
             None => {
-                let (slices, taps) = plan.outer_taps(&self.table.strides.2, &task.outer, &task.output.outer_phases);
+                let (slices, taps) = plan.outer_taps(&task.outer, &task.output.outer_phases);
                 let taps: Vec<_> = task.output.outer_phases.iter().copied().zip(taps).collect();
                 let outer_slice = plan.outer_slice(slices.len());
-                let offset_of = |slice: usize| if in_place.is_some() { slices[slice] } else { slice * outer_slice };
+                let offset_of =
+                    |rank: usize| if in_place.is_some() { slices[rank] * slice_stride } else { rank * outer_slice };
                 let rows = plan.rows_of(self.problem, &self.table.weights_of, &taps, &columns, row_stride, offset_of);
                 listed = (slices, rows);
                 (&listed.0, &listed.1)
@@ -592,9 +574,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                         let data = scratch.block.of(outer_slice * outer_slices.len() + lanes)?;
                         // Some tasks have no tap inside the input.
                         let read = !window.is_empty() && !columns.input.is_empty();
-                        for (to, from) in data.chunks_mut(outer_slice.max(1)).zip(outer_slices).filter(|_| read) {
+                        for (to, slice) in data.chunks_mut(outer_slice.max(1)).zip(outer_slices).filter(|_| read) {
                             let at = window.start * row + columns.input.start * column;
-                            let source = &image[first * self.table.strides.1 + from + at..];
+                            let source = &image[first * self.table.strides.1 + slice * slice_stride + at..];
                             let pixels = window.len() * columns.input.len();
                             self.fill(source, channels.len(), pixels, &mut scratch.ragged, to)?;
                         }

@@ -1,7 +1,8 @@
 //! Sums of shifted rows: the inner loop of depthwise deconvolutions.
 
 use crate::kernel::bounds::{Bounds, clamp_all};
-use crate::simd::vector::{MOST_LANES, Vector, interleave, store_run};
+use crate::kernel::transpose::Present;
+use crate::simd::vector::{Vector, interleave};
 
 /// The most phases of [`sum_of_taps`].
 pub(crate) const MOST_PHASES: usize = 8;
@@ -43,71 +44,6 @@ pub(crate) unsafe fn sum_of_taps<V: Vector, const S: usize, const U: usize>(
         if at < count {
             let [run] = sums::<V, S, 1>(source, phases, bias_and_bounds, at);
             present.store(interleave(run), &mut to[at * all..]);
-        }
-    }
-}
-
-/// The lanes of a vector of `S` interleaved phases that belong to phases that are not missing.
-struct Present {
-    /// Whether no phase is missing. Then the lanes are all lanes.
-    all: bool,
-    /// Their number.
-    count: usize,
-    /// Their indices, in ascending order.
-    lanes: &'static [u32; MOST_LANES],
-}
-
-/// The lanes of each number of phases up to [`MOST_PHASES`], interleaved with those that are missing.
-const fn present(lanes: usize) -> [[u32; MOST_LANES]; MOST_PHASES + 1] {
-    let mut present = [[0; MOST_LANES]; MOST_PHASES + 1];
-    let mut phases = 1;
-    while phases <= MOST_PHASES {
-        let interleaved = phases.next_power_of_two();
-        let mut lane = 0;
-        while lane < lanes / interleaved * phases {
-            present[phases][lane] = (lane / phases * interleaved + lane % phases) as u32;
-            lane += 1;
-        }
-        phases += 1;
-    }
-    present
-}
-
-impl Present {
-    #[inline(always)]
-    fn new<V: Vector>(interleaved: usize, phases: usize) -> Present {
-        Present {
-            all: interleaved == phases,
-            count: V::LANES / interleaved * phases,
-            lanes: &const { &present(V::LANES) }[phases],
-        }
-    }
-
-    /// Writes as much of a sequence of interleaved registers as `to` has room for. Elements of `to` after the
-    /// sequence may be overwritten.
-    ///
-    /// # Safety
-    /// As [`Vector`]'s methods.
-    #[inline(always)]
-    unsafe fn store<V: Vector, const S: usize>(&self, run: [V; S], to: &mut [V::Lane]) {
-        if self.all {
-            // SAFETY: this function's contract.
-            return unsafe { store_run(run, to) };
-        }
-        for (v, lanes) in run.into_iter().enumerate() {
-            let first = v * self.count;
-            let left = to.len().saturating_sub(first);
-            let at = to.as_mut_ptr().wrapping_add(first);
-            // SAFETY: this function's contract, and `to` has `left` elements from `at` on. With a phase missing, less
-            // than all lanes are present.
-            unsafe {
-                let lanes = lanes.permute_lanes(self.lanes.as_ptr());
-                match left {
-                    0 => return,
-                    _ if left < V::LANES => lanes.store_first(left.min(self.count), at),
-                    _ => lanes.store(at),
-                }
-            }
         }
     }
 }

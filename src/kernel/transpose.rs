@@ -4,7 +4,7 @@
 
 use crate::compute::Compute;
 use crate::kernel::bounds::{Bounds, clamp_all};
-use crate::simd::vector::{MOST_LANES, Vector, covering, interleave};
+use crate::simd::vector::{MOST_LANES, Vector, covering, interleave, store_run};
 
 /// `to[j][first + i] = from[starts[i] + j]`: a run of pixels of `LANES` elements each becomes rows.
 ///
@@ -173,34 +173,86 @@ pub(crate) unsafe fn interleaved<V: Vector, const S: usize>(from: &[&[V::Lane]],
         }
         return;
     }
-    // The lanes of a vector of `S` interleaved rows, without those of the missing rows.
-    let present = V::LANES / S * rows;
-    const { assert!(V::LANES <= MOST_LANES) }
-    let lanes: [u32; MOST_LANES] =
-        std::array::from_fn(|i| if i < present { (i / rows * S + i % rows) as u32 } else { 0 });
-    let end = to.len();
+    let present = Present::new::<V>(S, rows);
     for at in covering(count, V::LANES) {
-        // SAFETY: by this function's contract, as vectors end where the rows do. A store may write
-        // beyond the lanes of present rows. The next store overwrites that excess, and no store
-        // goes beyond the end of `to`.
+        // SAFETY: by this function's contract, as vectors end where the rows do. A store may overwrite elements behind
+        // its own, which the next store writes again.
         unsafe {
-            let runs: [V; S] =
+            let run: [V; S] =
                 interleave(std::array::from_fn(|r| V::load(from.get_unchecked(r.min(rows - 1)).as_ptr().add(at))));
-            for (j, run) in runs.into_iter().enumerate() {
-                if rows == S {
-                    run.store(to.as_mut_ptr().add(at * S + j * V::LANES));
-                    continue;
-                }
-                let first = at * rows + j * present;
-                let run = run.permute_lanes(lanes.as_ptr());
-                if first + V::LANES <= end {
-                    run.store(to.as_mut_ptr().add(first));
-                } else {
-                    run.store_first(present, to.as_mut_ptr().add(first));
+            present.store(run, &mut to[at * rows..]);
+        }
+    }
+}
+
+/// The most rows of [`Present`].
+const MOST_ROWS: usize = 16;
+
+/// The lanes of a register of `S` interleaved rows that belong to rows that are not missing.
+pub(super) struct Present {
+    /// Whether no row is missing. Then the lanes are all lanes.
+    pub all: bool,
+    /// Their number.
+    count: usize,
+    /// Their indices, in ascending order.
+    lanes: &'static [u32; MOST_LANES],
+}
+
+impl Present {
+    /// The lanes of `rows` rows that are interleaved with those that are missing to `interleaved`, a power of two.
+    ///
+    /// # Panics
+    /// There are more than [`MOST_ROWS`].
+    #[inline(always)]
+    pub fn new<V: Vector>(interleaved: usize, rows: usize) -> Present {
+        const { assert!(V::LANES <= MOST_LANES) }
+        let lanes = &const { &present(V::LANES) }[rows];
+        Present { all: interleaved == rows, count: V::LANES / interleaved * rows, lanes }
+    }
+
+    /// Writes as much of a sequence of interleaved registers as `to` has room for. Elements of `to` after the
+    /// sequence may be overwritten.
+    ///
+    /// # Safety
+    /// As [`Vector`]'s methods.
+    #[inline(always)]
+    pub unsafe fn store<V: Vector, const S: usize>(&self, run: [V; S], to: &mut [V::Lane]) {
+        if self.all {
+            // SAFETY: this function's contract.
+            return unsafe { store_run(run, to) };
+        }
+        for (v, lanes) in run.into_iter().enumerate() {
+            let first = v * self.count;
+            let left = to.len().saturating_sub(first);
+            let at = to.as_mut_ptr().wrapping_add(first);
+            // SAFETY: this function's contract, and `to` has `left` elements from `at` on. With a row missing, less
+            // than all lanes are present.
+            unsafe {
+                let lanes = lanes.permute_lanes(self.lanes.as_ptr());
+                match left {
+                    0 => return,
+                    _ if left < V::LANES => lanes.store_first(left.min(self.count), at),
+                    _ => lanes.store(at),
                 }
             }
         }
     }
+}
+
+/// The lanes of each number of rows up to [`MOST_ROWS`], interleaved with those that are missing to a power of two.
+const fn present(lanes: usize) -> [[u32; MOST_LANES]; MOST_ROWS + 1] {
+    let mut present = [[0; MOST_LANES]; MOST_ROWS + 1];
+    let mut rows = 1;
+    while rows <= MOST_ROWS {
+        let interleaved = rows.next_power_of_two();
+        let mut lane = 0;
+        while lane < lanes / interleaved * rows {
+            present[rows][lane] = (lane / rows * interleaved + lane % rows) as u32;
+            lane += 1;
+        }
+        rows += 1;
+    }
+    present
 }
 
 /// The largest step of [`strided`].
