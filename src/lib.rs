@@ -161,9 +161,9 @@
 //! 25 us on a Sapphire Rapids with AMX, stay on the calling thread.
 //!
 //! Waking a thread takes as long as a small layer does. A thread that has helped therefore spins
-//! for the next layer, 200 us at most. While it spins, other machines than a Sapphire Rapids with
-//! AMX share layers from 5 us on. A thread is also woken to spin once such small layers follow each
-//! other closely. The process spins at most one thread less than it may use cores, and
+//! for the next layer, 200 us at most. While it spins, a Granite Rapids shares layers from 10 us on,
+//! and other machines than these two from 5 us on. A thread is also woken to spin once such small
+//! layers follow each other closely. The process spins at most one thread less than it may use cores, and
 //! none on one core. Each executor has its own list of spinning threads, and a spinning thread
 //! takes no lock. [`set_spin_time`] or `TRACT_DECONV_SPIN_US` sets the spin time of the whole
 //! process. With zero no thread spins.

@@ -673,23 +673,30 @@ mod tests {
     #[test]
     fn the_least_shared_times_are_documented() {
         let micros = |ns: f64| ns / 1000.0;
-        let amx = Machine::SAPPHIRE_RAPIDS;
-        let (own, spinning) = (micros(amx.rates.share_ns), micros(amx.rates.share_spinning_ns));
-        assert_eq!(own, spinning);
-        for other in Machine::ALL.iter().filter(|machine| machine.name != amx.name) {
+        let [sapphire, granite] = [Machine::SAPPHIRE_RAPIDS, Machine::GRANITE_RAPIDS]
+            .map(|machine| [machine.rates.share_ns, machine.rates.share_spinning_ns].map(micros));
+        assert_eq!(sapphire[0], sapphire[1]);
+        for other in Machine::ALL.iter().filter(|machine| machine.name != Machine::SAPPHIRE_RAPIDS.name) {
             let (least, spinning) = (micros(other.rates.share_ns), micros(other.rates.share_spinning_ns));
+            let [own, _] = sapphire;
             assert_documented(
                 "src/lib.rs",
                 &format!("Layers below {least} us by estimate, or {own} us on a Sapphire Rapids with AMX, stay on"),
             );
-            assert_documented("src/lib.rs", &format!("AMX share layers from {spinning} us on."));
             assert_documented(
                 "docs/knobs.md",
                 &format!(
                     "share layers from {least} µs on, by estimate, or from {own} µs on a Sapphire Rapids with AMX."
                 ),
             );
-            assert_documented("docs/knobs.md", &format!("than that share layers from {spinning} µs on."));
+            let [_, of_granite] = granite;
+            for (file, us) in [("src/lib.rs", "us"), ("docs/knobs.md", "µs")] {
+                let words = match other.name == Machine::GRANITE_RAPIDS.name {
+                    true => format!("a Granite Rapids shares layers from {of_granite} {us} on"),
+                    false => format!("and other machines than these two from {spinning} {us} on."),
+                };
+                assert_documented(file, &words);
+            }
         }
     }
 }

@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn threads_get_as_many_panels() {
-        let plane = tvec![axis(16, 3), axis(24, 3)];
+        let plane = tvec![axis(24, 3), axis(32, 3)];
         let channels_and_rows = |group_out: usize| {
             let Partition { channels, rows, .. } = partition(2, group_out, &plane);
             (channels.len(), rows.len())

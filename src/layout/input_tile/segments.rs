@@ -217,7 +217,6 @@ mod tests {
                 input_tiles.fill_pixels(kernels, &copy_plan, &source, 1, &mut want);
                 let width = columns + input_tiles.pitch - grid.1;
                 let written = input_tiles.count() * (rows + input_tiles.rows.extra) * width;
-                assert_eq!(want.iter().filter(|pixel| !pixel.is_nan()).count(), written);
                 for most in [1, 7, usize::MAX] {
                     let segments = input_tiles.segments(&copy_plan, most)?;
                     let mut got = vec![f32::NAN; input_tiles.channel_stride];
@@ -234,7 +233,9 @@ mod tests {
                             }
                         }
                     }
-                    let same = got.iter().zip(&want).all(|(got, want)| got == want || got.is_nan() && want.is_nan());
+                    // Only the pixels that the block needs are written.
+                    assert_eq!(got.iter().filter(|pixel| !pixel.is_nan()).count(), written);
+                    let same = got.iter().zip(&want).all(|(got, want)| got == want || got.is_nan());
                     assert!(
                         same,
                         "{axes:?} copy_per_shift={copy_per_shift} rows={rows} columns={columns} at={at} most={most}: \
