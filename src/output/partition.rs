@@ -173,7 +173,7 @@ mod tests {
     use tract_core::internal::tvec;
     use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 
-    /// The partition of a layer of one tap for some threads. Register tiles have 32 columns and 32 output channels.
+    /// The partition of a forward layer for one thread or two. Register tiles have 32 columns and 32 output channels.
     fn partition(threads: usize, group_out: usize, axes: &[Axis]) -> Partition {
         let (direction, data_format) = (Direction::Forward, DataFormat::Ncx);
         let problem =

@@ -76,7 +76,9 @@ impl InputTiles {
         // Lists that grew would move, and threads would wait for each other in the allocator.
         let runs = wholes.iter().map(|whole| whole.len().div_ceil(most)).sum();
         segments.runs = reserved("copied runs", runs)?;
-        segments.all = reserved("copied runs", count + runs * parts.len())?;
+        // A row belongs to one row class. It has a segment per column class, and as many more in each run that it is in.
+        segments.all = reserved("copied runs", count + runs * classes)?;
+        let room = segments.all.capacity();
         for whole in wholes {
             for begin in whole.clone().step_by(most) {
                 let run = begin..whole.end.min(begin.saturating_add(most));
@@ -85,6 +87,7 @@ impl InputTiles {
                 segments.runs.push((run, first..segments.all.len()));
             }
         }
+        debug_assert_eq!(segments.all.capacity(), room, "the list grew");
         Ok(segments)
     }
 
