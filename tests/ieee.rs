@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::ON_TILE_REGISTERS;
 use common::oracle::{FromTensor, answer};
 use common::random::Random;
 use std::collections::BTreeSet;
@@ -58,6 +59,8 @@ fn specs() -> Vec<(DeconvSpec, Vec<usize>)> {
         // Transformed tiles, with the taps split into twos and threes.
         transposed((16, 18, 1), &[4, 5], 2, &[5, 6]),
         forward(transposed((17, 16, 1), &[3, 7], 1, &[6, 9])),
+        // Single taps, of padded planes.
+        forward(transposed((5, 35, 1), &[1, 1], 1, &[6, 9])),
     ]
 }
 
@@ -284,8 +287,10 @@ fn rounded_operands() -> TractResult<()> {
             let spec = DeconvSpec { data_format, ..spec.clone() };
             let input = data_format.shape(1, spec.in_channels, spatial.iter().copied());
             let (x, w) = (numbers(&input, scale, 3)?, numbers(&spec.filter_shape(), 0, 5)?);
-            for precision in [Precision::Bf16, Precision::F16] {
-                let options = PlanOptions::default().with_strategy(Strategy::Amx).with_precision(precision);
+            for (strategy, precision) in
+                tract_itertools::iproduct!(ON_TILE_REGISTERS, [Precision::Bf16, Precision::F16])
+            {
+                let options = PlanOptions::default().with_strategy(strategy).with_precision(precision);
                 let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, &options) else { continue };
                 ensure!(plan.precision() == precision, "{plan}");
                 let run = |x: &Tensor, w: &Tensor| -> TractResult<Tensor> {

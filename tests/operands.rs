@@ -152,7 +152,7 @@ fn layouts_that_no_kernel_reads_are_refused() {
         FilterLayout::Columns { mr: usize::MAX, last_mr: 4 },
         FilterLayout::Pixels { width: 0 },
         FilterLayout::Vectors { width: 0 },
-        FilterLayout::Limbs { width: 1, last_width: 16, precision: Precision::Exact },
+        FilterLayout::Limbs { width: 1, last_width: 16, precision: Precision::Exact, of_planes: false },
     ];
     for layout in layouts {
         let packed = guarded(|| PackedFilter::pack(&spec, &layout, &weights));

@@ -88,6 +88,27 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
     Ok(())
 }
 
+/// Planes of one tap are multiplied as they are. With channels last, pixels are.
+#[test]
+fn single_taps_get_products_of_planes() -> TractResult<()> {
+    let cases = [
+        (forward([128, 128], 1, [1, 1, 0]), [26, 26]),
+        (forward([256, 64], 1, [1, 1, 0]), [26, 26]),
+        (forward([128, 256], 1, [1, 2, 0]), [28, 28]),
+        (spec([128, 128], 1, [1, 1, 0]), [30, 20]),
+    ];
+    for (spec, spatial) in cases {
+        for (data_format, strategy) in [(DataFormat::Ncx, Strategy::AmxPlanes), (DataFormat::Nxc, Strategy::Amx)] {
+            let plan = plan(&DeconvSpec { data_format, ..spec.clone() }, spatial, &tile_registers())?;
+            assert_eq!(plan.strategy(), strategy, "{}", plan.explain());
+        }
+    }
+    let forced = tile_registers().with_strategy(Strategy::AmxPlanes);
+    let error = plan(&forward([128, 128], 1, [3, 1, 1]), [26, 26], &forced).unwrap_err().to_string();
+    assert!(error.contains("amx_planes: taps=9, phases=1, one of each is needed"), "{error}");
+    Ok(())
+}
+
 #[test]
 fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     let cases = [
@@ -526,7 +547,8 @@ fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
 #[test]
 fn products_of_matrices_are_available_with_tile_registers_only() {
     for strategy in Strategy::ALL {
-        let has_all = *strategy != Strategy::Amx || Isa::Amx.is_available();
+        let needs_them = matches!(strategy, Strategy::Amx | Strategy::AmxPlanes);
+        let has_all = !needs_them || Isa::Amx.is_available();
         assert_eq!(strategy.is_available(), has_all, "{strategy}");
     }
 }

@@ -240,18 +240,21 @@ fn filters_of_few_bits() -> TractResult<()> {
     if !Isa::Amx.is_available() {
         return Ok(());
     }
-    let spec = common::spec::unpadded(Direction::Forward, (64, 64, 1), &[3, 3], 1);
     let mut random = Random(13);
     let x = random.tensor(DatumType::F32, &[1, 64, 9, 9]);
-    let w = random.tensor(DatumType::F32, &spec.filter_shape());
-    for (precision, limbs) in [(Precision::Bf16, 1), (Precision::F16, 2)] {
+    let strategies = [(Strategy::Amx, [3, 3]), (Strategy::AmxPlanes, [1, 1])];
+    let precisions = [(Precision::Bf16, 1), (Precision::F16, 2)];
+    for ((strategy, kernel), (precision, limbs)) in strategies.into_iter().cartesian_product(precisions) {
+        let spec = common::spec::unpadded(Direction::Forward, (64, 64, 1), &kernel, 1);
+        let taps: usize = kernel.iter().product();
+        let w = random.tensor(DatumType::F32, &spec.filter_shape());
         let few: Vec<f32> = w.try_as_plain_ram()?.as_slice::<f32>()?.iter().map(|w| precision.rounded(*w)).collect();
         // The last output channel has all bits, so that the filter needs three limbs.
         let mut many = few.clone();
-        many[63 * 64 * 9..].iter_mut().for_each(|w| *w = 1.0 / 3.0);
+        many[63 * 64 * taps..].iter_mut().for_each(|w| *w = 1.0 / 3.0);
         for size in [9, 40] {
             let x = if size == 9 { x.clone() } else { random.tensor(DatumType::F32, &[1, 64, size, size]) };
-            let options = PlanOptions::default().with_strategy(Strategy::Amx);
+            let options = PlanOptions::default().with_strategy(strategy);
             let plan = Plan::new(&spec, x.shape(), None, DatumType::F32, &options)?;
             let answer = |weights: &[f32]| -> TractResult<(usize, Vec<f32>)> {
                 let weights = Tensor::from_shape(&spec.filter_shape(), weights)?.into_arc_tensor();
@@ -260,12 +263,12 @@ fn filters_of_few_bits() -> TractResult<()> {
                 Ok((filter.bytes(), y.try_as_plain_ram()?.as_slice::<f32>()?.to_vec()))
             };
             let ((few_bytes, few), (many_bytes, many)) = (answer(&few)?, answer(&many)?);
-            let planes = 63 * (size - 2) * (size - 2);
+            let planes = 63 * (size + 1 - kernel[0]) * (size + 1 - kernel[1]);
             let bits = |values: &[f32]| values[..planes].iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&few), bits(&many), "{size} in {}", precision.name());
-            // Filters for many positions are kept whole.
+            // Filters for many positions are kept whole if pixels are multiplied.
             let in_limbs = matches!(plan.filter_layout(), FilterLayout::Limbs { .. });
-            assert_eq!(in_limbs, size == 9);
+            assert_eq!(in_limbs, size == 9 || strategy == Strategy::AmxPlanes);
             assert_eq!(few_bytes, if in_limbs { many_bytes / 3 * limbs } else { many_bytes });
         }
     }

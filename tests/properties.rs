@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::ON_TILE_REGISTERS;
 use common::oracle::{Answer, Expected, FromTensor, answer, tolerance};
 use common::random::Random;
 use proptest::prelude::*;
@@ -393,7 +394,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         // set with tile registers are those of 512-bit vectors.
         let skipped = |strategy| match strategy {
             Algorithm::Reference => isa != Isa::Portable,
-            Algorithm::Amx => false,
+            Algorithm::Amx | Algorithm::AmxPlanes => false,
             _ => isa == Isa::Amx,
         };
         for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
@@ -522,7 +523,7 @@ fn check_sums(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     for (isa, integers) in Isa::ALL.iter().copied().filter(|isa| isa.is_available()).cartesian_product([2, 4]) {
         let skipped = |strategy| {
             // With tile registers, other strategies run as with AVX-512.
-            (isa == Isa::Amx) != (strategy == Algorithm::Amx)
+            (isa == Isa::Amx) != ON_TILE_REGISTERS.contains(&strategy)
                 || (strategy == Algorithm::Reference && isa != Isa::Portable)
         };
         for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
@@ -598,7 +599,7 @@ fn property_of(
     }
     for strategy in needed {
         assert!(has_run(&counts, *strategy) || !strategy.is_available(), "{name}: {strategy} declined every spec");
-        for precision in ROUNDED.iter().filter(|_| *strategy == Algorithm::Amx && strategy.is_available()) {
+        for precision in ROUNDED.iter().filter(|_| ON_TILE_REGISTERS.contains(strategy) && strategy.is_available()) {
             let counts = counts.lock().expect("no other thread panicked");
             assert!(counts.contains_key(&(format!("{strategy} in {}", precision.name()), Isa::Amx)), "{name}");
         }

@@ -103,6 +103,9 @@ fn problems() -> Vec<(DeconvSpec, usize, Vec<usize>)> {
         (spec(Transposed, (16, 17, 1), &[3, 3, 3], 2), 1, vec![9, 8, 12]),
         (spec(Transposed, (36, 34, 2), &[2, 2], 2), 2, vec![31, 33]),
         (spec(Forward, (24, 33, 1), &[3, 3], 1), 1, vec![30, 29]),
+        // Single taps, of the input itself and of copies.
+        (spec(Forward, (70, 50, 1), &[1, 1], 1), 2, vec![67, 60]),
+        (spec(Forward, (130, 70, 1), &[1, 1], 2), 1, vec![61, 75]),
         // Several accumulator blocks of transformed tiles.
         (spec(Forward, (70, 33, 1), &[3, 3], 1), 1, vec![67, 60]),
         (spec(Transposed, (130, 2, 1), &[64], 16), 1, vec![301]),

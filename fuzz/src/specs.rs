@@ -83,6 +83,8 @@ impl Draw {
         let direction = if self.transposed { Direction::Transposed } else { Direction::Forward };
         // Some cases are small, but have sums of floats that are long enough for transformed tiles.
         let deep = (168..208).contains(&self.channels[0]);
+        // Some have a single tap and floats, of channels-first data.
+        let single = (96..128).contains(&self.channels[0]);
         let rank = match self.rank % 16 {
             0..4 => 1,
             _ if deep => 2,
@@ -102,10 +104,15 @@ impl Draw {
             // A single position, which has a strategy of its own.
             input.fill(1);
         }
-        let kernel: TVec<usize> = lines.iter().map(|l| within(l.kernel, 1, most.min(5))).collect();
+        let kernel: TVec<usize> =
+            lines.iter().map(|l| within(l.kernel, 1, if single { 1 } else { most.min(5) })).collect();
         let strides: TVec<usize> = lines
             .iter()
-            .map(|l| if l.stride > 240 { 9 } else { within(l.stride, 1, if deep { 2 } else { 4 }) })
+            .map(|l| match l.stride {
+                _ if single && self.transposed => 1,
+                241.. => 9,
+                stride => within(stride, 1, if deep { 2 } else { 4 }),
+            })
             .collect();
         let dilations: TVec<usize> = lines.iter().map(|l| within(l.dilation, 1, 3)).collect();
         let output_padding: TVec<usize> = lines
@@ -147,7 +154,7 @@ impl Draw {
         };
         let spec = DeconvSpec {
             direction,
-            data_format: if self.channels_last { DataFormat::Nxc } else { DataFormat::Ncx },
+            data_format: if self.channels_last && !single { DataFormat::Nxc } else { DataFormat::Ncx },
             filter_format: match (direction, self.format % 4) {
                 (Direction::Forward, _) => FilterFormat::GroupedOix,
                 (_, 0) => FilterFormat::Iox,
@@ -170,8 +177,9 @@ impl Draw {
         Case {
             input: spec.data_format.shape(within(self.batch, 1, 2), spec.in_channels, input),
             spec,
-            element: ELEMENTS[self.element as usize % if deep { FLOATS } else { ELEMENTS.len() }],
-            isa: available[self.isa as usize % available.len()],
+            element: ELEMENTS[self.element as usize % if deep || single { FLOATS } else { ELEMENTS.len() }],
+            // The best one is last.
+            isa: if single && self.isa >= 128 { Isa::best() } else { available[self.isa as usize % available.len()] },
             bias: self.bias,
             values: self.values,
         }

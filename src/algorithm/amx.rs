@@ -1,5 +1,6 @@
 //! Each phase as a small dense convolution over the shared grid, in matrix products: positions ×
-//! input channels by input channels × output channels.
+//! input channels by input channels × output channels. Single taps of channels-first data have an
+//! algorithm of their own, [`amx_planes`](crate::algorithm::amx_planes).
 //!
 //! The input of a block is copied into pixels of input channels and split into the
 //! [limbs](crate::kernel::MatrixKernels) that tile registers multiply. Every tap then is a constant
@@ -11,8 +12,8 @@
 //! if the filter has such numbers. Numbers rounded to bf16 are single limbs, and need no such care.
 //! Nor do elements of four bytes, whose products and sums are exact.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput, sums_in_output};
-use crate::algorithm::chains::longest_chain;
+use crate::algorithm::blocked::{Blocked, GroupedInput, last_width, sums_in_output};
+use crate::algorithm::chains::{MATRIX_STEPS, longest_chain};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::{Grouped, Quad, Working};
 use crate::element::Element;
@@ -20,8 +21,8 @@ use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
-    BYTE_BITS, ChannelTile, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE,
-    ROW_BYTES, SIDE, Source, Start, TilePositions, depth, is_regular, split_positions, weights_of_side,
+    ChannelTile, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, ROW_BYTES,
+    SIDE, Source, Start, TilePositions, depth, is_regular, split_positions, weights_of_side,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
@@ -36,15 +37,8 @@ use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Significant bits of an f16.
-const F16_BITS: u32 = 11;
-
 /// Output channels per panel: two tile registers.
 const WIDTH: usize = 2 * SIDE;
-
-/// The most steps per pass. A step is a block of input channels under one tap. Sums stay in tile
-/// registers during a pass. More steps are no faster and make longer chains.
-const STEPS: usize = 40;
 
 /// The number of positions of a block up to which filters are kept in limbs. With few positions, it
 /// takes long to split the weights again for each accumulator block.
@@ -107,9 +101,9 @@ impl Algorithm for Amx {
             }
         };
         let axes = query.axes()?;
-        let last = last_width(problem);
+        let last = last_width(problem.group_out, WIDTH, SIDE);
         let in_limbs = query.forced(|layout| match *layout {
-            FilterLayout::Limbs { width: WIDTH, last_width, precision: packed } => {
+            FilterLayout::Limbs { width: WIDTH, last_width, precision: packed, of_planes: false } => {
                 ((last_width, packed) == (last, precision)).then_some(true)
             }
             FilterLayout::Chunks { width: WIDTH, last_width, chunk } => {
@@ -139,7 +133,7 @@ impl Algorithm for Amx {
         // from, and the weights of a phase.
         let pixels = input_tiles.working_bytes(problem.group_in.saturating_add(2 * self.depth), element);
         let joined = self.weights_of_phase(problem).saturating_mul(WIDTH * element);
-        let weights = joined.saturating_add(STEPS * LIMBS * WIDTH * ROW_BYTES);
+        let weights = joined.saturating_add(MATRIX_STEPS * LIMBS * WIDTH * ROW_BYTES);
         let bytes_per_block =
             input_tiles.channel_stride.saturating_add(POSITIONS_AT_ONCE).saturating_mul(LIMBS * ROW_BYTES);
         let limbs = bytes_per_block.saturating_mul(problem.group_in.div_ceil(self.depth));
@@ -151,7 +145,8 @@ impl Algorithm for Amx {
     fn filter_layout(&self) -> FilterLayout {
         match self.in_limbs {
             true => {
-                FilterLayout::Limbs { width: WIDTH, last_width: self.blocked.last_width, precision: self.precision }
+                let last_width = self.blocked.last_width;
+                FilterLayout::Limbs { width: WIDTH, last_width, precision: self.precision, of_planes: false }
             }
             false => FilterLayout::Chunks { width: WIDTH, last_width: self.blocked.last_width, chunk: self.chunk },
         }
@@ -159,12 +154,8 @@ impl Algorithm for Amx {
 
     fn explain(&self) -> String {
         let runs = if self.by_row { "within rows" } else { "across rows" };
-        let numbers = match self.precision {
-            Precision::Exact if self.depth == depth::<Quad>() => "four bytes at a time",
-            Precision::Exact => "each number in three limbs of 8 bits",
-            Precision::F16 => "each number rounded to f16, in two limbs of 8 bits",
-            Precision::Bf16 => "each number rounded to bf16",
-        };
+        let bytes = self.depth == depth::<Quad>();
+        let numbers = if bytes { "four bytes at a time" } else { Limbs::explained(self.precision) };
         let sums = if self.in_output { ", summed in the output" } else { "" };
         format!("{numbers}, runs {runs}, blocks of {}x{} positions{sums}", self.blocked.rows, self.blocked.columns)
     }
@@ -224,7 +215,7 @@ impl Amx {
         let blocks_of_channels = problem.group_in.div_ceil(depth);
         let bytes = depth == self::depth::<Quad>();
         // Those of f32, of which some may turn out to be zero.
-        let source = Limbs::of_bits(precision, if bytes { BYTE_BITS } else { f32::MANTISSA_DIGITS });
+        let source = Limbs::of_type(precision, if bytes { DatumType::I32 } else { DatumType::F32 });
         let limbs = Limbs { precision, source, weights: source };
         // The limbs of a block's input take at most half of L2.
         let budget = machine.l2 / 2 / (source * ROW_BYTES) / blocks_of_channels.max(1);
@@ -234,7 +225,7 @@ impl Amx {
         let taps = axes.taps();
         let phases = axes.phases();
         let steps = taps.saturating_mul(blocks_of_channels);
-        let passes = phases + steps / STEPS;
+        let passes = phases + steps / MATRIX_STEPS;
         let run_cost = |len: usize| {
             let tiles = len.div_ceil(POSITIONS_AT_ONCE);
             let of_tile = cost::matrix_step(limbs.products()) * steps + cost::MATRIX_PASS * passes;
@@ -246,7 +237,7 @@ impl Amx {
         let sides = problem.group_out.div_ceil(SIDE);
         let multiplied = whole.min(rows) * outer_share * sides / 2;
         let in_output =
-            pixels && sums_in_output(problem, WIDTH, (axes.most_taps() * blocks_of_channels).div_ceil(STEPS));
+            pixels && sums_in_output(problem, WIDTH, (axes.most_taps() * blocks_of_channels).div_ceil(MATRIX_STEPS));
         let unbuffered =
             in_output && problem.group_out.is_multiple_of(WIDTH) && (axes.most_taps() == 1 || rows < whole);
         let stored = match unbuffered {
@@ -272,7 +263,7 @@ impl Amx {
         Amx {
             blocked: Blocked {
                 width: WIDTH,
-                last_width: last_width(problem),
+                last_width: last_width(problem.group_out, WIDTH, SIDE),
                 rows: blocks.rows,
                 columns: blocks.columns,
                 copy_per_shift,
@@ -293,15 +284,6 @@ impl Amx {
     /// The (channel, tap) pairs of the phase with the most taps.
     fn weights_of_phase(&self, problem: &Problem) -> usize {
         self.blocked.axes.iter().map(AxisPhases::most_taps).fold(problem.group_in, usize::saturating_mul)
-    }
-}
-
-/// Output channels of the last panel.
-fn last_width(problem: &Problem) -> usize {
-    // The last panel has one tile register or two.
-    match problem.group_out % WIDTH {
-        1..=SIDE => SIDE,
-        _ => WIDTH,
     }
 }
 
@@ -354,12 +336,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             .map(|(index, (first_channel, width))| Panel { index, first_channel, width })
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
-        let bits = match E::datum_type() {
-            DatumType::F16 => F16_BITS,
-            DatumType::F32 => f32::MANTISSA_DIGITS,
-            _ => BYTE_BITS,
-        };
-        let source = Limbs::of_bits(plan.precision, bits);
+        let source = Limbs::of_type(plan.precision, E::datum_type());
         Ok(Prepared {
             problem,
             kernels,
@@ -397,7 +374,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let Scratch { tile, ragged, limbs: of_input, weights, block, row, .. } = scratch;
         if let Some((limbs, limb_stride)) = filled {
             let data = of_input.of(limbs.source * limb_stride * self.blocks)?;
-            let weights = weights.of(STEPS * limbs.weights * WIDTH * Self::DEPTH)?;
+            let weights = weights.of(MATRIX_STEPS * limbs.weights * WIDTH * Self::DEPTH)?;
             let mut steps = vec![];
             return self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
                 self.multiply(g, &of, (data, limb_stride, limbs), (weights, &mut steps), sums);
@@ -555,11 +532,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut start = Start::Bias(self.bias_of(g, panel));
         // A pass has all taps of some channels, whose pixels then stay in L1. Passes begin at the
         // same channels and taps for every range, so that results are bitwise equal.
-        let at_once = (STEPS / phase.taps.len().max(1)).max(1);
+        let at_once = (MATRIX_STEPS / phase.taps.len().max(1)).max(1);
         for first in (0..self.blocks).step_by(at_once) {
             let blocks = first..(first + at_once).min(self.blocks);
-            for tap in (0..phase.taps.len().max(1)).step_by(STEPS) {
-                let pass = tap..tap + STEPS;
+            for tap in (0..phase.taps.len().max(1)).step_by(MATRIX_STEPS) {
+                let pass = tap..tap + MATRIX_STEPS;
                 let inside = |run: &Run| run.taps.start.max(pass.start)..run.taps.end.min(pass.end);
                 let read = of.runs.iter().map(inside).filter(|taps| !taps.is_empty());
                 let read = read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);

@@ -4,6 +4,10 @@
 /// sums, which keeps the rounding error close to that of other runtimes.
 const LONGEST_CHAIN: usize = 256;
 
+/// The most steps of tile registers per pass. A step is a block of input channels under one tap. Sums stay
+/// in tile registers during a pass. More steps are no faster and make longer chains.
+pub(crate) const MATRIX_STEPS: usize = 40;
+
 /// Returns the longest chain for a sum of `depth` pairs over `taps` taps.
 ///
 /// The rounding error grows with the length of the partial sums and with their number. Deep sums

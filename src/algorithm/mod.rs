@@ -1,6 +1,7 @@
 //! The algorithms, one per file. None depends on ONNX, and none contains unsafe code.
 
 pub mod amx;
+pub mod amx_planes;
 pub(crate) mod blocked;
 pub(crate) mod chains;
 pub mod col2im;
@@ -376,8 +377,10 @@ algorithms! {
     /// One matrix product for all taps, whose results are accumulated into output rows from a ring
     /// of rows. For few output channels.
     Col2im = "col2im": col2im;
-    /// Each phase as a small dense convolution in tile registers.
+    /// Each phase as a small dense convolution in tile registers. Rows of tiles are positions.
     Amx = "amx": amx;
+    /// Matrix products in tile registers, for a single tap and channels-first data. Columns of tiles are positions.
+    AmxPlanes = "amx_planes": amx_planes;
     /// Each phase as a small dense convolution by Winograd's minimal filtering.
     Winograd = "winograd": winograd;
     /// Each phase as a small dense convolution. Lanes are output channels.

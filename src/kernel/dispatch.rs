@@ -2,7 +2,7 @@
 
 use crate::compute::{Compute, F64, Grouped, INTEGERS, Pair, QUANTISED, Quad};
 use crate::kernel::amx;
-use crate::kernel::amx::MatrixKernels;
+use crate::kernel::amx::{MatrixKernels, PlaneKernels};
 use crate::kernel::instances::*;
 use crate::kernel::kernels::Kernels;
 use crate::kernel::sizes::KernelSizes;
@@ -42,6 +42,11 @@ pub(crate) trait Dispatch: Compute {
         None
     }
 
+    /// The kernels that multiply planes in tile registers, if the CPU has them and they exist for this type.
+    fn plane_kernels(_isa: Isa) -> Option<&'static PlaneKernels<Self>> {
+        None
+    }
+
     /// Returns how many limbs hold weights in tile registers. None if those can't multiply them.
     fn limbs_needed(_precision: Precision, _weights: &[Self]) -> Option<usize> {
         None
@@ -64,6 +69,10 @@ impl Dispatch for f32 {
 
     fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
         if isa == Isa::Amx { amx::kernels_of_f32() } else { None }
+    }
+
+    fn plane_kernels(isa: Isa) -> Option<&'static PlaneKernels<f32>> {
+        if isa == Isa::Amx { amx::plane_kernels_of_f32() } else { None }
     }
 
     fn limbs_needed(precision: Precision, weights: &[f32]) -> Option<usize> {

@@ -35,8 +35,8 @@ mod transpose;
 mod winograd;
 
 pub(crate) use amx::{
-    BYTE_BITS, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, ROW_BYTES, SIDE, depth,
-    is_regular, weights_of_side,
+    LIMBS, LIMBS_OF_PAIR, LimbSource, Limbs, MatrixKernels, MatrixStep, PAIRS_OF_STEP, POSITIONS_AT_ONCE, PlaneKernels,
+    ROW_BYTES, SIDE, depth, is_regular, transpose_sides, weights_of_side,
 };
 pub(crate) use bounds::Bounds;
 pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};

@@ -3,7 +3,7 @@
 use crate::compute::{Grouped, Working};
 use crate::element::{Element, dispatch_element, dispatch_grouped};
 use crate::integers;
-use crate::kernel::{Dispatch, SIDE, depth, weights_of_side};
+use crate::kernel::{Dispatch, SIDE, depth, transpose_sides, weights_of_side};
 use crate::layout::tile_weights::TileWeights;
 use crate::memory;
 use crate::precision::Precision;
@@ -84,6 +84,7 @@ pub enum FilterLayout {
     /// values need, once they are rounded to the precision: at most three.
     ///
     /// Elements of four bytes are single limbs. A side is `[input channel][output channel]` for them.
+    /// A side that is multiplied by planes is `[output channel][input channel]`.
     ///
     /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
     /// split.
@@ -97,6 +98,8 @@ pub enum FilterLayout {
         last_width: usize,
         /// What weights are rounded to.
         precision: Precision,
+        /// Whether planes are multiplied. Otherwise pixels are.
+        of_planes: bool,
     },
     /// `[group][panel of products][input channel][product of the panel]`, with panels of whole
     /// vectors.
@@ -169,8 +172,9 @@ impl fmt::Display for FilterLayout {
                 write!(f, "products of all taps, {width} at a time")
             }
             FilterLayout::Pixels { width } => write!(f, "vectors of {width} output channels"),
-            FilterLayout::Limbs { width, .. } => {
-                write!(f, "limbs for tile registers, {width} output channels at a time")
+            FilterLayout::Limbs { width, of_planes, .. } => {
+                let of = if of_planes { "planes" } else { "pixels" };
+                write!(f, "limbs for tile registers and {of}, {width} output channels at a time")
             }
         }
     }
@@ -264,12 +268,12 @@ impl PackedFilter {
             | FilterLayout::Tiles { width, last_width, chunk, .. } => {
                 Arc::new(phases(spec, *width, *last_width, *chunk, plain)?)
             }
-            FilterLayout::Limbs { width, last_width, precision } => {
+            FilterLayout::Limbs { width, last_width, precision, of_planes } => {
                 let mut whole = phases(spec, *width, *last_width, spec.group_in(), plain)?;
                 round(&mut whole, *precision)?;
                 let limbs = limbs_of::<E::Compute>(&whole, *precision)?;
                 let data = match limbs {
-                    Some(limbs) => in_limbs::<E::Compute>(spec, *width, *last_width, limbs, &whole)?,
+                    Some(limbs) => in_limbs::<E::Compute>(spec, (*width, *last_width), (limbs, *of_planes), &whole)?,
                     None => whole,
                 };
                 return Ok((Arc::new(data), limbs));
@@ -474,9 +478,8 @@ fn limbs_of<T: Dispatch + Datum>(filter: &Tensor, precision: Precision) -> Tract
 /// The limbs of a filter. `whole` is the filter packed with all input channels in one chunk.
 fn in_limbs<T: Dispatch + Datum>(
     spec: &DeconvSpec,
-    width: usize,
-    last_width: usize,
-    limbs: usize,
+    (width, last_width): (usize, usize),
+    (limbs, of_planes): (usize, bool),
     whole: &Tensor,
 ) -> TractResult<Tensor> {
     let kernels = T::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
@@ -496,6 +499,9 @@ fn in_limbs<T: Dispatch + Datum>(
             let (to, rest) = std::mem::take(&mut packed).split_at_mut(limbs * width * depth);
             packed = rest;
             kernels.split_weights(step, width / SIDE, limbs, to);
+            if of_planes {
+                transpose_sides(to);
+            }
         }
     }
     Ok(tensor)

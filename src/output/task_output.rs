@@ -7,7 +7,7 @@ use crate::output::epilogue::{ChannelEpilogue, Epilogue};
 use std::ops::Range;
 use tract_core::internal::TractResult;
 use tract_core::internal::tract_itertools::Either;
-use tract_core::internal::tract_smallvec::SmallVec;
+use tract_core::internal::tract_smallvec::{Array, SmallVec};
 
 /// Elements of a channel that are finished and narrowed together.
 pub(crate) const STAGED_ELEMENTS: usize = 256;
@@ -315,6 +315,13 @@ impl<E: Element> TaskOutput<'_, E> {
         }
     }
 
+    /// Writes consecutive elements of one channel (NCX), from the one with an index on: see
+    /// [`TaskOutput::plane_index`]. `channel` counts the task's own.
+    pub fn put_from(&mut self, channel: usize, outer: usize, index: usize, values: &[E::Compute]) {
+        let plane = self.slices.elements(channel * self.outer_phases.len() + outer);
+        E::narrow_slice(values, &mut plane[index..index + values.len()]);
+    }
+
     /// The slice of an element and its index in that slice. The arguments are those of
     /// [`TaskOutput::write`].
     fn find(&self, channel: usize, outer: usize, row: usize, column: usize) -> (usize, usize) {
@@ -458,12 +465,12 @@ impl<E: Element> TaskOutput<'_, E> {
     ///
     /// `slices` must be empty on entry. It is an argument because it is large to move.
     /// Returns whether this was possible. The data format or the element type may forbid it.
-    pub fn channel_elements<'s>(
+    pub fn channel_elements<'s, A: Array<Item = &'s mut [E::Compute]>>(
         &'s mut self,
         channels: Range<usize>,
         outer: usize,
         elements: Range<usize>,
-        slices: &mut SmallVec<[&'s mut [E::Compute]; MOST_ROWS]>,
+        slices: &mut SmallVec<A>,
     ) -> bool {
         let of_rows = self.step == 1;
         for elements in self.segments(channels, outer, elements) {

@@ -12,3 +12,8 @@ pub mod quantised;
 pub mod random;
 pub mod run;
 pub mod spec;
+
+use tract_deconv::Strategy;
+
+/// The strategies whose products are those of tile registers, or of vectors if numbers do not suit these.
+pub const ON_TILE_REGISTERS: [Strategy; 2] = [Strategy::Amx, Strategy::AmxPlanes];

@@ -21,10 +21,22 @@ struct Shapes {
 impl Shapes {
     /// Shapes in which the tiles of sums and of positions have `positions` rows.
     fn new(positions: usize) -> Shapes {
+        let positions = positions as u8;
+        Shapes::of_rows([positions, positions, positions, positions, positions, positions, SIDE as u8, SIDE as u8])
+    }
+
+    /// Shapes in which the rows of sums and of weights are output channels: those of two sides, or of one.
+    fn of_channels([first, second]: [usize; 2]) -> Shapes {
+        let (first, side) = (first as u8, SIDE as u8);
+        let second = if second == 0 { first } else { second as u8 };
+        Shapes::of_rows([first, second, first, second, side, side, first, second])
+    }
+
+    /// Shapes of so many rows of 64 bytes each.
+    fn of_rows(of_tiles: [u8; 8]) -> Shapes {
         let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
         row_bytes[..8].fill(64);
-        rows[..6].fill(positions as u8);
-        rows[6..8].fill(SIDE as u8);
+        rows[..8].copy_from_slice(&of_tiles);
         Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
     }
 }
@@ -145,6 +157,60 @@ unsafe fn split_as<const PRECISION: u8, const COUNT: usize>(
                 // The upper half of every lane, first of one vector, then of the other.
                 _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi16(low, upper_halves, high));
                 to = to.wrapping_add(limb_stride);
+            }
+        }
+    }
+    _mm512_reduce_max_epu32(most)
+}
+
+/// # Safety
+/// The assertions of [`PlaneKernels::split`] hold. The CPU has AVX-512 with words.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub unsafe fn split_planes(from: [&[f32]; 2], to: &mut [u16], limb_stride: usize, limbs: Limbs) -> u32 {
+    // SAFETY: this function's contract. No more limbs are written than the source has.
+    unsafe {
+        match (limbs.precision, limbs.source) {
+            (Precision::Bf16, _) => split_planes_as::<BF16, 1>(from, to, limb_stride),
+            (Precision::F16, _) => split_planes_as::<F16, 2>(from, to, limb_stride),
+            (Precision::Exact, 2) => split_planes_as::<EXACT, 2>(from, to, limb_stride),
+            (Precision::Exact, _) => split_planes_as::<EXACT, LIMBS>(from, to, limb_stride),
+        }
+    }
+}
+
+/// # Safety
+/// As [`split_planes`], for `COUNT` limbs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn split_planes_as<const PRECISION: u8, const COUNT: usize>(
+    [even, odd]: [&[f32]; 2],
+    to: &mut [u16],
+    limb_stride: usize,
+) -> u32 {
+    let magnitude = _mm512_set1_epi32(i32::MAX);
+    let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
+    let mut most = _mm512_setzero_si512();
+    for i in (0..even.len()).step_by(SIDE) {
+        let left = even.len() - i;
+        let some = if left >= SIDE { u16::MAX } else { (1u16 << left) - 1 };
+        let some_odd = if odd.is_empty() { 0 } else { some };
+        // SAFETY: the masks exclude what the planes do not have. `to` has room for each limb of each position.
+        unsafe {
+            let mut rest = [
+                _mm512_maskz_loadu_ps(some, even.as_ptr().add(i)),
+                _mm512_maskz_loadu_ps(some_odd, odd.as_ptr().wrapping_add(i)),
+            ];
+            for x in &mut rest {
+                *x = rounded::<PRECISION>(*x);
+            }
+            for x in rest {
+                most = _mm512_max_epu32(most, _mm512_and_si512(magnitude, _mm512_castps_si512(x)));
+            }
+            for (limb, [low, high]) in halves_of::<COUNT>(rest).into_iter().enumerate() {
+                // The lower half belongs to the even plane.
+                let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_and_si512(high, upper));
+                let to = to.as_mut_ptr().add(limb * limb_stride + 2 * i);
+                _mm512_mask_storeu_epi32(to.cast(), some, both);
             }
         }
     }
@@ -275,10 +341,11 @@ pub unsafe fn multiply(
     }
 }
 
-/// Sums two tile registers of positions times one or two of channels, over all steps of a source.
+/// Sums two tile registers of positions, so many limbs apart, times one or two of channels, over all steps of a
+/// source.
 type Tiles<T> = unsafe fn(
     from: *const <T as Working>::Limb,
-    rows: usize,
+    distance: usize,
     source: &LimbSource<T>,
     weights: &[<T as Working>::Limb],
     sums: &mut Sums,
@@ -311,7 +378,7 @@ unsafe fn multiply_sides<V: Vector, const SIDES: usize>(
         let configured = Configured::new(&shapes);
         for (turn, first) in (0..count).step_by(2 * rows).enumerate() {
             let from = source.data.as_ptr().add(source.base + first * source.step);
-            tiles(from, rows, source, weights, &mut sums[turn % 2]);
+            tiles(from, rows * source.step, source, weights, &mut sums[turn % 2]);
             if let Some((turn, first)) = made.replace((turn, first)) {
                 let to = out.as_mut_ptr().add(first * out_stride);
                 finish::<V, SIDES>(&sums[turn % 2], rows, 2 * rows, start_and_bounds, to, out_stride);
@@ -371,6 +438,78 @@ unsafe fn finish<V: Vector, const SIDES: usize>(
     }
 }
 
+/// # Safety
+/// The assertions of [`PlaneKernels::multiply`] hold, and there is a row. The CPU has tile registers, and the process may
+/// use them.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn multiply_planes(
+    weights: &[u16],
+    source: &LimbSource<f32>,
+    start_and_bounds: (Start<f32>, Option<Bounds<f32>>),
+    rows: &mut [&mut [f32]],
+) {
+    let first_side = rows.len().min(SIDE);
+    let of_sides = [first_side, rows.len() - first_side];
+    let two_sides = of_sides[1] > 0;
+    // SAFETY: this function's contract. The tiles are those of the sides.
+    unsafe {
+        let tiles = if two_sides { four_tiles_of_planes(source.limbs) } else { two_tiles_of_planes(source.limbs) };
+        let shapes = Shapes::of_channels(of_sides);
+        // As in `multiply_sides`.
+        let mut sums = [const { Sums(MaybeUninit::uninit()) }; 2];
+        let mut made = None;
+        let configured = Configured::new(&shapes);
+        for (turn, first) in (0..rows[0].len()).step_by(POSITIONS_AT_ONCE).enumerate() {
+            let from = source.data.as_ptr().add(source.base + first * LIMBS_OF_PAIR);
+            tiles(from, SIDE * LIMBS_OF_PAIR, source, weights, &mut sums[turn % 2]);
+            if let Some((turn, first)) = made.replace((turn, first)) {
+                finish_planes(&sums[turn % 2], two_sides, start_and_bounds, rows, first);
+            }
+        }
+        drop(configured);
+        if let Some((turn, first)) = made {
+            finish_planes(&sums[turn % 2], two_sides, start_and_bounds, rows, first);
+        }
+    }
+}
+
+/// As [`finish`], for sums whose rows are output channels, from a position on.
+///
+/// # Safety
+/// `sums` are all written: those of up to two sides of rows. A bias has a value of each row. Rows have equal lengths.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn finish_planes(
+    sums: &Sums,
+    two_sides: bool,
+    (start, bounds): (Start<f32>, Option<Bounds<f32>>),
+    rows: &mut [&mut [f32]],
+    first: usize,
+) {
+    let sums = sums.0.as_ptr().cast::<f32>();
+    for (channel, row) in rows.iter_mut().enumerate() {
+        let (side, at) = (channel / SIDE, channel % SIDE);
+        for half in 0..2 {
+            let Some(left) = row.len().checked_sub(first + half * SIDE).filter(|left| *left > 0) else { break };
+            let (count, tile) = (left.min(SIDE), 2 * half + side);
+            // SAFETY: this function's contract. No more is loaded and stored than the row has.
+            unsafe {
+                let to = row.as_mut_ptr().add(first + half * SIDE);
+                let mut sum = F32x16::load(sums.add((tile * SIDE + at) * SIDE));
+                if !two_sides {
+                    sum = sum.plus(F32x16::load(sums.add(((tile + 1) * SIDE + at) * SIDE)));
+                }
+                let before = match start {
+                    Start::Add => F32x16::load_some(to, u16::MAX >> (SIDE - count)),
+                    Start::Bias(bias) => F32x16::splat(bias[channel]),
+                };
+                let [result] = clamp_all([before.plus(sum)], bounds);
+                if count == SIDE { result.store(to) } else { result.store_first(count, to) }
+            }
+        }
+    }
+}
+
 // Registers: sums are in tmm0 to tmm3, positions in tmm4 and tmm5, weights in tmm6 and tmm7.
 // `{x}` and `{y}` point to the two sides of positions.
 
@@ -395,29 +534,36 @@ macro_rules! load_weights {
     };
 }
 
+/// Adds the product of a tile of positions and one of weights to a sum. The rows of the sum are positions, or
+/// output channels.
+macro_rules! product {
+    (positions, $product:tt, $sum:tt, $position:tt, $weight:tt) => {
+        concat!($product, " ", $sum, ", ", $position, ", ", $weight, "\n")
+    };
+    (channels, $product:tt, $sum:tt, $position:tt, $weight:tt) => {
+        concat!($product, " ", $sum, ", ", $weight, ", ", $position, "\n")
+    };
+}
+
 /// Multiplies positions by weights. With one side of channels there are only two sums, which
 /// would wait for each other, so alternating products have sums of their own.
 macro_rules! products {
-    ($sides:tt, $turn:tt) => {
-        products!($sides, $turn, "tdpbf16ps")
+    ($rows:tt, $sides:tt, $turn:tt) => {
+        products!($rows, $sides, $turn, "tdpbf16ps")
     };
-    (2, $turn:tt, $product:tt) => {
+    ($rows:tt, 2, $turn:tt, $product:tt) => {
         concat!(
-            $product,
-            " tmm0, tmm4, tmm6\n",
-            $product,
-            " tmm1, tmm4, tmm7\n",
-            $product,
-            " tmm2, tmm5, tmm6\n",
-            $product,
-            " tmm3, tmm5, tmm7\n"
+            product!($rows, $product, "tmm0", "tmm4", "tmm6"),
+            product!($rows, $product, "tmm1", "tmm4", "tmm7"),
+            product!($rows, $product, "tmm2", "tmm5", "tmm6"),
+            product!($rows, $product, "tmm3", "tmm5", "tmm7"),
         )
     };
-    (1, even, $product:tt) => {
-        concat!($product, " tmm0, tmm4, tmm6\n", $product, " tmm2, tmm5, tmm6\n")
+    ($rows:tt, 1, even, $product:tt) => {
+        concat!(product!($rows, $product, "tmm0", "tmm4", "tmm6"), product!($rows, $product, "tmm2", "tmm5", "tmm6"),)
     };
-    (1, odd, $product:tt) => {
-        concat!($product, " tmm1, tmm4, tmm6\n", $product, " tmm3, tmm5, tmm6\n")
+    ($rows:tt, 1, odd, $product:tt) => {
+        concat!(product!($rows, $product, "tmm1", "tmm4", "tmm6"), product!($rows, $product, "tmm3", "tmm5", "tmm6"),)
     };
 }
 
@@ -452,53 +598,53 @@ macro_rules! next_step {
 /// The beginning of a step's small products: those of the lowest limb of positions with high limbs
 /// of weights.
 macro_rules! lowest_of_three {
-    ($sides:tt) => {
+    ($rows:tt, $sides:tt) => {
         concat!(
             "lea {x}, [{x} + 2*{limb_bytes}]\n lea {y}, [{y} + 2*{limb_bytes}]\n",
             load_positions!(),
             load_weights!($sides, 0),
-            products!($sides, even),
+            products!($rows, $sides, even),
             higher_limb!(),
             load_positions!(),
-            products!($sides, odd),
+            products!($rows, $sides, odd),
         )
     };
 }
 
 /// As [`lowest_of_three`], for two limbs of positions.
 macro_rules! lowest_of_two {
-    ($sides:tt) => {
+    ($rows:tt, $sides:tt) => {
         concat!(
             "add {x}, {limb_bytes}\n add {y}, {limb_bytes}\n",
             load_positions!(),
             load_weights!($sides, 0),
-            products!($sides, odd),
+            products!($rows, $sides, odd),
         )
     };
 }
 
 /// The products of the second limb of weights, after those of the first one.
 macro_rules! second_of_weights {
-    ($sides:tt) => {
+    ($rows:tt, $sides:tt) => {
         concat!(
             load_weights!($sides, 1),
-            products!($sides, even),
+            products!($rows, $sides, even),
             higher_limb!(),
             load_positions!(),
-            products!($sides, odd),
+            products!($rows, $sides, odd),
         )
     };
 }
 
 /// Sums the large products of all steps: those of two high limbs.
 macro_rules! large_products {
-    ($sides:tt) => {
+    ($rows:tt, $sides:tt) => {
         concat!(
             "mov {at}, {begin}\n 3:\n",
             find_step!("2"),
             load_positions!(),
             load_weights!($sides, 0),
-            products!($sides, odd),
+            products!($rows, $sides, odd),
             next_step!("jne 3b"),
         )
     };
@@ -506,43 +652,41 @@ macro_rules! large_products {
 
 /// Sums the small products of all steps, then the large ones.
 macro_rules! small_then_large {
-    ($sides:tt, $($small:expr),+) => {
-        concat!("mov {at}, {begin}\n 2:\n", find_step!("2"), $($small),+, next_step!("jne 2b"), large_products!($sides))
+    ($rows:tt, $sides:tt, $($small:expr),+) => {
+        concat!("mov {at}, {begin}\n 2:\n", find_step!("2"), $($small),+, next_step!("jne 2b"), large_products!($rows, $sides))
     };
 }
 
 /// Sums the products of all steps that have one product each. With one side of channels, steps take
 /// turns between the sums. The instruction is one of limbs of so many bytes.
 macro_rules! single_products {
-    (2, $product:tt, $bytes:tt) => {
+    ($rows:tt, 2, $product:tt, $bytes:tt) => {
         concat!(
             "mov {at}, {begin}\n 3:\n",
             find_step!($bytes),
             // Products begin before all tiles of their step are loaded.
             "tileloadd tmm6, [{w} + {line}]\n tileloadd tmm4, [{x} + {row}]\n",
-            $product,
-            " tmm0, tmm4, tmm6\n tileloadd tmm5, [{y} + {row}]\n",
-            $product,
-            " tmm2, tmm5, tmm6\n tileloadd tmm7, [{w} + {line} + 1024]\n",
-            $product,
-            " tmm1, tmm4, tmm7\n",
-            $product,
-            " tmm3, tmm5, tmm7\n",
+            product!($rows, $product, "tmm0", "tmm4", "tmm6"),
+            "tileloadd tmm5, [{y} + {row}]\n",
+            product!($rows, $product, "tmm2", "tmm5", "tmm6"),
+            "tileloadd tmm7, [{w} + {line} + 1024]\n",
+            product!($rows, $product, "tmm1", "tmm4", "tmm7"),
+            product!($rows, $product, "tmm3", "tmm5", "tmm7"),
             next_step!("jne 3b"),
         )
     };
-    (1, $product:tt, $bytes:tt) => {
+    ($rows:tt, 1, $product:tt, $bytes:tt) => {
         concat!(
             "mov {at}, {begin}\n 3:\n",
             find_step!($bytes),
             load_positions!(),
             load_weights!(1, 0),
-            products!(1, even, $product),
+            products!($rows, 1, even, $product),
             next_step!("je 4f"),
             find_step!($bytes),
             load_positions!(),
             load_weights!(1, 0),
-            products!(1, odd, $product),
+            products!($rows, 1, odd, $product),
             next_step!("jne 3b"),
             "4:\n",
         )
@@ -554,12 +698,11 @@ macro_rules! tile_sums {
     ($t:ty, $template:expr) => {{
         const LIMB_BYTES: usize = size_of::<<$t as Working>::Limb>();
         /// # Safety
-        /// The CPU has tile registers, which are [`Configured`] with shapes of `rows` rows. From
-        /// `from` on, the source has `2 · rows` positions. `weights` has the limbs and sides of each
-        /// step.
+        /// The CPU has tile registers, which are [`Configured`] for these operands. From `from` on, the source
+        /// has two tiles, `distance` limbs apart, of each step. `weights` has the limbs and sides of each step.
         unsafe fn sum(
             from: *const <$t as Working>::Limb,
-            rows: usize,
+            distance: usize,
             source: &LimbSource<$t>,
             weights: &[<$t as Working>::Limb],
             sums: &mut Sums,
@@ -585,7 +728,7 @@ macro_rules! tile_sums {
                     weights = in(reg) weights.as_ptr(),
                     begin = in(reg) steps.start, end = in(reg) steps.end,
                     from = in(reg) from,
-                    side = in(reg) source.step * (LIMB_BYTES * rows),
+                    side = in(reg) distance * LIMB_BYTES,
                     row = in(reg) source.step * LIMB_BYTES,
                     limb_bytes = in(reg) source.limb_stride * LIMB_BYTES,
                     line = in(reg) 64usize,
@@ -605,37 +748,41 @@ macro_rules! tile_sums {
 /// A product of two limbs goes to the same sums, in the same order, whatever the numbers of limbs.
 /// Sums in which some products are zero therefore have the same bits without these products.
 macro_rules! tiles {
-    ($(#[$doc:meta])* $name:ident, $sides:tt) => {
+    ($(#[$doc:meta])* $name:ident, $rows:tt, $sides:tt) => {
         $(#[$doc])*
         fn $name(limbs: Limbs) -> Tiles<f32> {
             match (limbs.precision, limbs.source, limbs.weights) {
-                (Precision::Bf16, ..) => tile_sums!(f32, single_products!($sides, "tdpbf16ps", "2")),
-                (_, 2, 1) => tile_sums!(f32, small_then_large!($sides, lowest_of_two!($sides))),
+                (Precision::Bf16, ..) => tile_sums!(f32, single_products!($rows, $sides, "tdpbf16ps", "2")),
+                (_, 2, 1) => tile_sums!(f32, small_then_large!($rows, $sides, lowest_of_two!($rows, $sides))),
                 (Precision::F16, ..) => tile_sums!(f32, small_then_large!(
+                    $rows,
                     $sides,
-                    lowest_of_two!($sides),
+                    lowest_of_two!($rows, $sides),
                     load_weights!($sides, 1),
                     higher_limb!(),
                     load_positions!(),
-                    products!($sides, even)
+                    products!($rows, $sides, even)
                 )),
                 (_, 2, _) => tile_sums!(f32, small_then_large!(
+                    $rows,
                     $sides,
-                    lowest_of_two!($sides),
-                    second_of_weights!($sides)
+                    lowest_of_two!($rows, $sides),
+                    second_of_weights!($rows, $sides)
                 )),
-                (_, _, 1) => tile_sums!(f32, small_then_large!($sides, lowest_of_three!($sides))),
+                (_, _, 1) => tile_sums!(f32, small_then_large!($rows, $sides, lowest_of_three!($rows, $sides))),
                 (_, _, 2) => tile_sums!(f32, small_then_large!(
+                    $rows,
                     $sides,
-                    lowest_of_three!($sides),
-                    second_of_weights!($sides)
+                    lowest_of_three!($rows, $sides),
+                    second_of_weights!($rows, $sides)
                 )),
                 _ => tile_sums!(f32, small_then_large!(
+                    $rows,
                     $sides,
-                    lowest_of_three!($sides),
-                    second_of_weights!($sides),
+                    lowest_of_three!($rows, $sides),
+                    second_of_weights!($rows, $sides),
                     load_weights!($sides, 2),
-                    products!($sides, even)
+                    products!($rows, $sides, even)
                 )),
             }
         }
@@ -644,11 +791,19 @@ macro_rules! tiles {
 
 tiles! {
     /// The tiles for two sides of channels.
-    four_tiles, 2
+    four_tiles, positions, 2
 }
 tiles! {
     /// The tiles for one side of channels.
-    two_tiles, 1
+    two_tiles, positions, 1
+}
+tiles! {
+    /// The tiles for two sides of channels, which are the rows of sums.
+    four_tiles_of_planes, channels, 2
+}
+tiles! {
+    /// The tiles for one side of channels, which are the rows of sums.
+    two_tiles_of_planes, channels, 1
 }
 
 /// # Safety
@@ -667,11 +822,11 @@ pub unsafe fn multiply_quads(
     unsafe {
         match sides {
             2 => {
-                let tiles = tile_sums!(Quad, single_products!(2, "tdpbusd", "4"));
+                let tiles = tile_sums!(Quad, single_products!(positions, 2, "tdpbusd", "4"));
                 multiply_sides::<Quad16, 2>((weights, tiles), source, count, start_and_bounds, out, out_stride)
             }
             _ => {
-                let tiles = tile_sums!(Quad, single_products!(1, "tdpbusd", "4"));
+                let tiles = tile_sums!(Quad, single_products!(positions, 1, "tdpbusd", "4"));
                 multiply_sides::<Quad16, 1>((weights, tiles), source, count, start_and_bounds, out, out_stride)
             }
         }

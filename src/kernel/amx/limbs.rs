@@ -3,12 +3,16 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::{SIDE, depth, weights_of_side};
 use crate::precision::Precision;
+use tract_core::internal::DatumType;
 
 /// The most limbs of a number.
 pub(crate) const LIMBS: usize = 3;
 
 /// Significant bits of each number of a quad, which is one limb.
-pub(crate) const BYTE_BITS: u32 = 8;
+const BYTE_BITS: u32 = 8;
+
+/// Significant bits of an f16.
+const F16_BITS: u32 = 11;
 
 /// The limbs that numbers are split into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +26,33 @@ pub(crate) struct Limbs {
 }
 
 impl Limbs {
+    /// The limbs of numbers of a type, or of its bytes if it is an integer, after rounding.
+    pub fn of_type(precision: Precision, datum_type: DatumType) -> usize {
+        let bits = match datum_type {
+            DatumType::F16 => F16_BITS,
+            DatumType::F32 => f32::MANTISSA_DIGITS,
+            _ => BYTE_BITS,
+        };
+        Limbs::of_bits(precision, bits)
+    }
+
     /// The limbs of numbers with `bits` significant bits, or fewer after rounding.
-    pub const fn of_bits(precision: Precision, bits: u32) -> usize {
+    const fn of_bits(precision: Precision, bits: u32) -> usize {
         match precision {
             Precision::Bf16 => 1,
             Precision::F16 => 2,
             Precision::Exact if bits <= BYTE_BITS => 1,
-            Precision::Exact if bits <= 11 => 2,
+            Precision::Exact if bits <= F16_BITS => 2,
             Precision::Exact => LIMBS,
+        }
+    }
+
+    /// How floats are split, in words that `explain` prints.
+    pub fn explained(precision: Precision) -> &'static str {
+        match precision {
+            Precision::Exact => "each number in three limbs of 8 bits",
+            Precision::F16 => "each number rounded to f16, in two limbs of 8 bits",
+            Precision::Bf16 => "each number rounded to bf16",
         }
     }
 

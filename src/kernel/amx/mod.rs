@@ -25,9 +25,12 @@
 //! and is a single limb.
 
 mod limbs;
+mod planes;
 
 pub(super) use limbs::limbs_needed;
-pub(crate) use limbs::{BYTE_BITS, LIMBS, Limbs, is_regular};
+pub(crate) use limbs::{LIMBS, Limbs, is_regular};
+pub(super) use planes::plane_kernels_of_f32;
+pub(crate) use planes::{LIMBS_OF_PAIR, PAIRS_OF_STEP, PlaneKernels, transpose_sides};
 
 use crate::compute::{Compute, Quad, Working};
 use crate::kernel::bounds::Bounds;
@@ -64,17 +67,17 @@ pub(crate) struct MatrixStep {
     pub weights: usize,
 }
 
-/// The operand that is read in place: limbs of pixels of [`depth`] channels.
+/// The operand that is read in place: limbs of pixels of [`depth`] channels, or of pairs of planes.
 #[derive(Clone, Copy)]
 pub(crate) struct LimbSource<'a, T: Working> {
-    /// The limbs of many pixels: first the high limbs of all, then the middle ones, then the low
+    /// The limbs of many numbers: first the high limbs of all, then the middle ones, then the low
     /// ones.
     pub data: &'a [T::Limb],
     /// Index of the first position's high limb at offset zero.
     pub base: usize,
-    /// Elements between positions.
+    /// Elements between the rows of a tile: positions, or pairs of planes.
     pub step: usize,
-    /// Elements from a limb of a pixel to its next limb.
+    /// Elements from a limb of a number to its next limb.
     pub limb_stride: usize,
     /// The limbs of pixels and of weights.
     pub limbs: Limbs,

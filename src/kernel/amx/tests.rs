@@ -216,6 +216,104 @@ fn products_of_limbs_are_right_and_stay_inside(limbs: Limbs, of: [Precision; 2])
     let _ = writeln!(std::io::stderr(), "products of {limbs:?}: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
 }
 
+/// As [`products_are_right_and_stay_inside`], of planes.
+#[test]
+#[ignore = "needs tile registers: .ci/run runs it where there are some"]
+#[cfg(target_os = "linux")]
+fn products_of_planes_are_right_and_stay_inside() {
+    for (limbs, of) in WAYS {
+        for channels in [1, SIDE - 1, SIDE, SIDE + 1, 2 * SIDE - 1, 2 * SIDE] {
+            products_of_planes_of_limbs(limbs, of, channels);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn products_of_planes_of_limbs(limbs: Limbs, of: [Precision; 2], channels: usize) {
+    use crate::kernel::guard_page_tests::{Guarded, Side};
+    let (pixels, planes) =
+        (kernels_of_f32().expect("a cpu with tile registers"), plane_kernels_of_f32().expect("tile registers"));
+    let rounded = |of: Precision, len, seed| {
+        let mut numbers = numbers(len, seed);
+        pixels.round(of, &mut numbers);
+        numbers
+    };
+    let (sides, width) = (channels.div_ceil(SIDE), channels.next_multiple_of(SIDE));
+    for (side, (count, inputs, steps)) in [Side::Before, Side::After].into_iter().flat_map(|side| {
+        [(1, DEPTH, 1), (SIDE + 1, DEPTH - 1, 3), (2 * SIDE, 2, 0), (5 * SIDE, 1, 4)].map(|case| (side, case))
+    }) {
+        // Taps are one position apart, and there are enough positions for the last tile of the last one.
+        let whole = count.next_multiple_of(POSITIONS_AT_ONCE);
+        let positions = whole + steps.max(1) - 1;
+        let x = rounded(of[0], inputs * positions, 3);
+        let row = positions * LIMBS_OF_PAIR;
+        let limb_stride = PAIRS_OF_STEP * row;
+        let mut data = Guarded::new(side, &vec![0u16; limbs.source * limb_stride]);
+        let mut most = 0;
+        for (pair, of_pair) in x.chunks(2 * positions).enumerate() {
+            let plane = |i: usize| of_pair.get(i * positions..(i + 1) * positions).unwrap_or(&[]);
+            let (even, odd) = (Guarded::new(side, plane(0)), Guarded::new(side, plane(1)));
+            let mut to = Guarded::new(side, &vec![0xffffu16; limbs.source * row]);
+            most = most.max(planes.split([&even, &odd], &mut to, row, limbs));
+            for (limb, from) in to.chunks(row).enumerate() {
+                data[limb * limb_stride + pair * row..][..row].copy_from_slice(from);
+                for (at, got) in from.iter().enumerate() {
+                    let number = plane(at % 2).get(at / 2).map_or(0.0, |number| limbs.precision.rounded(*number));
+                    assert_eq!(*got, limbs_of(number)[limb], "pair {pair}, limb {limb}, element {at}");
+                }
+            }
+        }
+        let expected = x.iter().fold(0f32, |most, x| most.max(limbs.precision.rounded(*x).abs()));
+        assert!(limbs.precision == Precision::Bf16 || f32::from_bits(most) == expected);
+        let w = rounded(of[1], steps * inputs * width, 77);
+        let per_step = limbs.weights * sides * WEIGHTS_OF_SIDE;
+        let mut weights = Guarded::new(side, &vec![0u16; steps * per_step]);
+        for (from, to) in w.chunks(inputs * width).zip(weights.chunks_mut(per_step)) {
+            pixels.split_weights(from, sides, limbs.weights, to);
+            let before = to.to_vec();
+            transpose_sides(to);
+            let (channel, input) = (width - 1, inputs - 1);
+            let at = (channel / SIDE) * WEIGHTS_OF_SIDE + channel % SIDE * DEPTH + input;
+            assert_eq!(to[at], limbs_of(from[input * width + channel])[0], "[output channel][input channel]");
+            let mut back = to.to_vec();
+            transpose_sides(&mut back);
+            assert_eq!(back, before);
+        }
+        let bias = Guarded::new(side, &numbers(channels, 5));
+        let list: Vec<MatrixStep> =
+            (0..steps).map(|s| MatrixStep { offset: s * LIMBS_OF_PAIR, weights: s * per_step }).collect();
+        let source = LimbSource { data: &data, base: 0, step: row, limb_stride, limbs, steps: &list };
+        let clamped = Some(Bounds { low: -1.0, high: 2.0 });
+        for (add, bounds) in [(false, None), (true, None), (true, clamped)] {
+            let before = numbers(channels * count, 6);
+            let mut out: Vec<_> = before.chunks(count).map(|row| Guarded::new(side, row)).collect();
+            let start = if add { Start::Add } else { Start::Bias(&bias) };
+            let mut rows: Vec<&mut [f32]> = out.iter_mut().map(|row| &mut row[..]).collect();
+            planes.multiply(&weights, &source, (start, bounds), &mut rows);
+            for (at, got) in out.iter().flat_map(|row| row.iter()).enumerate() {
+                let (m, p) = (at / count, at % count);
+                let begin = if add { before[at] } else { bias[m] };
+                let (mut sum, mut all) = (begin as f64, begin.abs() as f64);
+                for (s, c) in (0..steps).flat_map(|s| (0..inputs).map(move |c| (s, c))) {
+                    let number = limbs.precision.rounded(x[c * positions + p + s]);
+                    let product = f64::from(number) * f64::from(w[(s * inputs + c) * width + m]);
+                    sum += product;
+                    all += product.abs();
+                }
+                if let Some(bounds) = bounds {
+                    sum = sum.clamp(bounds.low.into(), bounds.high.into());
+                }
+                let error = (*got as f64 - sum).abs() / all.max(1e-20);
+                let left_out = if limbs.precision == Precision::F16 { 2f64.powi(-16) } else { 0.0 };
+                assert!(
+                    error < 1.5e-7 + left_out,
+                    "{got} for {sum}: {channels} channels, {count} positions, {steps} steps of {inputs}, {limbs:?}"
+                );
+            }
+        }
+    }
+}
+
 /// Numbers with fewer bits give the same bits in fewer products.
 #[test]
 #[ignore = "needs tile registers: .ci/run runs it where there are some"]
