@@ -103,9 +103,12 @@ fn single_taps_get_products_of_planes() -> TractResult<()> {
             assert_eq!(plan.strategy(), strategy, "{}", plan.explain());
         }
     }
+    // Patches of few channels fill the steps of tile registers with their taps.
+    let patches = plan(&forward([12, 64], 1, [4, 4, 0]), [100, 200], &tile_registers())?;
+    assert_eq!(patches.strategy(), Strategy::AmxPlanes, "{}", patches.explain());
     let forced = tile_registers().with_strategy(Strategy::AmxPlanes);
-    let error = plan(&forward([128, 128], 1, [3, 1, 1]), [26, 26], &forced).unwrap_err().to_string();
-    assert!(error.contains("amx_planes: taps=9, phases=1, one of each is needed"), "{error}");
+    let error = plan(&spec([128, 128], 1, [4, 2, 1]), [26, 26], &forced).unwrap_err().to_string();
+    assert!(error.contains("amx_planes: taps=16, phases=4, taps of one phase are needed"), "{error}");
     Ok(())
 }
 

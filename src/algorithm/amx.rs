@@ -1,6 +1,5 @@
 //! Each phase as a small dense convolution over the shared grid, in matrix products: positions ×
-//! input channels by input channels × output channels. Single taps of channels-first data have an
-//! algorithm of their own, [`amx_planes`](crate::algorithm::amx_planes).
+//! input channels by input channels × output channels.
 //!
 //! The input of a block is copied into pixels of input channels and split into the
 //! [limbs](crate::kernel::MatrixKernels) that tile registers multiply. Every tap then is a constant

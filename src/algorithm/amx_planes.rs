@@ -1,10 +1,10 @@
-//! Layers of one tap and channels-first data, in matrix products: output channels × input channels by input channels ×
-//! positions.
+//! Layers of one phase and channels-first data, in matrix products: output channels × planes by planes × positions. The
+//! planes are those that the taps read of each input channel.
 //!
-//! Planes of the input are interleaved two and two, and split into the [limbs](crate::kernel::PlaneKernels) that tile
-//! registers multiply. Sums are rows of positions, as the output has them. So neither the input nor the results are
-//! transposed, as [`amx`](crate::algorithm::amx) does with channels-first data. That reads aligned pixels, which makes up
-//! for it from two taps on.
+//! Planes are interleaved two and two, and split into the [limbs](crate::kernel::PlaneKernels) that tile registers
+//! multiply. Sums are rows of positions, as the output has them. So neither the input nor the results are transposed,
+//! as [`amx`](crate::algorithm::amx) does with channels-first data. That reads each pixel for all taps, which is faster
+//! for several taps of many channels. Here the taps of few channels fill the rows of a step together.
 //!
 //! Blocks of numbers that limbs are not exact for are summed by vector kernels, as are those of a filter with such
 //! numbers: see `amx`.
@@ -22,8 +22,9 @@ use crate::kernel::{
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input::Channels;
-use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
+use crate::layout::input_tile::{CopyPlan, GridBlocks};
 use crate::layout::panels::Panel;
+use crate::layout::taps::TapTable;
 use crate::memory::{Aligned, Scratch};
 use crate::output::epilogue::Epilogue;
 use crate::output::task::Task;
@@ -53,7 +54,7 @@ pub struct AmxPlanes {
     pub blocked: Blocked,
     /// What operands are rounded to.
     pub precision: Precision,
-    /// Whether limbs are made of the input itself. Otherwise they are made of copies of its planes, in which the
+    /// Whether limbs are made of the input itself. Otherwise they are made of copies of its planes, in which a
     /// tap's positions follow each other.
     pub in_place: bool,
     /// Positions whose input is split together, for all output channels.
@@ -61,7 +62,7 @@ pub struct AmxPlanes {
 }
 
 impl Algorithm for AmxPlanes {
-    type Tables = InputTiles;
+    type Tables = TapTable;
 
     const READS_PARTS: bool = true;
 
@@ -81,8 +82,8 @@ impl Algorithm for AmxPlanes {
             return Err("the data is channels-last".to_string());
         }
         let axes = query.axes()?;
-        if (axes.taps(), axes.phases(), axes.most_taps()) != (1, 1, 1) {
-            return Err(format!("taps={}, phases={}, one of each is needed", axes.taps(), axes.phases()));
+        if axes.phases() != 1 || axes.taps() == 0 {
+            return Err(format!("taps={}, phases={}, taps of one phase are needed", axes.taps(), axes.phases()));
         }
         let last = last_width(problem.group_out, WIDTH, SIDE);
         query.forced(|layout| match *layout {
@@ -92,7 +93,8 @@ impl Algorithm for AmxPlanes {
             _ => None,
         })?;
         let in_place = query.has_same_element() && axes.are_unshifted();
-        let steps = problem.group_in.div_ceil(depth::<f32>());
+        let planes = planes(problem);
+        let steps = planes.div_ceil(depth::<f32>());
         let source = Limbs::of_type(precision, DatumType::F32);
         // Those of f32, of which some may turn out to be zero.
         let limbs = Limbs { precision, source, weights: source };
@@ -111,10 +113,14 @@ impl Algorithm for AmxPlanes {
         let panels = problem.group_out as f64 / WIDTH as f64;
         let multiplied = of_tile * tiles * machine.rates.tile_registers * panels;
         let vectors = blocks.positions.div_ceil(SIDE);
-        let copying = if in_place { Cost::ZERO } else { cost::copied(problem.data_format, problem.group_in) };
-        let split = (cost::split(source) + copying).times(&[vectors, problem.group_in]);
+        let copying = cost::copied(problem.data_format, problem.group_in);
+        let filled = match in_place {
+            true => Cost::ZERO,
+            false => cost::filled(&blocks.input_tiles, problem.group_in, SIDE, copying),
+        };
+        let split = cost::split(source).times(&[vectors, planes]);
         let streamed = cost::streamed_limbs(source).times(&[steps, problem.group_out.div_ceil(SIDE)]);
-        let block = multiplied + split + streamed + cost::BLOCK;
+        let block = multiplied + filled + split + streamed + cost::BLOCK;
         let beyond = if in_place { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
         let waits = cost::beyond_caches(problem, datum_type, beyond, SIDE, machine);
         Ok(AmxPlanes {
@@ -143,12 +149,13 @@ impl Algorithm for AmxPlanes {
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
-        let steps = problem.group_in.div_ceil(depth::<f32>());
+        let planes = planes(problem);
+        let steps = planes.div_ceil(depth::<f32>());
         let limbs = (self.positions * LIMBS * ROW_BYTES).saturating_mul(steps);
         let copies =
             if self.in_place { 0 } else { self.blocked.input_tiles().working_bytes(problem.group_in, element) };
         // For vector kernels: the positions that are summed together, and the weights of a panel.
-        let whole = problem.group_in.saturating_mul((self.positions + 2 * WIDTH) * element);
+        let whole = planes.saturating_mul((self.positions + 2 * WIDTH) * element);
         let shared = self.blocked.working_bytes(problem, self.positions, element);
         [limbs, copies, whole, shared].into_iter().fold(0, usize::saturating_add)
     }
@@ -164,26 +171,31 @@ impl Algorithm for AmxPlanes {
         format!("{numbers}, input read {source}, {} positions at a time", self.positions)
     }
 
-    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<InputTiles> {
-        Ok(self.blocked.input_tiles())
+    fn tables(&self, _problem: &Problem, _lanes: usize) -> TractResult<TapTable> {
+        TapTable::new(&self.blocked.axes, self.blocked.input_tiles(), false, 1, 1)
     }
 
     fn run<E: Element>(
         &self,
-        input_tiles: &InputTiles,
+        taps: &TapTable,
         problem: &Problem,
         isa: Isa,
         filter: &PackedFilter,
         operands: &Operands<E>,
         output: &mut [E],
     ) -> TractResult<()> {
-        let prepared = Prepared::new(self, problem, isa, filter, operands, input_tiles)?;
+        let prepared = Prepared::new(self, problem, isa, filter, operands, taps)?;
         let partition = self.blocked.partition(problem, 4 * POSITIONS_AT_ONCE, POSITIONS_AT_ONCE);
-        let tiles = (!self.in_place).then_some(input_tiles);
+        let tiles = (!self.in_place).then_some(&taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan, scratch)
         })
     }
+}
+
+/// The planes of a group whose products are summed: those of each tap and input channel.
+fn planes(problem: &Problem) -> usize {
+    problem.axes.iter().map(|axis| axis.kernel).fold(problem.group_in, usize::saturating_mul)
 }
 
 /// The data that all tasks share.
@@ -195,8 +207,11 @@ struct Prepared<'a, E: Element> {
     kernels: &'static Kernels<E::Compute>,
     planes: &'static PlaneKernels<E::Compute>,
     matrix: &'static MatrixKernels<E::Compute>,
-    input_tiles: &'a InputTiles,
-    /// Steps of tile registers: blocks of input channels.
+    /// The taps. Offsets count positions.
+    taps: &'a TapTable,
+    /// Planes whose products are summed.
+    all: usize,
+    /// Steps of tile registers: blocks of planes.
     steps: usize,
     panels: Vec<Panel>,
     /// Output channels of a group, padded to panels.
@@ -210,31 +225,33 @@ struct Prepared<'a, E: Element> {
     epilogue: Epilogue<'a, E>,
 }
 
-/// The planes of a group that a task reads: of the input itself, or copies.
+/// The planes of a group that a task reads, tap by tap: of the input itself, or copies.
 enum Planes<'a, E: Element> {
-    /// The channels, and the index of the task's first position.
+    /// The channels, and the index of the task's first position. There is one tap.
     Input(Channels<'a, E>, usize),
-    /// Copies, and the elements from one to the next.
-    Copies(&'a [E::Compute], usize),
+    /// Copies of the channels, the elements from one to the next, their number, and the taps' offsets.
+    Copies(&'a [E::Compute], usize, usize, &'a [usize]),
 }
 
 impl<'a, E: Element> Planes<'a, E> {
-    /// Some positions of a channel.
+    /// Some positions of a plane.
     ///
     /// # Errors
     /// The input's elements are of another type than sums.
-    fn of(&self, channel: usize, positions: &Range<usize>) -> TractResult<&'a [E::Compute]> {
+    fn of(&self, index: usize, positions: &Range<usize>) -> TractResult<&'a [E::Compute]> {
         match self {
             Planes::Input(channels, first) => {
-                let plane = E::as_compute(channels.from(channel).0).context("element: computed in another type")?;
+                let plane = E::as_compute(channels.from(index).0).context("element: computed in another type")?;
                 Ok(&plane[first + positions.start..first + positions.end])
             }
-            Planes::Copies(copies, plane) => Ok(&copies[channel * plane..][positions.clone()]),
+            Planes::Copies(copies, stride, channels, taps) => {
+                Ok(&copies[index % channels * stride + taps[index / channels]..][positions.clone()])
+            }
         }
     }
 }
 
-/// Working memory of sums with vector kernels: positions of all channels, and weights.
+/// Working memory of sums with vector kernels: positions of all planes, and weights.
 struct Whole<'a, T> {
     block: &'a mut Aligned<T>,
     weights: &'a mut Aligned<T>,
@@ -250,7 +267,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         isa: Isa,
         filter: &'a PackedFilter,
         operands: &Operands<'a, E>,
-        input_tiles: &'a InputTiles,
+        taps: &'a TapTable,
     ) -> TractResult<Self> {
         let panels: Vec<Panel> = panel_heights(problem.group_out, WIDTH, plan.blocked.last_width)
             .enumerate()
@@ -258,6 +275,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             .collect();
         let padded = panels.iter().map(|panel| panel.width).sum();
         let source = Limbs::of_type(plan.precision, E::datum_type());
+        let all = self::planes(problem);
         Ok(Prepared {
             plan,
             problem,
@@ -265,8 +283,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             kernels: <E::Compute as Dispatch>::kernels(isa),
             planes: E::Compute::plane_kernels(isa).context("kernel: there are no tile registers")?,
             matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
-            input_tiles,
-            steps: problem.group_in.div_ceil(Self::DEPTH),
+            taps,
+            all,
+            steps: all.div_ceil(Self::DEPTH),
             panels,
             padded,
             filter,
@@ -286,20 +305,22 @@ impl<'a, E: Element> Prepared<'a, E> {
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
         let Scratch { tile, ragged, limbs: of_input, block, row, transformed: [weights, ..], .. } = scratch;
-        let (all, channels) = (self.problem.group_in, self.input.of(task, g));
+        let (count, channels) = (self.problem.group_in, self.input.of(task, g));
         let planes = match copy_plan {
             None => Planes::Input(channels, task.offset(&self.input.spatial)),
             Some(copy_plan) => {
-                let plane = self.input_tiles.channel_stride;
-                let copies = row.of(all * plane)?;
-                for (channel, to) in copies.chunks_mut(plane).enumerate() {
-                    self.input_tiles.fill(self.kernels, copy_plan, channels.from(channel).0, to, ragged)?;
+                let input_tiles = &self.taps.input_tiles;
+                let stride = input_tiles.channel_stride;
+                let copies = row.of(count * stride)?;
+                for (channel, to) in copies.chunks_mut(stride).enumerate() {
+                    input_tiles.fill(self.kernels, copy_plan, channels.from(channel).0, to, ragged)?;
                 }
-                Planes::Copies(copies, plane)
+                let phase = self.taps.phases.first().context("amx_planes: a layer without taps")?;
+                Planes::Copies(copies, stride, count, &phase.taps)
             }
         };
         let mut whole = Whole { block, weights };
-        // The tap's positions follow each other in the planes, and the results in the output.
+        // A tap's positions follow each other in its planes, and the results in the output.
         let (rows, columns) = (task.rows.len(), task.columns.len());
         ensure!(
             rows == 1 || columns == self.plan.blocked.columns,
@@ -350,7 +371,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Splits some positions of all channels into limbs, `[limb][pair of planes][position][plane of the pair]`. None if
+    /// Splits some positions of all planes into limbs, `[limb][pair of planes][position][plane of the pair]`. None if
     /// the numbers are not regular.
     fn split<'s>(
         &self,
@@ -359,7 +380,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         limbs: Limbs,
         of_input: &'s mut Aligned<<E::Compute as Working>::Limb>,
     ) -> TractResult<Option<&'s [<E::Compute as Working>::Limb]>> {
-        let (all, row) = (self.problem.group_in, self.row());
+        let (all, row) = (self.all, self.row());
         let limb_stride = self.limb_stride();
         let data = of_input.of(limbs.source * limb_stride)?;
         let mut most = 0;
@@ -427,10 +448,10 @@ impl<'a, E: Element> Prepared<'a, E> {
         rows: &mut [&mut [E::Compute]],
         Whole { block, weights }: &mut Whole<E::Compute>,
     ) -> TractResult<()> {
-        let (all, plane) = (self.problem.group_in, self.plan.positions);
+        let (all, plane) = (self.all, self.plan.positions);
         let data = block.of(all * plane)?;
-        for (channel, to) in data.chunks_mut(plane).enumerate() {
-            to[..positions.len()].copy_from_slice(planes.of(channel, positions)?);
+        for (index, to) in data.chunks_mut(plane).enumerate() {
+            to[..positions.len()].copy_from_slice(planes.of(index, positions)?);
         }
         self.matrix.round(self.plan.precision, data);
         let working = weights.of(2 * all * WIDTH + SUMMED_CHANNELS * POSITIONS_AT_ONCE)?;
@@ -467,7 +488,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// The weights of a panel, `[input channel][output channel]`.
+    /// The weights of a panel, `[tap][input channel][output channel]`.
     fn weights_of(&self, (g, panel): (usize, Panel), to: &mut [E::Compute]) -> TractResult<()> {
         let before = g * self.padded + panel.first_channel;
         match (self.limbs, self.filter.limbs::<E::Compute>()) {
@@ -478,7 +499,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 self.matrix.join(&sides, panel.width / SIDE, limbs.weights, to);
             }
             _ => {
-                let weights = &self.filter.data::<E::Compute>()?[before * self.problem.group_in..];
+                let weights = &self.filter.data::<E::Compute>()?[before * self.all..];
                 to.copy_from_slice(&weights[..to.len()]);
             }
         }

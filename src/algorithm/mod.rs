@@ -379,7 +379,7 @@ algorithms! {
     Col2im = "col2im": col2im;
     /// Each phase as a small dense convolution in tile registers. Rows of tiles are positions.
     Amx = "amx": amx;
-    /// Matrix products in tile registers, for a single tap and channels-first data. Columns of tiles are positions.
+    /// Matrix products in tile registers, for one phase and channels-first data. Columns of tiles are positions.
     AmxPlanes = "amx_planes": amx_planes;
     /// Each phase as a small dense convolution by Winograd's minimal filtering.
     Winograd = "winograd": winograd;

@@ -84,7 +84,8 @@ pub enum FilterLayout {
     /// values need, once they are rounded to the precision: at most three.
     ///
     /// Elements of four bytes are single limbs. A side is `[input channel][output channel]` for them.
-    /// A side that is multiplied by planes is `[output channel][input channel]`.
+    /// For planes, a block has (tap, input channel) pairs of all taps, and a side is `[output channel][pair]`. The filter
+    /// then has one phase.
     ///
     /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
     /// split.
@@ -485,7 +486,10 @@ fn in_limbs<T: Dispatch + Datum>(
     let kernels = T::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
     let ram = whole.try_as_plain_ram()?;
     let mut values = ram.as_slice::<T>()?;
-    let (channels, taps, depth) = (spec.group_in(), spec.kernel.iter().product::<usize>(), depth::<T>());
+    let (channels, taps, depth) = match (spec.group_in(), spec.kernel.iter().product::<usize>()) {
+        (channels, taps) if of_planes => (taps * channels, 1, depth::<T>()),
+        (channels, taps) => (channels, taps, depth::<T>()),
+    };
     let panels: Vec<usize> = panel_heights(spec.group_out(), width, last_width).map(|p| p.1).collect();
     let sides = panels.iter().map(|width| width / SIDE).sum::<usize>();
     let shape = [spec.group, taps, channels.div_ceil(depth), limbs, sides, weights_of_side::<T>()];
