@@ -160,6 +160,9 @@ fn a_kernel_of_many_rows_is_not_for_tiles() -> TractResult<()> {
         assert_ne!(plan(&spec, [96, 300], &options)?.strategy(), Strategy::Winograd);
         assert!(plan(&spec, [96, 300], &options.with_strategy(Strategy::Winograd)).is_err());
     }
+    // Its filter exceeds L2, and would be read for each 32 positions.
+    let chosen = plan(&spec, [96, 300], &tile_registers())?;
+    assert_ne!(chosen.strategy(), Strategy::AmxPlanes, "{}", chosen.explain());
     Ok(())
 }
 

@@ -119,7 +119,11 @@ impl Algorithm for AmxPlanes {
             false => cost::filled(&blocks.input_tiles, problem.group_in, SIDE, copying),
         };
         let split = cost::split(source).times(&[vectors, planes]);
-        let streamed = cost::streamed_limbs(source).times(&[steps, problem.group_out.div_ceil(SIDE)]);
+        let sides = problem.group_out.div_ceil(SIDE);
+        let filter = steps.saturating_mul(sides).saturating_mul(source * SIDE * ROW_BYTES);
+        let again = if filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
+        let parts = blocks.positions.div_ceil(positions);
+        let streamed = cost::streamed_limbs(source).times(&[steps, sides]) + again.times(&[parts - 1, steps, sides]);
         let block = multiplied + filled + split + streamed + cost::BLOCK;
         let beyond = if in_place { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
         let waits = cost::beyond_caches(problem, datum_type, beyond, SIDE, machine);
