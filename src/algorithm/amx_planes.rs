@@ -113,7 +113,7 @@ impl Algorithm for AmxPlanes {
         let panels = problem.group_out as f64 / WIDTH as f64;
         let multiplied = of_tile * tiles * machine.rates.tile_registers * panels;
         let vectors = blocks.positions.div_ceil(SIDE);
-        let copying = cost::copied(problem.data_format, problem.group_in);
+        let copying = cost::copied(problem.data_format, problem.group_in) + cost::strided(axes.columns().in_step, SIDE);
         let filled = match in_place {
             true => Cost::ZERO,
             false => cost::filled(&blocks.input_tiles, problem.group_in, SIDE, copying),

@@ -300,6 +300,14 @@ pub(crate) fn copied(data_format: DataFormat, channels: usize) -> Cost {
     }
 }
 
+/// Copying a vector of positions that are `step` apart besides: the parts of lines that it gathers.
+///
+/// Set by hand, by three layers of `benches/record/2026-11-28-planes`.
+pub(crate) fn strided(step: usize, lanes: usize) -> Cost {
+    const PART: Cost = Cost(10.0);
+    if step > 1 { PART * step.min(lanes) } else { Cost::ZERO }
+}
+
 /// Filling the input tiles of some channels. `copying` is the cost of a vector of positions.
 pub(crate) fn filled(input_tiles: &InputTiles, channels: usize, lanes: usize, copying: Cost) -> Cost {
     /// Setting up an input tile.
