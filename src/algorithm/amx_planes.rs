@@ -158,8 +158,9 @@ impl Algorithm for AmxPlanes {
         let limbs = (self.positions * LIMBS * ROW_BYTES).saturating_mul(steps);
         let copies =
             if self.in_place { 0 } else { self.blocked.input_tiles().working_bytes(problem.group_in, element) };
-        // For vector kernels: the positions that are summed together, and the weights of a panel.
+        // For vector kernels: the positions that are summed together, and the weights of a panel with their limbs.
         let whole = planes.saturating_mul((self.positions + 2 * WIDTH) * element);
+        let whole = whole.saturating_add(steps.saturating_mul(LIMBS * WIDTH * ROW_BYTES));
         let shared = self.blocked.working_bytes(problem, self.positions, element);
         [limbs, copies, whole, shared].into_iter().fold(0, usize::saturating_add)
     }
@@ -255,10 +256,11 @@ impl<'a, E: Element> Planes<'a, E> {
     }
 }
 
-/// Working memory of sums with vector kernels: positions of all planes, and weights.
-struct Whole<'a, T> {
+/// Working memory of sums with vector kernels: positions of all planes, weights, and their limbs.
+struct Whole<'a, T: Working> {
     block: &'a mut Aligned<T>,
     weights: &'a mut Aligned<T>,
+    limbs: &'a mut Aligned<T::Limb>,
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -308,7 +310,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         copy_plan: Option<&CopyPlan>,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
-        let Scratch { tile, ragged, limbs: of_input, block, row, transformed: [weights, ..], .. } = scratch;
+        let Scratch { tile, ragged, limbs: of_input, weights: limbs, block, row, transformed: [weights, ..], .. } =
+            scratch;
         let (count, channels) = (self.problem.group_in, self.input.of(task, g));
         let planes = match copy_plan {
             None => Planes::Input(channels, task.offset(&self.input.spatial)),
@@ -323,7 +326,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 Planes::Copies(copies, stride, count, &phase.taps)
             }
         };
-        let mut whole = Whole { block, weights };
+        let mut whole = Whole { block, weights, limbs };
         // A tap's positions follow each other in its planes, and the results in the output.
         let (rows, columns) = (task.rows.len(), task.columns.len());
         ensure!(
@@ -450,7 +453,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         (planes, positions): (&Planes<E>, &Range<usize>),
         bounds: Option<Bounds<E::Compute>>,
         rows: &mut [&mut [E::Compute]],
-        Whole { block, weights }: &mut Whole<E::Compute>,
+        Whole { block, weights, limbs }: &mut Whole<E::Compute>,
     ) -> TractResult<()> {
         let (all, plane) = (self.all, self.plan.positions);
         let data = block.of(all * plane)?;
@@ -462,7 +465,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (of_panel, working) = working.split_at_mut(all * WIDTH);
         let (of_tile, sums) = working.split_at_mut(all * WIDTH);
         let of_panel = &mut of_panel[..all * panel.width];
-        self.weights_of((g, panel), of_panel)?;
+        self.weights_of((g, panel), of_panel, limbs)?;
         let vectors = POSITIONS_AT_ONCE / self.kernels.lanes;
         let tile = self.kernels.position_tile(SUMMED_CHANNELS, vectors).context("kernel: a tile is missing")?;
         let chain = longest_chain(all, 1);
@@ -493,14 +496,20 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// The weights of a panel, `[tap][input channel][output channel]`.
-    fn weights_of(&self, (g, panel): (usize, Panel), to: &mut [E::Compute]) -> TractResult<()> {
+    fn weights_of(
+        &self,
+        (g, panel): (usize, Panel),
+        to: &mut [E::Compute],
+        sides: &mut Aligned<<E::Compute as Working>::Limb>,
+    ) -> TractResult<()> {
         let before = g * self.padded + panel.first_channel;
         match (self.limbs, self.filter.limbs::<E::Compute>()) {
             (Some(limbs), Some(data)) => {
                 let limbs_per_channel = self.steps * limbs.weights * Self::DEPTH;
-                let mut sides = data[before * limbs_per_channel..][..limbs_per_channel * panel.width].to_vec();
-                transpose_sides(&mut sides);
-                self.matrix.join(&sides, panel.width / SIDE, limbs.weights, to);
+                let sides = sides.of(limbs_per_channel * panel.width)?;
+                sides.copy_from_slice(&data[before * limbs_per_channel..][..sides.len()]);
+                transpose_sides(sides);
+                self.matrix.join(sides, panel.width / SIDE, limbs.weights, to);
             }
             _ => {
                 let weights = &self.filter.data::<E::Compute>()?[before * self.all..];
