@@ -259,7 +259,7 @@ unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
 ) {
     // SAFETY: this function's contract.
     unsafe {
-        let b: [V; NV] = std::array::from_fn(|v| V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })));
+        let b: [V; NV] = filled(|v| V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })));
         let by_lanes = if V::BY_LANES { MR / V::LANES * V::LANES } else { 0 };
         for m in (0..by_lanes).step_by(V::LANES) {
             V::mul_add_by_lanes(&mut acc[m..m + V::LANES], &b, V::load(a.add(m)));
@@ -487,7 +487,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                         if m < channels.len() {
                             let to = channels.get_unchecked_mut(m).as_mut_ptr().add(at);
                             for v in 0..NV {
-                                let run: [V; S] = interleave(std::array::from_fn(|s| acc[s][m][v]));
+                                let run: [V; S] = interleave(filled(|s| acc[s][m][v]));
                                 for s in 0..S {
                                     run[s].store(to.add((v * S + s) * V::LANES));
                                 }
@@ -500,7 +500,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                     for (m, channel) in channels.iter_mut().enumerate().take(MR) {
                         let to = &mut channel[at..elements.end];
                         for v in 0..NV {
-                            let run: [V; S] = interleave(std::array::from_fn(|s| rest[s][m][v]));
+                            let run: [V; S] = interleave(filled(|s| rest[s][m][v]));
                             let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
                             let at = at.min(to.len());
                             store_run(run, &mut to[at..]);
@@ -699,7 +699,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
         unsafe {
             let mut acc = channel_sums::<V, P, NV>(start);
             let mut b = panel.as_ptr();
-            let positions = |first: *const V::Lane| std::array::from_fn(|p| first.wrapping_add(p * stride));
+            let positions = |first: *const V::Lane| filled(|p| first.wrapping_add(p * stride));
             if source.channels == 1 {
                 // A single loop over the taps: with one channel, a loop nest would need setup per tap.
                 let rows: [*const V::Lane; P] = positions(first);
@@ -747,7 +747,7 @@ pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: us
         let mut acc = channel_sums::<V, P, NV>(start);
         for entry in pixels.lists.list(pixels.list).chunks_exact(1 + P) {
             let mut b = panel.as_ptr().wrapping_add(entry[0] as usize * pixels.channels * NV * V::LANES);
-            let rows: [*const V::Lane; P] = std::array::from_fn(|p| first.wrapping_add(entry[1 + p] as usize));
+            let rows: [*const V::Lane; P] = filled(|p| first.wrapping_add(entry[1 + p] as usize));
             for at in 0..pixels.channels {
                 acc = channel_step(acc, b, &rows, at);
                 b = b.wrapping_add(NV * V::LANES);
@@ -755,6 +755,17 @@ pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: us
         }
         store_channel_sums(acc, (start, bounds), out.as_mut_ptr(), out_stride);
     }
+}
+
+/// `N` values, each of its index. `std::array::from_fn` compiles to ten times as much code before it is optimised, and there are
+/// thousands of these.
+#[inline(always)]
+fn filled<T: Copy, const N: usize>(of: impl Fn(usize) -> T) -> [T; N] {
+    let mut all = [of(0); N];
+    for i in 1..N {
+        all[i] = of(i);
+    }
+    all
 }
 
 /// The sums that a tile of channels begins with.
@@ -767,7 +778,7 @@ unsafe fn channel_sums<V: Vector, const P: usize, const NV: usize>(start: Start<
     unsafe {
         match start {
             Start::Bias(bias) => {
-                let bias: [V; NV] = std::array::from_fn(|v| V::load(bias.as_ptr().add(v * V::LANES)));
+                let bias: [V; NV] = filled(|v| V::load(bias.as_ptr().add(v * V::LANES)));
                 [bias; P]
             }
             Start::Add => [[V::splat(V::Lane::ZERO); NV]; P],
@@ -821,7 +832,7 @@ unsafe fn channel_step<V: Vector, const P: usize, const NV: usize>(
 ) -> [[V; NV]; P] {
     // SAFETY: this function's contract.
     unsafe {
-        let w: [V; NV] = std::array::from_fn(|v| V::load(b.add(v * V::LANES)));
+        let w: [V; NV] = filled(|v| V::load(b.add(v * V::LANES)));
         for p in 0..P {
             let x = V::splat(*rows[p].wrapping_add(at));
             for v in 0..NV {
