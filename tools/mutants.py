@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Mutation tests with all mutants in one build, chosen by the environment variable MUTANT.
 
-    python3 tools/mutants.py build src/fuse.rs src/spec.rs -- --lib --test fusion --test refusals
-    python3 tools/mutants.py run src/fuse.rs -- fusion
+    python3 tools/mutants.py build src/fuse.rs src/spec.rs -- --lib --test integration --test refusals
+    python3 tools/mutants.py run src/fuse.rs -- integration/fusion::
     python3 tools/mutants.py run src/spec.rs -- lib/frontend:: refusals
 
 `build` writes the mutants of `cargo mutants --list` into the sources, drops those that do not compile, builds the named

@@ -1,11 +1,9 @@
 //! The examples of OpenVINO's specification pages must have the stated shapes and the definition's
 //! numbers.
 
-mod common;
-
-use common::oracle::{Expected, FromTensor, Rule, convolve};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::oracle::{Expected, FromTensor, Rule, convolve};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use prost::Message;
 use std::path::Path;
 use tract_core::internal::tract_ndarray::{ArrayD, Axis};

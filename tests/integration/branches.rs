@@ -1,11 +1,9 @@
 //! Conditions whose branches hold layers: the optimised graph, the results of both branches, and
 //! what a run leaves behind.
 
-mod common;
-
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, load_stock, run};
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, load_stock, run};
 use std::sync::Barrier;
 use tract_core::internal::*;
 use tract_core::ops::logic::IfThenElse;

@@ -2,12 +2,10 @@
 //!
 //! The values are those of ONNX's definition in f64. Coordinates are f32 in tract, hence the tolerance.
 
-mod common;
-
-use common::beside::layer_then;
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::run;
+use crate::common::beside::layer_then;
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::run;
 use tract_core::internal::tract_ndarray::{ArrayD, Axis, IxDyn};
 use tract_core::internal::*;
 use tract_deconv::{GroupedDeconv, OptResize, WithConv, WithLeniency};

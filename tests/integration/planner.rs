@@ -5,10 +5,8 @@
 //! machine that runs the tests.
 #![cfg(target_arch = "x86_64")]
 
-mod common;
-
-use common::random::Random;
-use common::spec::unpadded;
+use crate::common::random::Random;
+use crate::common::spec::unpadded;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::Isa;
@@ -569,7 +567,7 @@ fn other_architectures_are_refused() {
 
 #[test]
 fn the_strategies_are_documented_in_their_order() {
-    let (_, section) = include_str!("../docs/knobs.md").split_once("## Strategies").expect("the section");
+    let (_, section) = include_str!("../../docs/knobs.md").split_once("## Strategies").expect("the section");
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert!(rows.eq(Strategy::ALL.iter().map(|strategy| strategy.name())), "docs/knobs.md, Strategies");
 }

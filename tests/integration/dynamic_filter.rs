@@ -1,13 +1,11 @@
 //! Filters that are inputs at run time, with sizes that the model file does not tell.
 
-mod common;
-
-use common::oracle::Expected;
-use common::probe::{Probe, axis};
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, guarded, load, refused, run};
-use common::spec::unpadded;
+use crate::common::oracle::Expected;
+use crate::common::probe::{Probe, axis};
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, guarded, load, refused, run};
+use crate::common::spec::unpadded;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
 use tract_deconv::Layer;

@@ -1,13 +1,11 @@
 //! NNEF: a dumped model that is loaded again has the same facts and gives the same bits.
 #![cfg(feature = "nnef")]
 
-mod common;
-
-use common::nnef::plain;
-use common::probe::Probe;
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, guarded, load, load_stock, refused, run};
+use crate::common::nnef::plain;
+use crate::common::probe::Probe;
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, guarded, load, load_stock, refused, run};
 use std::path::Path;
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
@@ -55,7 +53,7 @@ fn dumped_deconvolutions(model: &TypedModel) -> TractResult<Vec<String>> {
         .filter_map(|node| node.op_as::<GroupedDeconv>().map(|op| (node, op)))
         .map(|(node, op)| {
             let mut op = op.clone();
-            if common::nnef::is_standard(&op, model.outlet_fact(node.inputs[0])?) {
+            if crate::common::nnef::is_standard(&op, model.outlet_fact(node.inputs[0])?) {
                 op.dialect = Dialect::Nnef;
                 op.spec.filter_format = FilterFormat::GroupedOix;
             }
@@ -348,7 +346,7 @@ fn options_reach_what_is_loaded() -> TractResult<()> {
     let after = after.with_deconv_options(&options)?;
     for direction in [Direction::Transposed, Direction::Forward] {
         for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
-            let spec = DeconvSpec { data_format, ..common::spec::unpadded(direction, (4, 6, 2), &[3, 3], 2) };
+            let spec = DeconvSpec { data_format, ..crate::common::spec::unpadded(direction, (4, 6, 2), &[3, 3], 2) };
             let (model, inputs) = model(&spec, DatumType::F32, true)?;
             let tar = dump(&model)?;
             for nnef in [&before, &after] {

@@ -1,10 +1,8 @@
 //! Folding of a space-to-depth rearrangement into the strides of the convolution behind it.
 
-mod common;
-
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, load_stock, run};
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, load_stock, run};
 use tract_core::internal::*;
 use tract_core::ops::array::TypedConcat;
 use tract_core::ops::downsample::Downsample;

@@ -2,13 +2,11 @@
 //!
 //! They are ONNX Conv through `with_conv`, and tract's own Conv through the transform `conv`.
 
-mod common;
-
-use common::oracle::Rule;
-use common::probe::{NAME, Probe, axis};
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, load_stock, run};
+use crate::common::oracle::Rule;
+use crate::common::probe::{NAME, Probe, axis};
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, load_stock, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, KernelFormat, PaddingSpec, PoolSpec};
 use tract_core::ops::nn::DataFormat as TractFormat;
@@ -142,7 +140,8 @@ fn random_nodes() -> TractResult<()> {
                 .with_context(|| format!("case {case}: {x:?} {w:?} {:?}", probe.node))?;
             expected.check(&got[0]).map_err(|e| format_err!("case {case}: {x:?} {w:?} {:?}: {e}", probe.node))?;
         }
-        let theirs = common::run::guarded(|| run(load_stock(&probe.proto())?.into_optimized()?, &probe.inputs()));
+        let theirs =
+            crate::common::run::guarded(|| run(load_stock(&probe.proto())?.into_optimized()?, &probe.inputs()));
         stock += theirs.is_ok_and(|y| expected.check(&y[0]).is_ok()) as usize;
     }
     // Confirms the oracle independently.

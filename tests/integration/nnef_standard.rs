@@ -2,12 +2,10 @@
 //! without the plugin, and how files of other writers are read.
 #![cfg(feature = "nnef")]
 
-mod common;
-
-use common::nnef::{is_standard, plain};
-use common::oracle::Expected;
-use common::random::Random;
-use common::run::{Stage, guarded, refused, run};
+use crate::common::nnef::{is_standard, plain};
+use crate::common::oracle::Expected;
+use crate::common::random::Random;
+use crate::common::run::{Stage, guarded, refused, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv};
 use tract_deconv::nnef::PRIMITIVE;

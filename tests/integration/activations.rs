@@ -3,11 +3,9 @@
 //! They must be near their definition for every finite argument. For NaN, the infinities and minus
 //! zero they must give the results of onnxruntime's operators.
 
-mod common;
-
-use common::proto::{Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::proto::{Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::{PaddingSpec, PoolSpec};
 use tract_deconv::Isa;

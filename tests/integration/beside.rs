@@ -4,13 +4,11 @@
 //! the definition in f64 (softmax), and with tract's own op, whose coordinates are those of ONNX
 //! (resizing).
 
-mod common;
-
-use common::beside::layer_then;
-use common::oracle::FromTensor;
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::beside::layer_then;
+use crate::common::oracle::FromTensor;
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_core::ops::change_axes::AxisOp;
 use tract_core::ops::nn::resize::{NearestUpsample, Resize};
@@ -462,14 +460,14 @@ fn a_transposed_input_is_read() -> TractResult<()> {
     let x = Random(5).tensor(f32::datum_type(), &[1, 8, 20, 30]);
     let w = Random(6).tensor(f32::datum_type(), &[8, 8, 3, 1]);
     let proto = Model::opset(13)
-        .input("x", x.datum_type(), &common::proto::sizes(x.shape()))
+        .input("x", x.datum_type(), &crate::common::proto::sizes(x.shape()))
         .initializer("w", &w)
         .node(Node::new("Transpose").named("t").inputs(&["x"]).output("t").ints("perm", &[0, 1, 3, 2]))
         .node(Node::new("Conv").named("c").inputs(&["t", "w"]).output("c"))
         .output("c")
         .build();
     let found = with_ours::<OptTranspose>(&proto, 1, &x)?;
-    let expected = run(common::run::load_stock(&proto)?, &[x])?;
+    let expected = run(crate::common::run::load_stock(&proto)?, &[x])?;
     close(&expected[0], &found, 1e-5);
     Ok(())
 }

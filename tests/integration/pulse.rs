@@ -3,12 +3,10 @@
 //! The cases are all those that stock tract streams, and some that it does not.
 #![cfg(feature = "pulse")]
 
-mod common;
-
-use common::probe::Probe;
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, load_stock, run};
+use crate::common::probe::Probe;
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, load_stock, run};
 use tract_core::internal::*;
 use tract_core::ops::cnn::Deconv;
 use tract_deconv::{
@@ -467,7 +465,7 @@ fn channels_do_not_stream() -> TractResult<()> {
 /// Quantised layers on a stream of bytes. Where pulses overlap, sums are rescaled once complete.
 #[test]
 fn quantised_layers_stream() {
-    use common::quantised::integers;
+    use crate::common::quantised::integers;
     let mut random = Random(3);
     let cases: Vec<(&str, usize, Node)> = vec![
         ("Conv", 3, Node::new("Conv").ints("pads", &[1, 2])),

@@ -2,14 +2,9 @@
 //!
 //! `tools/quantise_models.py` made the models of `tests/data/quantised/`.
 
+use crate::io::{Io, magnitude};
 #[allow(dead_code)]
-#[path = "../benches/common/io.rs"]
-mod io;
-#[path = "../benches/common/npy.rs"]
-mod npy;
-
 use anyhow::{Context, Result, ensure};
-use io::{Io, magnitude};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tract_core::internal::*;

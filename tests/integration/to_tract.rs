@@ -1,13 +1,11 @@
 //! The transform `to_tract` turns our convolutions back into tract's own, with the same numbers.
 
-mod common;
-
 /// One axis: input, kernel, stride, dilation, pads at the beginning and the end, output padding.
 type Line = (usize, usize, usize, usize, i64, i64, usize);
 
-use common::probe::Probe;
-use common::random::Random;
-use common::run::{Stage, guarded, load, run};
+use crate::common::probe::Probe;
+use crate::common::random::Random;
+use crate::common::run::{Stage, guarded, load, run};
 use proptest::prelude::*;
 use tract_core::internal::*;
 use tract_core::ops::cnn::{Conv, Deconv};

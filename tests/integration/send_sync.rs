@@ -74,7 +74,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Tuning,
     ];
     // The list must contain each type that `lib.rs` exports at the root.
-    let root = include_str!("../src/lib.rs");
+    let root = include_str!("../../src/lib.rs");
     let named = root.split("\npub use ").skip(1).filter_map(|item| Some(item.split_once(';')?.0));
     let types = named.flat_map(|item| item.split(|c: char| !c.is_alphanumeric())).filter(|word| {
         word.starts_with(char::is_uppercase)

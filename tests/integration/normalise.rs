@@ -3,12 +3,10 @@
 //! The optimised graph must hold this crate's op where it is expected. The numbers are compared with the
 //! definition in f64.
 
-mod common;
-
-use common::beside::layer_then;
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::beside::layer_then;
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use std::ops::Range;
 use tract_core::internal::*;
 use tract_core::ops::nn::RmsNorm;

@@ -4,11 +4,9 @@
 //! There is one test per row of the two lists. If a row says that stock tract fails, the test shows
 //! that first. The row can go once a later tract is right.
 
-mod common;
-
-use common::probe::{Probe, axis};
-use common::proto::{Dim, Model, Node, sizes};
-use common::run::{Stage, guarded, load, run};
+use crate::common::probe::{Probe, axis};
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::run::{Stage, guarded, load, run};
 use tract_core::internal::*;
 use tract_deconv::load::Source;
 use tract_onnx::pb::tensor_proto::DataType;
@@ -16,10 +14,13 @@ use tract_onnx::prelude::InferenceModelExt;
 
 /// Rows that are tested elsewhere, with the file.
 const ELSEWHERE: [(&str, &str); 6] = [
-    ("batch norm after it", "tests/fusion.rs"),
-    ("Relu, LeakyRelu, Clip, Sigmoid, Tanh, Add of a constant after it", "tests/fusion.rs"),
-    ("NNEF dump with SAME_LOWER, with symbols and output_padding, with SAME_UPPER and output_padding", "tests/nnef.rs"),
-    ("pulsification", "tests/pulse.rs"),
+    ("batch norm after it", "tests/integration/fusion.rs"),
+    ("Relu, LeakyRelu, Clip, Sigmoid, Tanh, Add of a constant after it", "tests/integration/fusion.rs"),
+    (
+        "NNEF dump with SAME_LOWER, with symbols and output_padding, with SAME_UPPER and output_padding",
+        "tests/integration/nnef.rs",
+    ),
+    ("pulsification", "tests/integration/pulse.rs"),
     ("threads: as fast as the executor allows", "benches/latency.rs"),
     ("f16 as fast as onnxruntime", "benches/latency.rs"),
 ];
@@ -255,7 +256,7 @@ fn bf16_models() -> TractResult<()> {
         .node(probe.node.clone())
         .output("y")
         .build();
-    let stock = guarded(|| common::run::load_stock(&proto));
+    let stock = guarded(|| crate::common::run::load_stock(&proto));
     assert!(stock.is_err(), "stock tract takes bf16 by now");
     (probe.w, probe.b) = (w, Some(b));
     let expected = probe.expected(&[axis(2, 1, 0, 11)]);
@@ -423,7 +424,7 @@ fn symbols_without_output_shape() {
 fn stock_tract_is_one_line_away() -> TractResult<()> {
     let proto = Probe::new(&[1, 2, 4], &[2, 3, 3]).proto();
     let names = |model: TypedModel| model.nodes.iter().map(|n| n.op.name().to_string()).collect::<Vec<_>>();
-    let stock = names(common::run::load_stock(&proto)?);
+    let stock = names(crate::common::run::load_stock(&proto)?);
     let ours = names(load(&proto)?);
     assert!(stock.iter().any(|n| n == "Deconv") && !stock.iter().any(|n| n == "GroupedDeconv"), "{stock:?}");
     assert!(ours.iter().any(|n| n == "GroupedDeconv") && !ours.iter().any(|n| n == "Deconv"), "{ours:?}");
@@ -435,7 +436,7 @@ fn stock_tract_is_one_line_away() -> TractResult<()> {
 fn nodes_of_other_domains_are_left_alone() {
     let probe = Probe::new(&[1, 2, 4], &[2, 3, 3]).node(|node| node.domain("com.example"));
     let ours = guarded(|| load(&probe.proto()));
-    let stock = guarded(|| common::run::load_stock(&probe.proto()));
+    let stock = guarded(|| crate::common::run::load_stock(&probe.proto()));
     let names = |model: TypedModel| model.nodes.iter().map(|n| n.op.name().to_string()).collect::<Vec<_>>();
     assert_eq!(ours.map(names).map_err(|e| e.to_string()), stock.map(names).map_err(|e| e.to_string()));
 }

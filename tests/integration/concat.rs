@@ -1,11 +1,9 @@
 //! Layers that read the tensors of a concatenation of channels.
 
-mod common;
-
-use common::oracle::{Expected, FromTensor, tolerance};
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{guarded, run};
+use crate::common::oracle::{Expected, FromTensor, tolerance};
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{guarded, run};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::path::Path;

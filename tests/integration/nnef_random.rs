@@ -5,12 +5,10 @@
 //! do so too if the file needs nothing of this crate.
 #![cfg(feature = "nnef")]
 
-mod common;
-
-use common::nnef::is_standard;
-use common::oracle::Expected;
-use common::random::Random;
-use common::run::{guarded, run};
+use crate::common::nnef::is_standard;
+use crate::common::oracle::Expected;
+use crate::common::random::Random;
+use crate::common::run::{guarded, run};
 use tract_core::internal::*;
 use tract_deconv::{
     DataFormat, DeconvSpec, Dialect, Direction, FilterFormat, GroupedDeconv, OutputShape, Padding, PlanOptions, Side,

@@ -3,13 +3,11 @@
 //! They have values with two readers, shared weights, bodies of conditions and loops, and operands
 //! behind casts, quantisation and moved axes. tract itself does not support ONNX Loop.
 
-mod common;
-
-use common::oracle::FromTensor;
-use common::probe::{Probe, axis};
-use common::proto::{Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::oracle::FromTensor;
+use crate::common::probe::{Probe, axis};
+use crate::common::proto::{Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_deconv::{GroupedDeconv, OptGroupedDeconv, explain};
 use tract_onnx::pb::ModelProto;
@@ -23,7 +21,7 @@ fn probe() -> Probe {
 }
 
 /// Returns the axes of [`probe`], with F = 2·4 + 3 and 2 + 2.
-fn rules() -> [common::oracle::Rule; 2] {
+fn rules() -> [crate::common::oracle::Rule; 2] {
     [axis(2, 1, 1, 10), axis(1, 1, 0, 3)]
 }
 

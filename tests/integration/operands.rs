@@ -1,12 +1,10 @@
 //! A plan checks the operands that it is run on. Safe code gets an error, never uninitialised
 //! memory.
 
-mod common;
-
-use common::oracle::Expected;
-use common::random::Random;
-use common::run::{guarded, refused};
-use common::spec::unpadded;
+use crate::common::oracle::Expected;
+use crate::common::random::Random;
+use crate::common::run::{guarded, refused};
+use crate::common::spec::unpadded;
 use tract_core::internal::*;
 use tract_deconv::Layer;
 use tract_deconv::{DeconvSpec, Direction, Plan, PlanOptions, Precision, Strategy};

@@ -1,11 +1,9 @@
 //! Quantised convolutions: what loads, in which op, with which numbers.
 
-mod common;
-
-use common::proto::{Model, Node, sizes};
-use common::quantised::{Bias, Case, FORMS, Form, integers};
-use common::random::Random;
-use common::run::{Stage, guarded, load, load_stock, refused, run};
+use crate::common::proto::{Model, Node, sizes};
+use crate::common::quantised::{Bias, Case, FORMS, Form, integers};
+use crate::common::random::Random;
+use crate::common::run::{Stage, guarded, load, load_stock, refused, run};
 use std::path::{Path, PathBuf};
 use tract_core::internal::*;
 use tract_core::ops::cnn::Conv;
@@ -502,7 +500,7 @@ fn with_tensor(proto: &ModelProto, name: &str, tensor: &Tensor) -> ModelProto {
     let graph = proto.graph.as_mut().unwrap();
     let found = graph.initializer.iter_mut().find(|t| t.name == name).unwrap_or_else(|| panic!("{name}"));
     found.dims = tensor.shape().iter().map(|d| *d as i64).collect();
-    found.data_type = common::proto::data_type(tensor.datum_type()) as i32;
+    found.data_type = crate::common::proto::data_type(tensor.datum_type()) as i32;
     found.raw_data = tensor.as_bytes().to_vec();
     proto
 }
@@ -680,8 +678,8 @@ fn sizes_that_are_known_at_run_time() -> TractResult<()> {
         let case = drawn(form, |_| true);
         let mut proto = case.proto();
         let shape = case.x.values.shape();
-        let mut dims: Vec<common::proto::Dim> = vec!["N".into(), shape[1].into()];
-        dims.extend((2..shape.len()).map(|axis| common::proto::Dim::from(&*format!("X{axis}"))));
+        let mut dims: Vec<crate::common::proto::Dim> = vec!["N".into(), shape[1].into()];
+        dims.extend((2..shape.len()).map(|axis| crate::common::proto::Dim::from(&*format!("X{axis}"))));
         let graph = proto.graph.as_mut().unwrap();
         graph.input = Model::opset(13).input("x", case.x.values.datum_type(), &dims).build().graph.unwrap().input;
         for stage in Stage::ALL {
@@ -830,7 +828,7 @@ fn mutated_nodes_do_not_panic() {
         for stage in Stage::ALL {
             let result = guarded(|| run(stage.of(load(&proto)?)?, std::slice::from_ref(&case.x.values)));
             // tract's own code panics on some of them.
-            if let (Err(common::run::Failure::Panic(message)), false) = (&result, is_panic(&stock)) {
+            if let (Err(crate::common::run::Failure::Panic(message)), false) = (&result, is_panic(&stock)) {
                 let ours = message.contains(" src/") || message.contains("tract-deconv");
                 assert!(!ours, "seed {seed} {stage:?}: {message}\n{proto:?}");
             }
@@ -838,8 +836,8 @@ fn mutated_nodes_do_not_panic() {
     }
 }
 
-fn is_panic<T>(result: &Result<T, common::run::Failure>) -> bool {
-    matches!(result, Err(common::run::Failure::Panic(_)))
+fn is_panic<T>(result: &Result<T, crate::common::run::Failure>) -> bool {
+    matches!(result, Err(crate::common::run::Failure::Panic(_)))
 }
 
 fn mutate(graph: &mut tract_onnx::pb::GraphProto, random: &mut Random) {

@@ -3,11 +3,9 @@
 //! There is one exception. Padding is multiplied as zeros, so a weight that is not finite may give
 //! NaN in more elements of its own output channel.
 
-mod common;
-
-use common::ON_TILE_REGISTERS;
-use common::oracle::{FromTensor, answer};
-use common::random::Random;
+use crate::common::ON_TILE_REGISTERS;
+use crate::common::oracle::{FromTensor, answer};
+use crate::common::random::Random;
 use std::collections::BTreeSet;
 use std::io::Write;
 use tract_core::internal::*;

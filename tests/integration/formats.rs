@@ -2,12 +2,10 @@
 //!
 //! All plans are made for one machine and the portable kernels, so that every CPU makes the same choices.
 
-mod common;
-
-use common::oracle::FromTensor;
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{load_stock, run};
+use crate::common::oracle::FromTensor;
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{load_stock, run};
 use tract_core::internal::*;
 use tract_core::ops::change_axes::AxisOp;
 use tract_deconv::spec::DataFormat;

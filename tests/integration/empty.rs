@@ -1,11 +1,9 @@
 //! Layers with an empty output: no output channels, or an empty sequence that stays empty.
 
-mod common;
-
-use common::probe::Probe;
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{Stage, guarded, load, load_stock, run};
+use crate::common::probe::Probe;
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{Stage, guarded, load, load_stock, run};
 use tract_core::internal::*;
 
 const F32: DatumType = DatumType::F32;

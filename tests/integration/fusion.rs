@@ -3,12 +3,10 @@
 //! The graph must show the folding. The results must be those of the model as loaded, in which
 //! nothing is folded.
 
-mod common;
-
-use common::oracle::tolerance;
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::oracle::tolerance;
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_core::ops::source::TypedSource;
 use tract_deconv::{Activation, BetweenLayers, OptGroupedDeconv, Pass, Step};

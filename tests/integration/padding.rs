@@ -1,10 +1,8 @@
 //! Folding of `Pad` and `Slice` nodes into the padding of a convolution beside them.
 
-mod common;
-
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{Stage, load, run};
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
 use tract_core::internal::*;
 use tract_core::ops::array::{Pad, Slice};
 use tract_deconv::GroupedDeconv;

@@ -4,13 +4,11 @@
 //! turned off. It runs on every available instruction set, on one thread and on two, which must give
 //! the same bits. `PROPTEST_CASES` sets the number of ops per property.
 
-mod common;
-
-use common::beside::layer_then;
-use common::oracle::{FromTensor, tolerance};
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{guarded, run};
+use crate::common::beside::layer_then;
+use crate::common::oracle::{FromTensor, tolerance};
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{guarded, run};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::io::Write;

@@ -3,13 +3,11 @@
 //! Each result is compared with the definition in f64, and its largest error with that of the same
 //! layer as a convolution.
 
-mod common;
-
-use common::oracle::{Expected, FromTensor, answer};
-use common::proto::{Dim, Model, Node};
-use common::random::Random;
-use common::run::{Stage, load, run};
-use common::spec::unpadded;
+use crate::common::oracle::{Expected, FromTensor, answer};
+use crate::common::proto::{Dim, Model, Node};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load, run};
+use crate::common::spec::unpadded;
 use std::f64::consts::TAU;
 use std::io::Write;
 use tract_core::internal::*;

@@ -1,11 +1,9 @@
 //! The option `precision`: where it comes from, which layers take it, and what it changes.
 
-mod common;
-
-use common::oracle::tolerance_in;
-use common::proto::{Dim, Model, Node, sizes};
-use common::random::Random;
-use common::run::{Stage, load_stock, run};
+use crate::common::oracle::tolerance_in;
+use crate::common::proto::{Dim, Model, Node, sizes};
+use crate::common::random::Random;
+use crate::common::run::{Stage, load_stock, run};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_core::knobs::KnobScope;
@@ -177,7 +175,7 @@ fn layers_stay_exact_for_a_reason() -> TractResult<()> {
         let reason = precisions(&vectors)?.remove(0).1.context("a reason")?;
         assert!(reason.ends_with("on portable has no kernels for bf16"), "{reason}");
     }
-    let spec = common::spec::unpadded(Direction::Transposed, (64, 64, 1), &[3, 3], 1);
+    let spec = crate::common::spec::unpadded(Direction::Transposed, (64, 64, 1), &[3, 3], 1);
     for (dt, words) in [
         (DatumType::F64, "sums of f64 are made in f64"),
         (DatumType::I32, "integers are summed exactly"),
@@ -191,7 +189,7 @@ fn layers_stay_exact_for_a_reason() -> TractResult<()> {
         assert_eq!((usual.to_string(), usual.exact_because()), (plan.to_string(), None), "{dt:?}");
     }
     // A depthwise layer has no kernels that round.
-    let spec = common::spec::unpadded(Direction::Forward, (64, 64, 64), &[3, 3], 1);
+    let spec = crate::common::spec::unpadded(Direction::Forward, (64, 64, 64), &[3, 3], 1);
     let input = spec.data_format.shape(1, 64, [30, 30]);
     let options = PlanOptions::default().with_precision(Precision::Bf16);
     let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
@@ -245,7 +243,7 @@ fn filters_of_few_bits() -> TractResult<()> {
     let strategies = [(Strategy::Amx, [3, 3]), (Strategy::AmxPlanes, [1, 1])];
     let precisions = [(Precision::Bf16, 1), (Precision::F16, 2)];
     for ((strategy, kernel), (precision, limbs)) in strategies.into_iter().cartesian_product(precisions) {
-        let spec = common::spec::unpadded(Direction::Forward, (64, 64, 1), &kernel, 1);
+        let spec = crate::common::spec::unpadded(Direction::Forward, (64, 64, 1), &kernel, 1);
         let taps: usize = kernel.iter().product();
         let w = random.tensor(DatumType::F32, &spec.filter_shape());
         let few: Vec<f32> = w.try_as_plain_ram()?.as_slice::<f32>()?.iter().map(|w| precision.rounded(*w)).collect();
