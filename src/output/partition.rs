@@ -25,6 +25,10 @@ const SMALL_PLANE: usize = 4096;
 /// split into limbs, costs little compared to the rest of the work.
 const WORTH_A_COPY: usize = 256;
 
+/// The number of output elements of a channel from which reading all weights once more costs less than threads that
+/// wait for one with more panels.
+const WORTH_WEIGHTS: usize = 128;
+
 /// The smallest block of positions worth a thread of its own, if neither channels nor groups can be
 /// split among threads.
 const LEAST_POSITIONS: usize = 16;
@@ -154,15 +158,19 @@ impl Partition {
 /// If channels are split, each part reads all of the input. If positions are split, each block
 /// reads all weights. Splitting channels is faster in two cases: if an output channel has no more
 /// output elements than weights, and if blocks of a plane would be short runs between those of
-/// other threads, unless the panels of a thread would be more than 5/4 of its share.
+/// other threads. In either case the busiest thread must not have many more panels than its share, unless the
+/// outputs are too few to pay for reading the weights again.
 fn prefer_channels(problem: &Problem, panels: usize, threads: usize) -> bool {
     let over_axes = |size: fn(&Axis) -> usize| problem.axes.iter().map(size).fold(1, usize::saturating_mul);
-    let (outputs, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
-    let short_runs = problem.data_format == DataFormat::Ncx && outputs <= SMALL_PLANE;
-    outputs.saturating_mul(problem.batch) <= taps.saturating_mul(problem.group_in)
-        || short_runs
-            && taps.saturating_mul(problem.group_out) >= WORTH_A_COPY
-            && 4 * panels.next_multiple_of(threads) <= 5 * panels
+    let (plane, taps) = (over_axes(|axis| axis.output), over_axes(|axis| axis.kernel));
+    let outputs = plane.saturating_mul(problem.batch);
+    // The panels of the busiest thread are at most `(n + 1)/n` of its share.
+    let are_even = |n: usize| n * panels.next_multiple_of(threads) <= (n + 1) * panels;
+    if outputs <= taps.saturating_mul(problem.group_in) {
+        return outputs < WORTH_WEIGHTS || are_even(8);
+    }
+    let short_runs = problem.data_format == DataFormat::Ncx && plane <= SMALL_PLANE;
+    short_runs && taps.saturating_mul(problem.group_out) >= WORTH_A_COPY && are_even(4)
 }
 
 #[cfg(test)]
@@ -211,5 +219,18 @@ mod tests {
         // of three panels, one thread would have two
         assert_eq!(channels_and_rows(96), (1, 4));
         assert_eq!(channels_and_rows(160), (2, 1));
+    }
+
+    #[test]
+    fn few_outputs_share_weights_however_many_panels_there_are() {
+        // 64·9 weights per output channel, which are more than its outputs
+        let channels_and_rows = |group_out: usize, size: usize| {
+            let Partition { channels, rows, .. } = partition(2, group_out, &[axis(size, 3), axis(size, 3)]);
+            (channels.len(), rows.len())
+        };
+        assert_eq!(channels_and_rows(128, 16), (2, 1));
+        assert_eq!(channels_and_rows(96, 16), (1, 4));
+        assert_eq!(channels_and_rows(160, 16), (1, 4));
+        assert_eq!(channels_and_rows(160, 8), (2, 1));
     }
 }
