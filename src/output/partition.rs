@@ -84,8 +84,9 @@ impl Partition {
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
             let prefer_channels = prefer_channels(problem, panels, threads);
-            let shares_channels =
-                groups.iter().all(|g| g.len() == 1) && (problem.data_format == DataFormat::Ncx || prefer_channels);
+            let shares_channels = panels > 1
+                && groups.iter().all(|g| g.len() == 1)
+                && (problem.data_format == DataFormat::Ncx || prefer_channels);
             if !(shares_channels && prefer_channels && problem.group_out / block.panel >= threads) {
                 // If a thread would have no block, allow smaller blocks than are otherwise
                 // worthwhile. Allow the smallest if channels can't be split.
@@ -219,6 +220,12 @@ mod tests {
         // of three panels, one thread would have two
         assert_eq!(channels_and_rows(96), (1, 4));
         assert_eq!(channels_and_rows(160), (2, 1));
+    }
+
+    #[test]
+    fn a_single_panel_is_split_by_positions() {
+        let Partition { channels, rows, .. } = partition(2, 32, &[axis(10, 3), axis(6, 3)]);
+        assert_eq!((channels.len(), rows.len()), (1, 2));
     }
 
     #[test]
