@@ -149,8 +149,12 @@ impl Algorithm for Indirect {
                 DataFormat::Ncx => cost::far_pixels(problem, input_bytes, machine),
                 DataFormat::Nxc => Cost::ZERO,
             };
+            // Several taps that read a pixel find it in the caches.
+            let copies = image.saturating_mul(problem.group).saturating_mul(element);
+            let alone = listed <= inputs && copies > machine.l2;
+            let again = if alone { Cost::new(machine.rates.far_pixels_of_one_tap) * panels } else { Cost::ZERO };
             let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO } + waited;
-            let copied = (cost::INTO_PIXELS + spilled).times(&[inputs, problem.group_in.div_ceil(lanes)]);
+            let copied = (cost::INTO_PIXELS + spilled + again).times(&[inputs, problem.group_in.div_ceil(lanes)]);
             let group = multiplied + summed + stored + copied + cost::LISTED_GROUP;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {

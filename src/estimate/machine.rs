@@ -107,6 +107,8 @@ rates! {
     /// Reading a vector of a plane beyond L2, in place or into pixels, if the planes are more than `fetched_planes`
     /// and a few positions of each are read at a time.
     far_pixels,
+    /// Reading a vector of copied pixels beyond L2 once per panel of output channels, if one tap alone reads each pixel.
+    far_pixels_of_one_tap,
     /// The wait of several panels of one vector for input in place, besides its passes.
     narrow_in_place,
     /// Planes that the CPU prefetches by itself.
@@ -201,6 +203,7 @@ impl Machine {
             aliased_in_place: 8.0,
             aliased_in_place_l2: 0.0,
             far_pixels: 45.0,
+            far_pixels_of_one_tap: 0.0,
             narrow_in_place: 60.0,
             fetched_planes: 17.0,
             strided_row: 360.0,
@@ -245,6 +248,7 @@ impl Machine {
             aliased_in_place: 8.0,
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
+            far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
             strided_row: 100.0,
@@ -293,6 +297,7 @@ impl Machine {
             aliased_in_place: 0.0,
             aliased_in_place_l2: 0.0,
             far_pixels: 0.0,
+            far_pixels_of_one_tap: 0.0,
             narrow_in_place: 0.0,
             fetched_planes: 64.0,
             strided_row: 0.0,
@@ -342,6 +347,7 @@ impl Machine {
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
+            far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
             strided_row: 100.0,
@@ -389,6 +395,7 @@ impl Machine {
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,
             far_pixels: 5.0,
+            far_pixels_of_one_tap: 50.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
             strided_row: 100.0,
