@@ -7,7 +7,8 @@
 //! Only blocks of at least [`LEAST_BYTES`] count, as the model determines their sizes. tract
 //! allocates such blocks too, and panics or aborts if it gets none. The stack frame that asked for
 //! the block tells whose failure it is. tract's frames are recognised by [`OF_TRACT`], and a panic
-//! or abort in any other frame is a failure of the test.
+//! or abort in any other frame is a failure of the test. Frames have names of files only in builds with line numbers, as the
+//! development profile makes them.
 //!
 //! Each attempt is a process of its own, forked from the test, so that an abort ends only that
 //! attempt.
@@ -287,6 +288,26 @@ impl Case {
         Case::of(name, folder, &proto, vec![("a".into(), x(24)), ("b".into(), x(40))])
     }
 
+    /// Returns a model of a layer whose input tile registers can't multiply, so that vectors do.
+    fn tiny(name: &'static str, folder: &Path) -> TractResult<Case> {
+        let (dt, shape) = (DatumType::F32, [1, 40, 26, 26]);
+        let proto = Model::opset(13)
+            .input("x", dt, &sizes(&shape))
+            .initializer("w", &Random(3).tensor(dt, &[48, 40, 1, 1]))
+            .node(Node::new("Conv").named("y").inputs(&["x", "w"]).output("y"))
+            .output("y")
+            .build();
+        let onnx = tract_onnx::onnx().with_deconv().with_conv();
+        let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
+        for layer in explain(&model, &SymbolValues::default())? {
+            let layer = layer.to_string();
+            ensure!(!layer.contains(" on amx ") || layer.contains("amx_planes on amx"), "{layer}");
+        }
+        let mut x = Random(3).tensor(dt, &shape);
+        x.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?.iter_mut().for_each(|value| *value *= 1e-15);
+        Case::of(name, folder, &proto, vec![("x".into(), x.into_arc_tensor())])
+    }
+
     fn attempt(&self) -> TractResult<Vec<Arc<Tensor>>> {
         let onnx = tract_onnx::onnx().with_deconv().with_conv();
         let mut model = load_with(&onnx, &self.model)?;
@@ -379,13 +400,18 @@ fn an_error_or_a_result() -> TractResult<()> {
     // SAFETY: this program has no other test that could read or set variables. With this value,
     // errors do not allocate a backtrace.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
+    ensure!(
+        Backtrace::force_capture().to_string().contains("tests/failing_allocations.rs"),
+        "profile: debug=false, line numbers tell whose allocation failed"
+    );
     let folder = tempfile::tempdir()?;
     let (mut of_tract, mut wrong) = (BTreeMap::<String, usize>::new(), vec![]);
     let files = [("dcgan_small", false), ("vocoder", true), ("unet_symbolic", false)];
     let around = [("ops_around_f32", DatumType::F32), ("ops_around_f16", DatumType::F16)];
     let files = files.into_iter().map(|(name, bf16)| Case::new(name, folder.path(), bf16));
     let around = around.into_iter().map(|(name, dt)| Case::around(name, folder.path(), dt));
-    for case in files.chain(around).chain([Case::joining("joined_f32", folder.path())]) {
+    let others = [Case::joining("joined_f32", folder.path()), Case::tiny("tiny_f32", folder.path())];
+    for case in files.chain(around).chain(others) {
         let case = case?;
         let name = case.name;
         // The symbol tables for backtraces are read once, before the forks.
