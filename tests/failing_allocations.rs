@@ -1,4 +1,4 @@
-//! Failing allocations while three models are loaded, optimised and run.
+//! Failing allocations while models are loaded, optimised and run.
 //!
 //! Each allocation fails once alone, and once together with all that follow. Each attempt must end
 //! with an error or with the right result. No allocation of this crate may end the process, and
