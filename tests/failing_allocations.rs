@@ -288,13 +288,15 @@ impl Case {
         Case::of(name, folder, &proto, vec![("a".into(), x(24)), ("b".into(), x(40))])
     }
 
-    /// Returns a model of a layer whose input tile registers can't multiply, so that vectors do.
+    /// Returns a model of two layers whose inputs tile registers can't multiply, so that vectors do.
     fn tiny(name: &'static str, folder: &Path) -> TractResult<Case> {
-        let (dt, shape) = (DatumType::F32, [1, 40, 26, 26]);
+        let (dt, shape) = (DatumType::F32, [1, 128, 26, 26]);
         let proto = Model::opset(13)
             .input("x", dt, &sizes(&shape))
-            .initializer("w", &Random(3).tensor(dt, &[48, 40, 1, 1]))
-            .node(Node::new("Conv").named("y").inputs(&["x", "w"]).output("y"))
+            .initializer("w", &Random(3).tensor(dt, &[128, 128, 1, 1]))
+            .node(Node::new("Conv").named("z").inputs(&["x", "w"]).output("z"))
+            .initializer("v", &Random(4).tensor(dt, &[128, 128, 1, 1]))
+            .node(Node::new("Conv").named("y").inputs(&["z", "v"]).output("y"))
             .output("y")
             .build();
         let onnx = tract_onnx::onnx().with_deconv().with_conv();
