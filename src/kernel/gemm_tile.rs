@@ -761,6 +761,7 @@ pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: us
 /// thousands of these.
 #[inline(always)]
 fn filled<T: Copy, const N: usize>(of: impl Fn(usize) -> T) -> [T; N] {
+    const { assert!(N > 0) };
     let mut all = [of(0); N];
     for i in 1..N {
         all[i] = of(i);
