@@ -1,5 +1,5 @@
 //! Shared by the integration tests: model builders, the float64 definition, cases, and runs.
-#![allow(dead_code)] // each test file is a crate of its own and uses a part
+#![allow(dead_code)] // each program of tests uses a part
 
 pub mod beside;
 pub mod case;
