@@ -111,6 +111,15 @@ fn single_taps_get_products_of_planes() -> TractResult<()> {
     Ok(())
 }
 
+/// Copies of all pixels beyond L2 are worth it only if several taps read each of them.
+#[test]
+fn patches_of_large_inputs_are_not_copied_as_a_whole() -> TractResult<()> {
+    let granite = PlanOptions::default().with_machine(Machine::GRANITE_RAPIDS);
+    let plan = plan(&forward([384, 96], 1, [4, 4, 0]), [128, 128], &granite)?;
+    assert_eq!(plan.strategy(), Strategy::Amx, "{}", plan.explain());
+    Ok(())
+}
+
 #[test]
 fn shapes_get_the_strategy_made_for_them() -> TractResult<()> {
     let cases = [
