@@ -891,6 +891,54 @@ fn volumes_of_few_channels() {
     assert!(has_run(&counts, Algorithm::Col2im), "col2im ran nowhere");
 }
 
+/// Transposed layers of several axes whose positions read pixels through lists, and whose phases of an output row are
+/// stored together: rows that end in any phase, phases without a tap, and too many positions for that.
+#[test]
+fn phases_of_a_row() {
+    let counts = Counts::default();
+    // Kernel, stride, the inputs of an axis, and elements less at the end.
+    let geometries = [
+        (4, 2, 5, 1),
+        (3, 2, 4, 0),
+        (2, 3, 3, 1),
+        (5, 3, 4, 2),
+        (4, 4, 3, 3),
+        (8, 4, 2, 4),
+        (1, 5, 1, 0),
+        (3, 17, 2, 1),
+    ];
+    let cases = geometries.into_iter().cartesian_product([1usize, 2, 3]);
+    let mut ways = [0; 2];
+    for (i, ((kernel, stride, size, end), rank)) in cases.enumerate() {
+        let (group, ci, co) = [(1, 5, 37), (2, 17, 20), (1, 40, 64), (3, 4, 48)][i % 4];
+        let size = if i == 0 { 9000 } else { size };
+        let spec = DeconvSpec {
+            direction: Direction::Transposed,
+            data_format: DataFormat::Ncx,
+            filter_format: FilterFormat::Iox,
+            in_channels: group * ci,
+            out_channels: group * co,
+            group,
+            kernel: tvec!(kernel; rank),
+            strides: tvec!(stride; rank),
+            dilations: tvec!(1; rank),
+            padding: Padding::Explicit { begin: tvec!(0; rank), end: tvec!(end; rank) },
+            output_padding: tvec!(i % stride; rank),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
+        let input = spec.data_format.shape(1 + i % 2, group * ci, std::iter::repeat_n(size, rank));
+        let options = PlanOptions::default().with_strategy(Algorithm::Indirect);
+        // 17 phases of three axes are too many.
+        if let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) {
+            ways[usize::from(plan.to_string().contains("phases of a row"))] += 1;
+        }
+        let tail = i % 3 != 1 && dt.is_float();
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    assert!(has_run(&counts, Algorithm::Indirect) && ways[0] > 0 && ways[1] > 0, "indirect ran {ways:?} times");
+}
+
 /// Layers for transformed tiles, whose sums are longer than those of random specs.
 ///
 /// They include every number of taps that is split into twos and threes, and every way in which

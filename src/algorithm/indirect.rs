@@ -6,6 +6,9 @@
 //! therefore be in several rows and planes, and a tap that is outside the input for all of them is
 //! not multiplied. This suits small planes and volumes, strides and dilations.
 //!
+//! The phases of an output row are interleaved as their sums are transposed into rows, if a part of L2 holds the sums of
+//! all positions of these phases. Otherwise each phase is stored element by element.
+//!
 //! It is the algorithm of Dukhan, *The Indirect Convolution Algorithm* (2019), without its products
 //! with the pixel of zeros where that is the only one.
 
@@ -35,6 +38,9 @@ const FEWEST_CHANNELS: usize = 4;
 
 /// The divisor of L2 for the sums of a block of tiles.
 const SHARE_OF_SUMS: usize = 16;
+
+/// The sums of the phases of a class of rows may take this many times those of the tiles that are stored together.
+const MOST_OF_ROWS: usize = 4;
 
 /// Lists may take this many times L2.
 const MOST_OF_L2: usize = 8;
@@ -70,6 +76,15 @@ pub struct Indirect {
 /// Returns the number of grid positions of one axis at which a phase has an output.
 fn positions_of(axis: &AxisPhases, phase: usize) -> usize {
     axis.output.saturating_sub(phase).div_ceil(axis.out_step)
+}
+
+/// Whether the sums of the phases of a class of rows are stored together. Register tiles have so many positions, and
+/// otherwise the sums of `tiles` of them are stored together.
+fn stores_rows(axes: &Axes, positions: usize, tiles: usize) -> bool {
+    let step = axes.columns().out_step;
+    // No phase has more positions than the first one.
+    let of_phase = axes.iter().map(|axis| positions_of(axis, 0)).fold(1, usize::saturating_mul);
+    step > 1 && step.saturating_mul(of_phase.div_ceil(positions)) <= MOST_OF_ROWS * tiles
 }
 
 /// Returns the share of taps of one axis that some of `window` adjacent grid positions read inside
@@ -141,7 +156,12 @@ impl Algorithm for Indirect {
             // `tiles` is a multiple of `phases`. The product of all tiles and taps may exceed 32 bits.
             let multiplied = of_panels * (tiles / phases * taps) * share;
             let summed = cost::SUMMED.times(&[tiles * positions, vectors, passes]);
-            let scattered = if phases > 1 { cost::SCATTERED } else { Cost::ZERO };
+            let stored_tiles = (machine.l2 / SHARE_OF_SUMS / element / (positions * width)).max(1);
+            let scattered = match phases {
+                1 => Cost::ZERO,
+                _ if stores_rows(axes, positions, stored_tiles) => cost::STAGED,
+                _ => cost::SCATTERED,
+            };
             let store = cost::store_of_channels(problem, query.datum_type, machine) + scattered;
             let stored = store.times(&[outputs, vectors]);
             let far = inputs.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2;
@@ -158,7 +178,6 @@ impl Algorithm for Indirect {
             let group = multiplied + summed + stored + copied + cost::LISTED_GROUP;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
-                let tiles = (machine.l2 / SHARE_OF_SUMS / element / (positions * width)).max(1);
                 let group_image = image.saturating_mul(problem.group).saturating_mul(element);
                 let images = (machine.l2 / 2 / group_image.max(1)).clamp(1, problem.batch.max(1));
                 let axes = axes.clone();
@@ -168,7 +187,7 @@ impl Algorithm for Indirect {
                     positions,
                     chunk,
                     taps: under,
-                    tiles,
+                    tiles: stored_tiles,
                     images,
                     pixel,
                     cost,
@@ -188,7 +207,11 @@ impl Algorithm for Indirect {
         let groups = self.images.saturating_mul(problem.group);
         let pixels = groups.saturating_mul(self.image());
         let channels_at_once = TRANSPOSED_AT_ONCE.saturating_mul(problem.group_in);
-        let sums = (self.tiles * self.positions + 64).saturating_mul(2 * self.width);
+        // Those of several phases are stored together, and transposed before.
+        let (step, columns) = (self.axes.columns().out_step, self.axes.columns().output);
+        let together =
+            if step > 1 { MOST_OF_ROWS * self.tiles * (self.positions + 64) } else { self.tiles * self.positions };
+        let sums = (together + 64).saturating_mul(2 * self.width).saturating_add(columns);
         let lists = over_axes(|axis| axis.grid).saturating_mul(self.axes.taps()).saturating_mul(2 * size_of::<u32>());
         let tasks = groups.saturating_mul(problem.group_out).saturating_mul(size_of::<Part<f32>>());
         let copies = groups.saturating_mul(self.image() / self.pixel / TRANSPOSED_AT_ONCE + 1);
@@ -202,8 +225,9 @@ impl Algorithm for Indirect {
     }
 
     fn explain(&self) -> String {
+        let rows = if self.stores_rows() { ", phases of a row stored together" } else { "" };
         format!(
-            "tiles of {}x{}, passes of {}x{} (input channels x taps), images at a time: {}",
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), images at a time: {}{rows}",
             self.positions, self.width, self.chunk, self.taps, self.images
         )
     }
@@ -249,6 +273,11 @@ impl Algorithm for Indirect {
 }
 
 impl Indirect {
+    /// Whether the sums of the phases of a class of rows are stored together.
+    fn stores_rows(&self) -> bool {
+        stores_rows(&self.axes, self.positions, self.tiles)
+    }
+
     /// Elements of the pixels of an image's group, and of a pixel of zeros.
     fn image(&self) -> usize {
         let inputs = self.axes.iter().map(|axis| axis.input).fold(1, usize::saturating_mul);
@@ -491,6 +520,12 @@ impl<E: Element> Prepared<'_, E> {
         for g in part.groups.clone() {
             let pixels = &pixels[(part.n.1 * self.problem.group + g) * image..][..image];
             for panel in self.panels.within(part.channels.clone()) {
+                if plan.stores_rows() {
+                    for phases in self.lists.phases.chunks(plan.axes.columns().out_step) {
+                        self.run_rows(part, (g, panel, phases), pixels, scratch)?;
+                    }
+                    continue;
+                }
                 for phase in &self.lists.phases {
                     // The positions of a single phase are those of the output.
                     let all = match self.lists.phases.len() {
@@ -511,6 +546,66 @@ impl<E: Element> Prepared<'_, E> {
             }
         }
         Ok(())
+    }
+
+    /// Computes and stores the output rows of some phases, which differ in the phase of their columns.
+    fn run_rows(
+        &self,
+        part: &mut Part<E>,
+        (g, panel, phases): (usize, Panel, &[PhaseLists]),
+        pixels: &[E::Compute],
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let (plan, problem, lanes) = (self.plan, self.problem, self.kernels.lanes);
+        let tiles = phases.iter().map(|phase| phase.tiles(plan)).max().unwrap_or(0);
+        // A register transpose may read past the last position.
+        let of_phase = (tiles * plan.positions + lanes) * plan.width;
+        let sums = scratch.tile.of(phases.len() * of_phase)?;
+        let (_, epilogue) = self.operands.epilogue.split_bounds();
+        let (uniform, varying) = epilogue.split();
+        for (phase, sums) in phases.iter().zip(sums.chunks_mut(of_phase)) {
+            self.sum((g, panel, phase), 0..phase.tiles(plan), pixels, sums);
+            uniform.apply(&mut sums[..phase.positions() * plan.width]);
+        }
+        let columns = plan.axes.columns().output;
+        let (rows, starts) = self.output_rows(phases, of_phase)?;
+        let plane: usize = plan.axes.iter().map(|axis| axis.output).product();
+        let count = panel.width.min(part.channels.end - panel.first_channel);
+        let outputs = &mut part.output[panel.first_channel - part.channels.start..][..count];
+        let staging = scratch.row.of(lanes * starts.len())?;
+        for (m, outputs) in (0..).step_by(lanes).zip(outputs.chunks_mut(lanes)) {
+            let mut staged: SmallVec<[_; 16]> = staging.chunks_mut(starts.len()).take(outputs.len()).collect();
+            self.kernels.pixels_to_rows(&sums[m..], &starts, &mut staged, 0, None, false);
+            let channel = g * problem.group_out + panel.first_channel + m;
+            for ((channel, output), staged) in (channel..).zip(outputs).zip(staged) {
+                let first = (part.n.0 * problem.group * problem.group_out + channel) * plane;
+                for (at, row) in rows.iter().zip(staged.chunks_mut(columns)) {
+                    varying.of(channel).apply(first + at, 1, row);
+                    E::narrow_slice(row, &mut output[at - part.positions.start..][..columns]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The output rows of some phases, which differ in the phase of their columns: the output index of each row, and for
+    /// each output of all rows where its sums begin. There are at least as many as a vector has lanes.
+    fn output_rows(&self, phases: &[PhaseLists], of_phase: usize) -> TractResult<(Vec<usize>, Vec<usize>)> {
+        let (plan, columns) = (self.plan, self.plan.axes.columns().output);
+        let columns_of = |phase: &PhaseLists| phase.grid[phase.grid.len() - 1];
+        // The first phase has a column wherever there is a row.
+        let first = &phases[0];
+        let count = first.positions() / columns_of(first).max(1);
+        let mut rows = reserved("output rows", count)?;
+        rows.extend((0..count).map(|row| self.output(first, row * columns_of(first))));
+        let len = (count * columns).max(self.kernels.lanes);
+        let mut starts = reserved("output rows", len)?;
+        for (row, column) in (0..count).cartesian_product(0..columns) {
+            let (at, column) = (column % phases.len(), column / phases.len());
+            starts.push(at * of_phase + (row * columns_of(&phases[at]) + column) * plan.width);
+        }
+        starts.resize(len, 0);
+        Ok((rows, starts))
     }
 
     /// Computes the sums of some tiles: one panel width per position.

@@ -238,6 +238,9 @@ pub(crate) fn accumulated_store(phases: usize) -> Cost {
 /// Storing a vector element by element.
 pub(crate) const SCATTERED: Cost = Cost(80.0);
 
+/// Copying a vector of the results of a row, whose phases are stored together, from a buffer.
+pub(crate) const STAGED: Cost = Cost(30.0);
+
 /// Storing a row of one phase of one channel from a buffer of interleaved phases.
 pub(crate) const BUFFERED_ROW: Cost = Cost(50.0);
 
