@@ -545,6 +545,29 @@ macro_rules! product {
     };
 }
 
+/// Finds the weights of the next step, or those of the first one if there is none.
+macro_rules! find_next_weights {
+    () => {
+        "lea {next}, [{at} + 16]\n cmp {next}, {end}\n cmove {next}, {begin}\n mov {next}, [{next} + 8]\n lea {next}, [{weights} + 2*{next}]\n"
+    };
+}
+
+/// Prefetches a limb of the weights of the next step, for one side of channels or two.
+macro_rules! prefetch_weights {
+    (1, $limb:tt) => {
+        prefetch_weights!($limb, "1024": 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960)
+    };
+    (2, $limb:tt) => {
+        concat!(
+            prefetch_weights!($limb, "2048": 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
+            prefetch_weights!($limb, "2048": 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
+        )
+    };
+    ($limb:tt, $bytes:literal: $($line:literal)+) => {
+        concat!($("prefetcht0 [{next} + ", $bytes, "*", $limb, " + ", $line, "]\n",)+)
+    };
+}
+
 /// Multiplies positions by weights. With one side of channels there are only two sums, which
 /// would wait for each other, so alternating products have sums of their own.
 macro_rules! products {
@@ -722,8 +745,9 @@ macro_rules! tile_sums {
                     "tilestored [{sums} + {line} + 1024], tmm1",
                     "tilestored [{sums} + {line} + 2048], tmm2",
                     "tilestored [{sums} + {line} + 3072], tmm3",
-                    // Not all lists read more than one limb.
-                    "/* {limb_bytes} */",
+                    // Not all lists read more than one limb, or prefetch.
+                    "/* {limb_bytes} {next} */",
+                    next = out(reg) _,
                     at = out(reg) _, x = out(reg) _, y = out(reg) _, w = out(reg) _,
                     weights = in(reg) weights.as_ptr(),
                     begin = in(reg) steps.start, end = in(reg) steps.end,
@@ -779,10 +803,15 @@ macro_rules! tiles {
                 _ => tile_sums!(f32, small_then_large!(
                     $rows,
                     $sides,
+                    // Weights from beyond L2 arrive while the products of this step are computed.
+                    find_next_weights!(),
                     lowest_of_three!($rows, $sides),
+                    prefetch_weights!($sides, 0),
                     second_of_weights!($rows, $sides),
+                    prefetch_weights!($sides, 1),
                     load_weights!($sides, 2),
-                    products!($rows, $sides, even)
+                    products!($rows, $sides, even),
+                    prefetch_weights!($sides, 2)
                 )),
             }
         }
