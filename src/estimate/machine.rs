@@ -374,7 +374,7 @@ impl Machine {
             tile_load: 1.375,
             tile_latency: 7.2,
             l2_bytes_per_fma: 13.3,
-            transforms: 2.6,
+            transforms: 4.0,
             window_products: 3.1,
             strided_window_products: 1.9,
             interleaved_products: 1.4,
