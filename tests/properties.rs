@@ -859,7 +859,7 @@ fn depthwise_volumes() {
 }
 
 /// Transposed layers of three axes and few output channels, whose products are all kept: one chunk of rows and several,
-/// images, groups, and long sums, in either data format.
+/// images, groups, long sums, and an input beyond L2, in either data format.
 #[test]
 fn volumes_of_few_channels() {
     let counts = Counts::default();
@@ -867,7 +867,8 @@ fn volumes_of_few_channels() {
     let channels = [(1, 40, 2), (2, 9, 3), (1, 300, 1), (1, 20, 12)];
     let geometries = [(3, 1, 2, [5, 6, 7]), (2, 2, 1, [4, 3, 9]), (5, 2, 1, [4, 4, 3]), (4, 3, 1, [3, 5, 4])];
     let formats = [DataFormat::Ncx, DataFormat::Nxc];
-    let cases = channels.into_iter().cartesian_product(geometries).cartesian_product(formats);
+    let far = ((1, 600, 1), (3, 2, 1, [9, 10, 11]));
+    let cases = channels.into_iter().cartesian_product(geometries).chain([far]).cartesian_product(formats);
     for (i, (((group, ci, co), (kernel, stride, dilation, size)), data_format)) in cases.enumerate() {
         let spec = DeconvSpec {
             direction: Direction::Transposed,

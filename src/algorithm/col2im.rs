@@ -84,8 +84,8 @@ impl Algorithm for Col2im {
             let positions = all_rows.saturating_mul(x.input).saturating_add(2 * lanes);
             let matrices = problem.batch.saturating_mul(problem.group);
             let bytes = positions.saturating_mul(products).saturating_mul(matrices).saturating_mul(element);
-            if bytes > machine.l2 / 2 {
-                return Err(format!("{bytes} bytes of products exceed half of L2"));
+            if bytes > machine.l2 {
+                return Err(format!("{bytes} bytes of products exceed L2"));
             }
         } else if products > 1024 {
             return Err(format!("{products} products per position are too many for the ring"));
@@ -93,9 +93,6 @@ impl Algorithm for Col2im {
         let row_bytes = x.input.saturating_mul(problem.group_in).saturating_mul(element);
         let bytes = all_rows.saturating_mul(row_bytes);
         let far = bytes > machine.l2;
-        if keeps_all && far {
-            return Err(format!("{bytes} bytes of a volume exceed L2"));
-        }
         let same_element = query.has_same_element();
         let copied = far || !same_element || problem.data_format == DataFormat::Nxc;
         let mut best: Option<Col2im> = None;
