@@ -6,7 +6,7 @@
 //! copied in the order in which the register tiles read it.
 //!
 //! With three axes or more, all products are computed before any is added, as the rows that one output
-//! row needs are far apart. This is for volumes that fit in L2 with their products.
+//! row needs are far apart. This is for volumes whose products fit in L2.
 
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
@@ -26,6 +26,9 @@ use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
+
+/// The rows of a block, as a multiple of its halo, from which threads share rows rather than channels if they copy the input.
+const WORTH_A_HALO: usize = 4;
 
 /// The most rows that are interleaved when they are stored.
 const MOST_INTERLEAVED: usize = 16;
@@ -191,8 +194,9 @@ impl Algorithm for Col2im {
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
         // products of its halo again, so use no more of them than the threads need.
+        let shares_rows = self.copied && y.grid >= WORTH_A_HALO * wanted * self.halo().max(1);
         let parts = match problem.data_format {
-            DataFormat::Ncx if !self.keeps_all && groups.iter().all(|groups| groups.len() == 1) => {
+            DataFormat::Ncx if !self.keeps_all && !shares_rows && groups.iter().all(|groups| groups.len() == 1) => {
                 wanted.min(problem.group_out)
             }
             _ => 1,
@@ -236,9 +240,13 @@ impl Col2im {
         if self.keeps_all {
             return input_rows(&self.axes).div_ceil(self.chunk_rows);
         }
+        (self.halo() + self.chunk_rows).div_ceil(self.chunk_rows) + 1
+    }
+
+    /// The input rows that a grid row reads, but one.
+    fn halo(&self) -> usize {
         let shifts = self.axes.rows().shifts();
-        let span = (shifts[shifts.len() - 1] - shifts[0]) as usize + 1;
-        (span + self.chunk_rows - 1).div_ceil(self.chunk_rows) + 1
+        (shifts[shifts.len() - 1] - shifts[0]) as usize
     }
 
     /// Elements between the products of adjacent weights.
