@@ -32,8 +32,9 @@ pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
     // it. The rest is this function's contract.
     unsafe {
         if !streamed {
-            covering(starts.len(), LANES)
-                .for_each(|at| transpose_block::<V, LANES, false>(from, starts, at, to, first, bounds));
+            for at in covering(starts.len(), LANES) {
+                transpose_block::<V, LANES, false>(from, starts, at, to, first, bounds);
+            }
             return;
         }
         // The unaligned ends come before the aligned transposes, as streamed memory may not be
@@ -43,9 +44,12 @@ pub(crate) unsafe fn pixels_to_rows<V: Vector, const LANES: usize>(
                 transpose_block::<V, LANES, false>(from, starts, at, to, first, bounds);
             }
         }
-        (ahead..=last)
-            .step_by(LANES)
-            .for_each(|at| transpose_block::<V, LANES, true>(from, starts, at, to, first, bounds));
+        // No closure, as the compiler does not always inline those into functions of an instruction set.
+        let mut at = ahead;
+        while at <= last {
+            transpose_block::<V, LANES, true>(from, starts, at, to, first, bounds);
+            at += LANES;
+        }
         V::after_streams();
     }
 }
