@@ -243,7 +243,7 @@ impl Col2im {
         (self.halo() + self.chunk_rows).div_ceil(self.chunk_rows) + 1
     }
 
-    /// The input rows that a grid row reads, but one.
+    /// The input rows that a block of grid rows reads beyond as many input rows.
     fn halo(&self) -> usize {
         let shifts = self.axes.rows().shifts();
         (shifts[shifts.len() - 1] - shifts[0]) as usize

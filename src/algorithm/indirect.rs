@@ -39,7 +39,7 @@ const FEWEST_CHANNELS: usize = 4;
 /// The divisor of L2 for the sums of a block of tiles.
 const SHARE_OF_SUMS: usize = 16;
 
-/// The sums of the phases of a class of rows may take this many times those of the tiles that are stored together.
+/// The sums of the phases that share output rows may take this many times those of the tiles that are stored together.
 const MOST_OF_ROWS: usize = 4;
 
 /// Lists may take this many times L2.
@@ -78,7 +78,7 @@ fn positions_of(axis: &AxisPhases, phase: usize) -> usize {
     axis.output.saturating_sub(phase).div_ceil(axis.out_step)
 }
 
-/// Whether the sums of the phases of a class of rows are stored together. Register tiles have so many positions, and
+/// Whether the sums of the phases that share output rows are stored together. Register tiles have so many positions, and
 /// otherwise the sums of `tiles` of them are stored together.
 fn stores_rows(axes: &Axes, positions: usize, tiles: usize) -> bool {
     let step = axes.columns().out_step;
@@ -273,7 +273,7 @@ impl Algorithm for Indirect {
 }
 
 impl Indirect {
-    /// Whether the sums of the phases of a class of rows are stored together.
+    /// Whether the sums of the phases that share output rows are stored together.
     fn stores_rows(&self) -> bool {
         stores_rows(&self.axes, self.positions, self.tiles)
     }

@@ -548,7 +548,10 @@ macro_rules! product {
 /// Finds the weights of the next step, or those of the first one if there is none.
 macro_rules! find_next_weights {
     () => {
-        "lea {next}, [{at} + 16]\n cmp {next}, {end}\n cmove {next}, {begin}\n mov {next}, [{next} + 8]\n lea {next}, [{weights} + 2*{next}]\n"
+        concat!(
+            "lea {next}, [{at} + 16]\n cmp {next}, {end}\n cmove {next}, {begin}\n",
+            "mov {next}, [{next} + 8]\n lea {next}, [{weights} + 2*{next}]\n",
+        )
     };
 }
 
@@ -560,7 +563,8 @@ macro_rules! prefetch_weights {
     (2, $limb:tt) => {
         concat!(
             prefetch_weights!($limb, "2048": 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
-            prefetch_weights!($limb, "2048": 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
+            prefetch_weights!($limb, "2048": 1024 1088 1152 1216 1280 1344 1408 1472),
+            prefetch_weights!($limb, "2048": 1536 1600 1664 1728 1792 1856 1920 1984),
         )
     };
     ($limb:tt, $bytes:literal: $($line:literal)+) => {
