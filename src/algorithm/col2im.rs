@@ -194,7 +194,11 @@ impl Algorithm for Col2im {
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
         // products of its halo again, so use no more of them than the threads need.
-        let shares_rows = self.copied && y.grid >= WORTH_A_HALO * wanted * self.halo().max(1);
+        let few_copies = self.copied && y.grid >= WORTH_A_HALO * wanted * self.halo().max(1);
+        let most_rows = y.grid.div_ceil(wanted) + self.halo();
+        let of_channels = problem.group_out.div_ceil(wanted).saturating_mul(y.grid);
+        let evener = most_rows.saturating_mul(problem.group_out) < of_channels;
+        let shares_rows = few_copies || evener;
         let parts = match problem.data_format {
             DataFormat::Ncx if !self.keeps_all && !shares_rows && groups.iter().all(|groups| groups.len() == 1) => {
                 wanted.min(problem.group_out)
