@@ -391,10 +391,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let limb_stride = self.limb_stride();
         let data = of_input.of(limbs.source * limb_stride)?;
         let mut most = 0;
+        let plane = |index: usize| if index < all { planes.of(index, positions) } else { Ok(&[][..]) };
+        let mut next = [plane(0)?, plane(1)?];
         for (pair, to) in (0..all.div_ceil(2)).zip((0..).step_by(row)) {
-            let even = planes.of(2 * pair, positions)?;
-            let odd = if 2 * pair + 1 < all { planes.of(2 * pair + 1, positions)? } else { &[] };
-            most = most.max(self.planes.split([even, odd], &mut data[to..], limb_stride, limbs));
+            let from = std::mem::replace(&mut next, [plane(2 * pair + 2)?, plane(2 * pair + 3)?]);
+            most = most.max(self.planes.split(from, next, &mut data[to..], limb_stride, limbs));
         }
         // The products of zero and what was in missing pairs may be NaN.
         for limb in data.chunks_mut(limb_stride) {

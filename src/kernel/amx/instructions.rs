@@ -166,14 +166,20 @@ unsafe fn split_as<const PRECISION: u8, const COUNT: usize>(
 /// # Safety
 /// The assertions of [`PlaneKernels::split`] hold. The CPU has AVX-512 with words.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub unsafe fn split_planes(from: [&[f32]; 2], to: &mut [u16], limb_stride: usize, limbs: Limbs) -> u32 {
+pub unsafe fn split_planes(
+    from: [&[f32]; 2],
+    next: [&[f32]; 2],
+    to: &mut [u16],
+    limb_stride: usize,
+    limbs: Limbs,
+) -> u32 {
     // SAFETY: this function's contract. No more limbs are written than the source has.
     unsafe {
         match (limbs.precision, limbs.source) {
-            (Precision::Bf16, _) => split_planes_as::<BF16, 1>(from, to, limb_stride),
-            (Precision::F16, _) => split_planes_as::<F16, 2>(from, to, limb_stride),
-            (Precision::Exact, 2) => split_planes_as::<EXACT, 2>(from, to, limb_stride),
-            (Precision::Exact, _) => split_planes_as::<EXACT, LIMBS>(from, to, limb_stride),
+            (Precision::Bf16, _) => split_planes_as::<BF16, 1>(from, next, to, limb_stride),
+            (Precision::F16, _) => split_planes_as::<F16, 2>(from, next, to, limb_stride),
+            (Precision::Exact, 2) => split_planes_as::<EXACT, 2>(from, next, to, limb_stride),
+            (Precision::Exact, _) => split_planes_as::<EXACT, LIMBS>(from, next, to, limb_stride),
         }
     }
 }
@@ -184,6 +190,7 @@ pub unsafe fn split_planes(from: [&[f32]; 2], to: &mut [u16], limb_stride: usize
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn split_planes_as<const PRECISION: u8, const COUNT: usize>(
     [even, odd]: [&[f32]; 2],
+    next: [&[f32]; 2],
     to: &mut [u16],
     limb_stride: usize,
 ) -> u32 {
@@ -194,6 +201,9 @@ unsafe fn split_planes_as<const PRECISION: u8, const COUNT: usize>(
         let left = even.len() - i;
         let some = if left >= SIDE { u16::MAX } else { (1u16 << left) - 1 };
         let some_odd = if odd.is_empty() { 0 } else { some };
+        for plane in next {
+            _mm_prefetch::<_MM_HINT_T0>(plane.as_ptr().wrapping_add(i).cast());
+        }
         // SAFETY: the masks exclude what the planes do not have. `to` has room for each limb of each position.
         unsafe {
             let mut rest = [

@@ -12,7 +12,13 @@ pub(crate) const LIMBS_OF_PAIR: usize = 2;
 /// Rows of a step: pairs of planes.
 pub(crate) const PAIRS_OF_STEP: usize = depth::<f32>() / LIMBS_OF_PAIR;
 
-type Split<T> = unsafe fn(from: [&[T]; 2], to: &mut [<T as Working>::Limb], limb_stride: usize, limbs: Limbs) -> u32;
+type Split<T> = unsafe fn(
+    from: [&[T]; 2],
+    next: [&[T]; 2],
+    to: &mut [<T as Working>::Limb],
+    limb_stride: usize,
+    limbs: Limbs,
+) -> u32;
 type Multiply<T> = unsafe fn(
     weights: &[<T as Working>::Limb],
     source: &LimbSource<T>,
@@ -32,18 +38,19 @@ impl<T: Compute> PlaneKernels<T> {
     /// Splits a pair of planes into limbs, `[limb][position][plane of the pair]`, and returns the bits of the largest
     /// magnitude, after rounding. Limbs are `limb_stride` elements apart.
     ///
-    /// The second plane may be missing: if it is empty, its limbs are zero.
+    /// The second plane may be missing: if it is empty, its limbs are zero. `next` is the pair that is split after this
+    /// one, which is prefetched.
     ///
     /// # Panics
     /// A slice is too short.
-    pub fn split(&self, from: [&[T]; 2], to: &mut [T::Limb], limb_stride: usize, limbs: Limbs) -> u32 {
+    pub fn split(&self, from: [&[T]; 2], next: [&[T]; 2], to: &mut [T::Limb], limb_stride: usize, limbs: Limbs) -> u32 {
         let count = from[0].len();
         assert!(from[1].is_empty() || from[1].len() == count);
         assert!(limbs.are_legal() && product([count, LIMBS_OF_PAIR]) <= limb_stride);
         assert!(reach([(limbs.source - 1, limb_stride), (count, LIMBS_OF_PAIR)]) <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { (self.split)(from, to, limb_stride, limbs) }
+        unsafe { (self.split)(from, next, to, limb_stride, limbs) }
     }
 
     /// `rows[m][p] (+)= Σ w(s, m, c)·b(s, c, p)` for up to two sides of rows, which are output channels, and their

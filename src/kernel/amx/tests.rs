@@ -254,7 +254,7 @@ fn products_of_planes_of_limbs(limbs: Limbs, of: [Precision; 2], channels: usize
             let plane = |i: usize| of_pair.get(i * positions..(i + 1) * positions).unwrap_or(&[]);
             let (even, odd) = (Guarded::new(side, plane(0)), Guarded::new(side, plane(1)));
             let mut to = Guarded::new(side, &vec![0xffffu16; limbs.source * row]);
-            most = most.max(planes.split([&even, &odd], &mut to, row, limbs));
+            most = most.max(planes.split([&even, &odd], [&odd, &[]], &mut to, row, limbs));
             for (limb, from) in to.chunks(row).enumerate() {
                 data[limb * limb_stride + pair * row..][..row].copy_from_slice(from);
                 for (at, got) in from.iter().enumerate() {
