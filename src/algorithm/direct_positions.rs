@@ -38,9 +38,18 @@ const FEWEST_IN_TWO_CHAINS: usize = 32;
 /// Bytes of a tile's input that stay in L1 while all panels pass over it.
 const L1_SHARE: usize = 20 * 1024;
 
+/// The fewest rows of a tile that leave time to prefetch the next tile's vectors of all channels.
+const FEWEST_TO_PREFETCH: usize = 6;
+
 /// The fewest positions of a block that is read in place. Shorter rows would be stored in short
 /// runs.
 const FEWEST_IN_PLACE: usize = 128;
+
+/// The fewest positions of a block that several panels read in passes. L2 must hold their channels.
+const FEWEST_IN_PASSES: usize = 1024;
+
+/// The positions of a block that a single panel reads in passes. It reads them once, so L2 need not hold them.
+const READ_ONCE: usize = 4096;
 
 /// The output size in bytes from which results are buffered. On outputs beyond the caches, short
 /// runs to many rows cost more than a buffer.
@@ -72,6 +81,9 @@ pub struct DirectPositions {
     /// Whether input that is read in place is prefetched before the tiles, as the caches do not
     /// hold it.
     pub prefetch: bool,
+    /// Input channels that are summed over all tiles of a chunk before the next channels, so that
+    /// long runs of few planes are read. None if each tile sums all of them.
+    pub pass: Option<usize>,
     /// Whether tiles write output rows themselves, with phases interleaved in registers.
     pub rows: bool,
     /// Tiles whose results are stored together, so that the output is written in long runs.
@@ -88,8 +100,9 @@ pub struct DirectPositions {
 }
 
 /// The name of the way in which the input is read and the output is stored.
-fn variant(in_place: bool, copy_per_shift: bool, rows: bool) -> &'static str {
+fn variant(in_place: bool, in_passes: bool, copy_per_shift: bool, rows: bool) -> &'static str {
     match (in_place, copy_per_shift, rows) {
+        (true, _, false) if in_passes => "in place, in passes",
         (true, _, true) => "in place, rows from registers",
         (true, _, false) => "in place, buffered",
         (false, true, true) => "copy per shift, rows from registers",
@@ -132,19 +145,24 @@ impl Algorithm for DirectPositions {
         };
 
         let sources = [
-            (true, true, 1),
-            (false, true, 1),
-            (false, false, 1),
-            (false, true, batched_groups),
-            (false, false, batched_groups),
+            (true, true, true, 1),
+            (true, false, true, 1),
+            (false, false, true, 1),
+            (false, false, false, 1),
+            (false, false, true, batched_groups),
+            (false, false, false, batched_groups),
         ];
+        let bytes = query.input_bytes();
         let mut best: Option<DirectPositions> = None;
-        for (in_place, copy_per_shift, batched_groups) in sources.into_iter().unique() {
+        for (in_place, in_passes, copy_per_shift, batched_groups) in sources.into_iter().unique() {
             // Taps without shifts all read the same copy.
             if in_place && !readable_in_place || unshifted && !copy_per_shift {
                 continue;
             }
             let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
+            if in_passes && !(prefetches && bytes > machine.l2) {
+                continue;
+            }
             let waits = match problem.group_in {
                 1 => cost::beyond_cache(problem, datum_type, machine),
                 _ => {
@@ -155,6 +173,8 @@ impl Algorithm for DirectPositions {
             // The input tiles of a block take at most half of L2, as the weights stream through the
             // rest.
             let budget = machine.l2 / 2 / element / (problem.group_in * batched_groups).max(1);
+            let once = in_passes && budget < FEWEST_IN_PASSES;
+            let budget = if once { READ_ONCE } else { budget };
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
                 true => (y.grid.min((budget / x.grid).max(1)), x.grid),
@@ -167,7 +187,6 @@ impl Algorithm for DirectPositions {
                 count: blocks,
                 input_tiles: laid_out,
             } = GridBlocks::even(axes, block, copy_per_shift, in_place);
-            let bytes = query.input_bytes();
             let copied = match in_place {
                 true => Cost::ZERO,
                 false => {
@@ -185,7 +204,7 @@ impl Algorithm for DirectPositions {
             let shared = (x.most_taps() / laid_out.column_count()).max(1);
             let chain = widest * problem.group_in;
             let parts = chain.div_ceil(longest_chain(chain, widest));
-            let writes_rows = problem.data_format == DataFormat::Ncx && cached;
+            let writes_rows = problem.data_format == DataFormat::Ncx && cached && !in_passes;
             let buffered = tiles.iter().map(|(mr, nv)| (*mr, *nv, false, &tiles[..]));
             let direct = row_tiles.iter().filter(|_| writes_rows).map(|(mr, nv)| (*mr, *nv, true, row_tiles));
             for (mr, nv, rows, family) in buffered.chain(direct) {
@@ -194,18 +213,28 @@ impl Algorithm for DirectPositions {
                 if forced.is_some_and(|f| f != (mr, last_mr)) || (batched_groups > 1 && mr < problem.group_out) {
                     continue;
                 }
-                if query.leaves_out(variant(in_place, copy_per_shift, rows)) {
+                if query.leaves_out(variant(in_place, in_passes, copy_per_shift, rows)) {
                     continue;
                 }
-                let chain_bytes = chain.saturating_mul(nv * lanes * element);
+                // The lines that a tile reads and those that it prefetches are in L1 together.
+                let pass = in_passes.then_some(L1_SHARE / (2 * nv * lanes * element));
+                let panels = problem.group_out.div_ceil(mr);
+                if pass.is_some_and(|pass| pass >= problem.group_in) || once && panels > 1 {
+                    continue;
+                }
+                let parts = parts.max(problem.group_in.div_ceil(pass.unwrap_or(problem.group_in)));
+                let chain_bytes = pass.unwrap_or(chain).saturating_mul(nv * lanes * element);
                 let resident = chain_bytes <= L1_SHARE;
                 let tile_major = resident && !(rows && problem.group_out > machine.rates.planes_at_once as usize);
-                let panels = problem.group_out.div_ceil(mr);
                 let passes = match tile_major {
                     true => 1,
                     false => panels.saturating_mul(if rows { phases / x.out_step } else { phases }),
                 };
                 let read = match in_place {
+                    true if in_passes => {
+                        let reads = panels.saturating_mul(phases / x.out_step);
+                        cost::in_passes(reads, lanes * element, machine).times(&[flat / lanes, problem.group_in])
+                    }
                     true => {
                         let reading =
                             InPlace { bytes, passes, panels, tile: (mr, nv), run_bytes: nv * lanes * element };
@@ -265,7 +294,8 @@ impl Algorithm for DirectPositions {
                         nv,
                         copy_per_shift,
                         direct: in_place,
-                        prefetch: prefetches && bytes > machine.l2,
+                        prefetch: prefetches && bytes > machine.l2 && (in_passes || mr >= FEWEST_TO_PREFETCH),
+                        pass,
                         rows,
                         chunk_tiles,
                         tile_major,
@@ -285,7 +315,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn variant(&self) -> &'static str {
-        variant(self.direct, self.copy_per_shift, self.rows)
+        variant(self.direct, self.pass.is_some(), self.copy_per_shift, self.rows)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
@@ -311,11 +341,12 @@ impl Algorithm for DirectPositions {
             (_, true) => "in a copy per column shift",
             _ => "in padded rows",
         };
+        let passes = self.pass.map_or(String::new(), |channels| format!(", in passes of {channels} channels"));
         let store = if self.rows { "from registers" } else { "through a buffer" };
         let groups =
             if self.batched_groups > 1 { format!(" of {} groups", self.batched_groups) } else { String::new() };
         format!(
-            "tiles of {}x{}, rows stored {store}, input read {source}, blocks of {}x{} positions{groups}",
+            "tiles of {}x{}, rows stored {store}, input read {source}{passes}, blocks of {}x{} positions{groups}",
             self.mr, self.nv, self.block_rows, self.block_columns
         )
     }
@@ -729,12 +760,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         // Groups are adjacent in the output. In the buffer, their panels are padded.
         let row = |at: usize| at / channels * group_stride + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
+        let pass = plan.pass.unwrap_or(source.channels);
         let transposes = rows.len() >= FEWEST_TRANSPOSED || self.interleaves_pixels(rows.len());
 
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
-                for (g, at) in groups.clone().cartesian_product((0..stride).step_by(tile_positions)) {
+                let tiles = groups.clone().cartesian_product((0..stride).step_by(tile_positions));
+                for (first, (g, at)) in (0..source.channels).step_by(pass).cartesian_product(tiles) {
                     let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
                     let bias = g * (self.bias.len() / problem.group) + panel.first_channel;
                     let bias = &self.bias[bias..bias + panel.height];
@@ -747,7 +780,15 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for (phase, out) in phases.iter().zip(out.chunks_mut(phase_stride)) {
                         let weights = &weights[phase.weights * panel.height..];
                         let out = &mut out[(g - groups.start) * group_stride + at..];
-                        run_chains(tile, weights, &source, &phase.taps, bias, out, stride);
+                        run_chains(
+                            tile,
+                            weights,
+                            &source,
+                            (&phase.taps, first..source.channels.min(first + pass)),
+                            bias,
+                            out,
+                            stride,
+                        );
                     }
                 }
                 if problem.data_format == DataFormat::Nxc && transposes {
@@ -852,26 +893,28 @@ fn operand_of<'a, T: Compute>(
     PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, two_chains }
 }
 
-/// Computes one phase of a tile, in chains of bounded length.
+/// Computes one phase of a tile over some input channels, in chains of bounded length. The sums of the channels
+/// before are in `out`.
 fn run_chains<T: Compute>(
     tile: &PositionTile<T>,
     weights: &[T],
     source: &Source<T>,
-    taps: &[usize],
+    (taps, channels): (&[usize], Range<usize>),
     bias: &[T],
     out: &mut [T],
     stride: usize,
 ) {
+    // Without taps, a result is its bias.
+    let channels = if taps.is_empty() { channels.start..channels.end.min(1) } else { channels };
     let per_chain = channels_per_chain(source.channels, taps.len());
-    let mut start = Start::Bias(bias);
-    for from in (0..if taps.is_empty() { 1 } else { source.channels }).step_by(per_chain) {
+    for from in channels.clone().step_by(per_chain) {
         let part = Source {
             base: source.base + from * source.channel_stride,
-            channels: per_chain.min(source.channels - from),
+            channels: per_chain.min(channels.end - from),
             taps,
             ..*source
         };
+        let start = if from == 0 { Start::Bias(bias) } else { Start::Add };
         tile.run(&weights[from * taps.len() * tile.mr()..], &part, start, out, stride);
-        start = Start::Add;
     }
 }

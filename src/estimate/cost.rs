@@ -446,6 +446,12 @@ pub(crate) const BEYOND_BY_PIXELS: [Cost; 2] = [Cost(6.0), Cost(6.0)];
 /// The same for input that is read in place and prefetched.
 pub(crate) const BEYOND_IN_PLACE: [Cost; 2] = [Cost(4.0), Cost(6.0)];
 
+/// Reading a vector of a plane in place so many times, in long runs of few planes: first from beyond L2, then from L2.
+pub(crate) fn in_passes(reads: usize, vector_bytes: usize, machine: &Machine) -> Cost {
+    const FROM_BEYOND_L2: Cost = Cost(3.0);
+    FROM_BEYOND_L2 + Cost(vector_bytes as f64 / machine.rates.l2_bytes_per_fma) * reads.saturating_sub(1)
+}
+
 /// Reading a vector of positions of a plane in place, where planes evict each other's lines from L1.
 ///
 /// `bytes` are those of the input. A tile reads `run_bytes` of each plane, and so do the tiles of all `panels`. L1

@@ -390,7 +390,7 @@ impl Machine {
             pixel_traffic: 1.0,
             border_tap: 0.0,
             near_in_place: 1.0,
-            far_in_place: 5.9,
+            far_in_place: 9.0,
             far_in_place_again: 1.0,
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,

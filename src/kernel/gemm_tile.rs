@@ -15,7 +15,7 @@ use crate::compute::Compute;
 use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::pixel_lists::PixelLists;
-use crate::simd::vector::{Vector, interleave, prefetch, store_run};
+use crate::simd::vector::{PREFETCHES, Vector, interleave, prefetch, store_run};
 use std::ops::Range;
 
 /// The initial value of a tile's sums.
@@ -41,8 +41,7 @@ pub(crate) struct Source<'a, T> {
     pub channels: usize,
     /// The index offset of each tap.
     pub taps: &'a [usize],
-    /// Whether tiles with enough rows prefetch the next tile's positions while they sum a single
-    /// tap.
+    /// Whether tiles prefetch the next tile's positions while they sum a single tap.
     ///
     /// Without this, the CPU's prefetcher does not load such short runs of many planes.
     pub prefetch: bool,
@@ -186,7 +185,7 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     unsafe {
         if let [tap] = taps {
             channel = channel.wrapping_add(*tap);
-            if MR >= FEWEST_TO_PREFETCH && source.prefetch {
+            if PREFETCHES && source.prefetch {
                 for _ in 0..source.channels {
                     // A vector may straddle two cache lines. Its first line has been fetched
                     // already, so fetch that of its last lane.
@@ -236,9 +235,6 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
     }
     acc
 }
-
-/// The fewest rows of a tile that leave time to prefetch the next tile's vectors.
-const FEWEST_TO_PREFETCH: usize = 6;
 
 /// Whether the registers hold twice this many accumulators and four operands.
 pub(crate) const fn room_for_two_chains<V: Vector>(mr: usize, nv: usize) -> bool {
