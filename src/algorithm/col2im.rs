@@ -153,8 +153,14 @@ impl Algorithm for Col2im {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         // Whole vectors and panels are written, so sizes are rounded up.
         let slot = self.chunk_rows.saturating_mul(x.input).saturating_add(64);
-        let matrices = if self.keeps_all { problem.batch.saturating_mul(problem.group) } else { 1 };
-        let rows = self.slots().saturating_mul(slot).saturating_mul(matrices);
+        let rows = match self.keeps_all {
+            // There are at most as many parts as chunks, and the last part may have a row less than the others.
+            true => {
+                let matrices = problem.batch.saturating_mul(problem.group);
+                self.chunks().saturating_mul(slot.saturating_add(x.input)).saturating_mul(matrices)
+            }
+            false => self.slots().saturating_mul(slot),
+        };
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
         let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_INTERLEAVED));
@@ -187,9 +193,11 @@ impl Algorithm for Col2im {
         output: &mut [E],
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
-        let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let threads = threads(self.cost);
+        // The parts of the rows of an image and group whose products are computed by different threads, if all are kept.
+        let parts = threads.div_ceil((problem.batch * problem.group).max(1)).min(self.chunks());
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, parts)?;
         let groups = group_parts(problem, threads);
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
@@ -214,7 +222,7 @@ impl Algorithm for Col2im {
         };
         if self.keeps_all {
             return E::Compute::with_scratch(|scratch| {
-                let all = scratch.tile.of(problem.batch * problem.group * prepared.products * prepared.pitch)?;
+                let all = scratch.tile.of(problem.batch * problem.group * prepared.all_parts())?;
                 prepared.multiply_all(all)?;
                 let all = &*all;
                 run_tasks(problem, &self.axes, &partition, self.cost, output, |task, scratch| {
@@ -237,13 +245,13 @@ impl Col2im {
         if self.keeps_all { positions } else { positions.next_multiple_of(lanes) }
     }
 
-    /// The slots of `chunk_rows` input rows that are kept.
-    ///
-    /// Those of a ring hold the rows that the taps of one grid row span, for any chunk offset.
+    /// The number of chunks of `chunk_rows` input rows.
+    fn chunks(&self) -> usize {
+        input_rows(&self.axes).div_ceil(self.chunk_rows)
+    }
+
+    /// The slots of a ring. They hold the rows that the taps of one grid row span, for any chunk offset.
     fn slots(&self) -> usize {
-        if self.keeps_all {
-            return input_rows(&self.axes).div_ceil(self.chunk_rows);
-        }
         (self.halo() + self.chunk_rows).div_ceil(self.chunk_rows) + 1
     }
 
@@ -253,10 +261,9 @@ impl Col2im {
         (shifts[shifts.len() - 1] - shifts[0]) as usize
     }
 
-    /// Elements between the products of adjacent weights.
-    fn pitch(&self, lanes: usize) -> usize {
-        let beyond = if self.keeps_all { lanes } else { 0 };
-        self.slots() * self.slot(lanes) + beyond
+    /// Elements between the products of adjacent weights: of a ring, or of so many rows if all products are kept.
+    fn pitch(&self, rows: usize, lanes: usize) -> usize {
+        if self.keeps_all { rows * self.axes.columns().input + lanes } else { self.slots() * self.slot(lanes) }
     }
 }
 
@@ -286,6 +293,8 @@ struct Prepared<'a, E: Element> {
     panels: Vec<Panel<E::Compute>>,
     /// Products, padded to whole panels.
     products: usize,
+    /// Input rows of a part, if all products are kept.
+    part_rows: usize,
     /// Elements between the products of adjacent weights.
     pitch: usize,
     weights: &'a [E::Compute],
@@ -322,6 +331,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &'a Operands<'a, E>,
+        parts: usize,
     ) -> TractResult<Self> {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let mut at = 0;
@@ -336,7 +346,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             })
             .collect::<TractResult<Vec<_>>>()?;
         let x = plan.axes.columns();
-        let pitch = plan.pitch(kernels.lanes);
+        let part_rows = input_rows(&plan.axes).div_ceil(parts);
+        let pitch = plan.pitch(part_rows, kernels.lanes);
         let accumulated = |tap: &Tap| {
             let to = x.inside(tap.shift);
             // A position inside the input is never before the first column.
@@ -352,6 +363,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             problem,
             kernels,
             products: at / problem.group_in,
+            part_rows,
             pitch,
             panels,
             weights: filter.data::<E::Compute>()?,
@@ -422,7 +434,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
         let (outer_axes, y, x) = axes.parts();
-        let size = self.products * self.pitch;
+        let size = self.all_parts();
         let data = &all[(task.n * self.problem.group + g) * size..][..size];
         let (height, width) =
             (self.problem.axes[outer_axes.len()].kernel, self.problem.axes[outer_axes.len() + 1].kernel);
@@ -437,7 +449,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let of_row = |(outer, tap): (&OuterTap, &Tap)| {
                     let at = usize::try_from(u as i64 + tap.shift).ok().filter(|at| *at < y.input)?;
                     let (k, row) = (outer.k * height + tap.k, outer.slice * y.input + at);
-                    Some(k * width * self.pitch + row * x.input)
+                    let (part, row) = (row / self.part_rows, row % self.part_rows);
+                    Some(part * self.products * self.pitch + k * width * self.pitch + row * x.input)
                 };
                 let taps: TVec<usize> = outer_taps.iter().cartesian_product(&phase.taps).filter_map(of_row).collect();
                 self.add_row(task, g, (outer, output_row), (data, &taps), &mut rows, &mut scratch.row)?;
@@ -503,33 +516,39 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Products in a slice that begins with those of the first panel.
-    fn ring<'r>(&self, data: &'r mut [E::Compute]) -> Ring<'r, E::Compute> {
-        Ring { data, pitch: self.pitch, slot: self.plan.slot(self.kernels.lanes), slots: self.plan.slots() }
+    /// Elements of all products of an image and group: `[part of the input rows][product][row of the part][column]`.
+    fn all_parts(&self) -> usize {
+        input_rows(&self.plan.axes).div_ceil(self.part_rows) * self.products * self.pitch
     }
 
-    /// Computes the products of all images and groups, one after the other.
+    /// A ring in a slice of `[product][slot]`.
+    fn ring<'r>(&self, data: &'r mut [E::Compute]) -> Ring<'r, E::Compute> {
+        let slots = match self.plan.keeps_all {
+            true => self.part_rows.div_ceil(self.plan.chunk_rows),
+            false => self.plan.slots(),
+        };
+        Ring { data, pitch: self.pitch, slot: self.plan.slot(self.kernels.lanes), slots }
+    }
+
+    /// Computes the products of all images and groups, one after the other. Threads share them by parts of the rows.
     fn multiply_all(&self, all: &mut [E::Compute]) -> TractResult<()> {
-        let chunk_rows = self.plan.chunk_rows;
-        let rows = input_rows(&self.plan.axes);
-        // Parts of the panels of one group. Each part copies the input again.
-        let per_part = self.panels.len().div_ceil(threads(self.plan.cost));
-        let mut parts = vec![];
-        for (matrix, mut products) in all.chunks_mut(self.products * self.pitch).enumerate() {
-            for panels in self.panels.chunks(per_part) {
-                let count = panels.iter().map(Panel::height).sum::<usize>();
-                let (part, rest) = products.split_at_mut(count * self.pitch);
-                products = rest;
-                parts.push((matrix, panels, part));
-            }
-        }
-        parallel(&mut parts, self.plan.cost, &|(matrix, panels, part)| {
+        let (rows, chunk_rows) = (input_rows(&self.plan.axes), self.plan.chunk_rows);
+        let matrices = all.chunks_mut(self.all_parts()).enumerate();
+        let mut parts: Vec<_> = matrices
+            .flat_map(|(matrix, all)| {
+                let firsts = (0..rows).step_by(self.part_rows);
+                firsts.zip(all.chunks_mut(self.products * self.pitch)).map(move |(first, part)| (matrix, first, part))
+            })
+            .collect();
+        parallel(&mut parts, self.plan.cost, &|(matrix, first, part)| {
             E::Compute::with_scratch(|scratch| {
                 let mut ring = self.ring(part);
-                for (chunk, first) in (0..rows).step_by(chunk_rows).enumerate() {
+                let end = rows.min(*first + self.part_rows);
+                for (chunk, from) in (*first..end).step_by(chunk_rows).enumerate() {
                     let at = (*matrix / self.problem.group, *matrix % self.problem.group);
                     let working = (&mut scratch.block, &mut scratch.ragged);
-                    self.multiply(at, panels.iter(), first..(first + chunk_rows).min(rows), chunk, &mut ring, working)?;
+                    let rows = from..(from + chunk_rows).min(end);
+                    self.multiply(at, self.panels.iter(), rows, chunk, &mut ring, working)?;
                 }
                 Ok(())
             })
@@ -538,8 +557,6 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Computes the products of a chunk of input rows of one image and group, and of some panels, into a slot of the
     /// ring.
-    ///
-    /// The ring begins with the first product of the first panel if all products are kept.
     fn multiply<'p>(
         &self,
         (n, g): (usize, usize),
@@ -568,8 +585,6 @@ impl<'a, E: Element> Prepared<'a, E> {
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
         let longest = longest_chain(channels, 1);
-        let mut panels = panels.peekable();
-        let first_product = if self.plan.keeps_all { panels.peek().map_or(0, |panel| panel.first) } else { 0 };
         for panel in panels {
             for at in (0..padded).step_by(self.plan.nv * lanes) {
                 let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
@@ -577,7 +592,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     Some(_) => (first + at, self.strides[1]),
                     None => (at * channels, tile.nv() * lanes),
                 };
-                let out = &mut ring.data[(panel.first - first_product) * ring.pitch + slot + at..];
+                let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
                 let mut start = Start::Bias(&self.zeros);
                 for from in (0..channels).step_by(longest) {
                     let source = Source {
