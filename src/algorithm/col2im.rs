@@ -198,7 +198,7 @@ impl Algorithm for Col2im {
         // The parts of the rows of an image and group whose products are computed by different threads, if all are kept.
         let parts = threads.div_ceil((problem.batch * problem.group).max(1)).min(self.chunks());
         let prepared = Prepared::new(self, problem, kernels, filter, operands, parts)?;
-        let groups = group_parts(problem, threads);
+        let groups = group_parts(problem, threads, problem.batch);
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
         // products of its halo again, so use no more of them than the threads need.

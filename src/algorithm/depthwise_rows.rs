@@ -179,6 +179,10 @@ impl Algorithm for DepthwiseRows {
             }
         }
         variants.retain(|(variant, _)| !query.leaves_out(variant.name()));
+        // While a copy waits for memory, nothing is summed.
+        if query.input_bytes() > machine.l2 && variants.iter().any(|v| v.0 == Variant::WindowsInPlace) {
+            variants.retain(|(variant, _)| *variant != Variant::Windows);
+        }
         let cheapest = variants.into_iter().min_by(|a, b| a.1.total_order(b.1));
         let (variant, group) = cheapest.ok_or("every variant is left out")?;
         let block_rows = if variant.is_in_place() { y.grid } else { block_rows };
@@ -237,10 +241,12 @@ impl Algorithm for DepthwiseRows {
         let prepared = Prepared::new(self, problem, kernels, filter, operands)?;
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let to_share = self.cost.saturating_mul(cost::MOVED);
-        let groups = group_parts(problem, threads(to_share));
+        let outer: usize = self.axes.outer().iter().map(|axis| axis.grid).product();
+        let tasks = problem.batch.saturating_mul(outer);
+        let groups = group_parts(problem, threads(to_share), tasks);
         // If there are few groups, their output channels are split. Each part copies the input for
         // itself.
-        let parts = if threads(to_share) > groups.len() * problem.batch && groups.iter().all(|g| g.len() == 1) {
+        let parts = if threads(to_share) > groups.len() * tasks && groups.iter().all(|g| g.len() == 1) {
             threads(to_share)
         } else {
             1

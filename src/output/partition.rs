@@ -6,14 +6,14 @@ use crate::ranges::{blocks_of, even_blocks};
 use crate::spec::{Axis, DataFormat, Problem};
 use std::ops::Range;
 
-/// Splits the groups into parts for the threads.
+/// Splits the groups into parts for the threads. Each part has so many `tasks` already, as one per image.
 ///
 /// There is a single part for a single thread, and for channels-last data, where a pixel holds all
 /// groups.
-pub(crate) fn group_parts(problem: &Problem, threads: usize) -> Vec<Range<usize>> {
+pub(crate) fn group_parts(problem: &Problem, threads: usize, tasks: usize) -> Vec<Range<usize>> {
     let parts = match (problem.data_format, threads) {
         (DataFormat::Nxc, _) | (_, 1) => 1,
-        _ => (4 * threads).div_ceil(problem.batch.max(1)).min(problem.group),
+        _ => (4 * threads).div_ceil(tasks.max(1)).min(problem.group),
     };
     blocks_of(problem.group, problem.group.div_ceil(parts))
 }
@@ -72,7 +72,7 @@ impl Partition {
         let (outer, y, x) = axes.parts();
         let outer: usize = outer.iter().map(|a| a.grid).product();
         let threads = crate::parallel::threads(block.cost);
-        let groups = group_parts(problem, threads);
+        let groups = group_parts(problem, threads, problem.batch);
         let images = problem.batch * groups.len() * outer;
         let (needed, wanted) = match threads {
             1 => (1, 1),
