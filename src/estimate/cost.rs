@@ -8,6 +8,7 @@
 //! `cargo bench --bench planner` measures how far the choices are from the best ones.
 
 use crate::estimate::machine::{Machine, Rates};
+use crate::geometry::Axes;
 use crate::kernel::MOST_PHASES;
 use crate::layout::input_tile::InputTiles;
 use crate::spec::{DataFormat, Problem};
@@ -291,6 +292,16 @@ pub(crate) fn store_of_channels(problem: &Problem, datum_type: DatumType, machin
         DataFormat::Nxc => Cost(6.0),
         DataFormat::Ncx if plane.is_multiple_of(ALIASED) => Cost(machine.rates.aliased_transposed_store),
         DataFormat::Ncx => Cost(machine.rates.transposed_store),
+    }
+}
+
+/// Storing `rows` grid rows of some channels whose sums were transposed, if the phases of a row are interleaved.
+pub(crate) fn interleaved_rows(data_format: DataFormat, axes: &Axes, [rows, channels]: [usize; 2]) -> Cost {
+    /// A row of one phase of one channel.
+    const ROW: Cost = Cost(20.0);
+    match (data_format, axes.columns().out_step) {
+        (DataFormat::Nxc, _) | (_, 1) => Cost::ZERO,
+        _ => ROW.times(&[rows, channels, axes.phases()]),
     }
 }
 

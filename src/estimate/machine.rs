@@ -400,7 +400,7 @@ impl Machine {
             fetched_planes: 0.0,
             strided_row: 100.0,
             planes_at_once: 16.0,
-            tile_registers: 0.94,
+            tile_registers: 0.85,
             share_ns: 34_000.0,
             share_spinning_ns: 10_000.0,
         },
