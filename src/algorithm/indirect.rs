@@ -176,7 +176,8 @@ impl Algorithm for Indirect {
             let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO } + waited;
             let copied = (cost::INTO_PIXELS + spilled + again).times(&[inputs, problem.group_in.div_ceil(lanes)]);
             let group = multiplied + summed + stored + copied + cost::LISTED_GROUP;
-            let cost = group.times(&[problem.group, problem.batch]).rounded();
+            let beyond = cost::beyond_caches(problem, query.datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
+            let cost = (group.times(&[problem.group, problem.batch]) + beyond).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 let group_image = image.saturating_mul(problem.group).saturating_mul(element);
                 let images = (machine.l2 / 2 / group_image.max(1)).clamp(1, problem.batch.max(1));
