@@ -940,6 +940,54 @@ fn phases_of_a_row() {
     assert!(has_run(&counts, Algorithm::Indirect) && ways[0] > 0 && ways[1] > 0, "indirect ran {ways:?} times");
 }
 
+/// Layers of many input channels that are copied some channels at a time: sums that are kept for several panels and
+/// phases, a last pass of fewer channels, and phases without a tap.
+#[test]
+fn copies_in_passes() {
+    let counts = Counts::default();
+    let channels = [(1, 33, 2), (2, 40, 3), (1, 100, 29), (1, 65, 1)];
+    // Direction, kernel, stride, dilation, the inputs of each axis.
+    let geometries: [(Direction, usize, usize, usize, &[usize]); 7] = [
+        (Direction::Forward, 3, 1, 2, &[9, 11]),
+        (Direction::Forward, 3, 2, 1, &[12, 7]),
+        (Direction::Forward, 5, 1, 4, &[60]),
+        (Direction::Transposed, 4, 2, 1, &[5, 6]),
+        (Direction::Transposed, 2, 3, 1, &[4, 5]),
+        (Direction::Transposed, 3, 2, 1, &[3, 4, 3]),
+        (Direction::Transposed, 7, 1, 2, &[6, 5]),
+    ];
+    let mut in_passes = 0;
+    for (i, ((group, ci, co), (direction, kernel, stride, dilation, size))) in
+        channels.into_iter().cartesian_product(geometries).enumerate()
+    {
+        let rank = size.len();
+        let spec = DeconvSpec {
+            direction,
+            data_format: DataFormat::Ncx,
+            filter_format: FilterFormat::Oix,
+            in_channels: group * ci,
+            out_channels: group * co,
+            group,
+            kernel: tvec!(kernel; rank),
+            strides: tvec!(stride; rank),
+            dilations: tvec!(dilation; rank),
+            padding: Padding::Explicit { begin: tvec!(1; rank), end: tvec!((i % 2) as i64; rank) },
+            output_padding: tvec!(0; rank),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
+        let input = spec.data_format.shape(1 + i % 2, spec.in_channels, size.iter().copied());
+        let mut options = PlanOptions::default().with_strategy(Algorithm::DirectPositions);
+        while let Ok(plan) = Plan::new(&spec, &input, None, dt, &options) {
+            in_passes += usize::from(plan.to_string().contains("in passes of"));
+            options.left_out.push(plan.variant());
+        }
+        let tail = i % 3 != 1 && dt.is_float();
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    assert!(in_passes >= 40, "{in_passes} plans copy their input in passes");
+}
+
 /// Layers for transformed tiles, whose sums are longer than those of random specs.
 ///
 /// They include every number of taps that is split into twos and threes, and every way in which

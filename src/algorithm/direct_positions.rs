@@ -24,7 +24,7 @@ use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::output::task_output::MOST_ROWS;
 use crate::ranges::flat_runs;
 use crate::simd::isa::Isa;
-use crate::simd::vector::PREFETCHES;
+use crate::simd::vector::{MOST_LANES, PREFETCHES};
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -50,6 +50,12 @@ const FEWEST_IN_PASSES: usize = 1024;
 
 /// The positions of a block that a single panel reads in passes. It reads them once, so L2 need not hold them.
 const READ_ONCE: usize = 4096;
+
+/// Input channels that are copied together in passes, so that a block has many rows and few of them are its halo.
+const COPIED_IN_PASSES: usize = 32;
+
+/// The divisor of L2 for the sums of a block, which stay there between such passes.
+const SHARE_OF_SUMS: usize = 4;
 
 /// The output size in bytes from which results are buffered. On outputs beyond the caches, short
 /// runs to many rows cost more than a buffer.
@@ -81,8 +87,8 @@ pub struct DirectPositions {
     /// Whether input that is read in place is prefetched before the tiles, as the caches do not
     /// hold it.
     pub prefetch: bool,
-    /// Input channels that are summed over all tiles of a chunk before the next channels, so that
-    /// long runs of few planes are read. None if each tile sums all of them.
+    /// Input channels that are summed over all tiles of a chunk before the next channels: long runs of
+    /// few planes are read in place, or a block with many rows is copied. None if each tile sums all of them.
     pub pass: Option<usize>,
     /// Whether tiles write output rows themselves, with phases interleaved in registers.
     pub rows: bool,
@@ -102,7 +108,9 @@ pub struct DirectPositions {
 /// The name of the way in which the input is read and the output is stored.
 fn variant(in_place: bool, in_passes: bool, copy_per_shift: bool, rows: bool) -> &'static str {
     match (in_place, copy_per_shift, rows) {
-        (true, _, false) if in_passes => "in place, in passes",
+        (true, _, _) if in_passes => "in place, in passes",
+        (false, true, _) if in_passes => "copy per shift, in passes",
+        (false, false, _) if in_passes => "padded rows, in passes",
         (true, _, true) => "in place, rows from registers",
         (true, _, false) => "in place, buffered",
         (false, true, true) => "copy per shift, rows from registers",
@@ -147,6 +155,8 @@ impl Algorithm for DirectPositions {
         let sources = [
             (true, true, true, 1),
             (true, false, true, 1),
+            (false, true, true, 1),
+            (false, true, false, 1),
             (false, false, true, 1),
             (false, false, false, 1),
             (false, false, true, batched_groups),
@@ -160,9 +170,17 @@ impl Algorithm for DirectPositions {
                 continue;
             }
             let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
-            if in_passes && !(prefetches && bytes > machine.l2) {
+            let passes_pay = match in_place {
+                true => prefetches && bytes > machine.l2,
+                false => problem.data_format == DataFormat::Ncx && problem.group_in > COPIED_IN_PASSES,
+            };
+            if in_passes && !passes_pay {
                 continue;
             }
+            let together = match in_passes && !in_place {
+                true => COPIED_IN_PASSES,
+                false => problem.group_in * batched_groups,
+            };
             let waits = match problem.group_in {
                 1 => cost::beyond_cache(problem, datum_type, machine),
                 _ => {
@@ -172,8 +190,8 @@ impl Algorithm for DirectPositions {
             };
             // The input tiles of a block take at most half of L2, as the weights stream through the
             // rest.
-            let budget = machine.l2 / 2 / element / (problem.group_in * batched_groups).max(1);
-            let once = in_passes && budget < FEWEST_IN_PASSES;
+            let budget = machine.l2 / 2 / element / together.max(1);
+            let once = in_passes && in_place && budget < FEWEST_IN_PASSES;
             let budget = if once { READ_ONCE } else { budget };
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
@@ -217,13 +235,20 @@ impl Algorithm for DirectPositions {
                     continue;
                 }
                 // The lines that a tile reads and those that it prefetches are in L1 together.
-                let pass = in_passes.then_some(L1_SHARE / (2 * nv * lanes * element));
+                let pass = if in_place { L1_SHARE / (2 * nv * lanes * element) } else { COPIED_IN_PASSES };
+                let pass = in_passes.then_some(pass);
                 let panels = problem.group_out.div_ceil(mr);
                 if pass.is_some_and(|pass| pass >= problem.group_in) || once && panels > 1 {
                     continue;
                 }
+                // The sums of all panels and phases of a block, until the last pass.
+                let kept = in_passes && !in_place;
+                let sums = [panels, mr, phases, flat.next_multiple_of(lanes), element];
+                if kept && sums.into_iter().fold(1, usize::saturating_mul) > machine.l2 / SHARE_OF_SUMS {
+                    continue;
+                }
                 let parts = parts.max(problem.group_in.div_ceil(pass.unwrap_or(problem.group_in)));
-                let chain_bytes = pass.unwrap_or(chain).saturating_mul(nv * lanes * element);
+                let chain_bytes = pass.map_or(chain, |pass| pass * widest).saturating_mul(nv * lanes * element);
                 let resident = chain_bytes <= L1_SHARE;
                 let tile_major = resident && !(rows && problem.group_out > machine.rates.planes_at_once as usize);
                 let passes = match tile_major {
@@ -272,6 +297,7 @@ impl Algorithm for DirectPositions {
                     (stored, false) => stored,
                     (stored, true) => stored.min(L1_SHARE / (chain_bytes / shared).max(1)).max(1),
                 };
+                let chunk_tiles = if kept { flat.div_ceil(nv * lanes) } else { chunk_tiles };
                 let rows_stored = match (rows, problem.data_format) {
                     (true, _) => {
                         let (at_once, runs_per_row) = row_runs(chunk_tiles * nv * lanes, block_columns, lanes);
@@ -324,10 +350,14 @@ impl Algorithm for DirectPositions {
             0
         } else {
             let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
-            input_tiles.working_bytes(problem.group_in.saturating_mul(self.batched_groups), element)
+            let together = self.pass.unwrap_or(problem.group_in.saturating_mul(self.batched_groups));
+            input_tiles.working_bytes(together, element)
         };
+        let sums = if self.keeps_sums() { self.sums(problem).saturating_mul(element) } else { 0 };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        input_tiles.saturating_add(bytes_of_tasks(problem, &self.axes, blocks)).saturating_add(2 * CHUNK_BYTES)
+        [input_tiles, sums, bytes_of_tasks(problem, &self.axes, blocks), 2 * CHUNK_BYTES]
+            .into_iter()
+            .fold(0, usize::saturating_add)
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -387,6 +417,21 @@ impl Algorithm for DirectPositions {
                 prepared.run_groups(task, batch, copy_plan.as_ref(), scratch)
             })
         })
+    }
+}
+
+impl DirectPositions {
+    /// Whether the sums of a block are kept until the last of several passes over copies of the input.
+    fn keeps_sums(&self) -> bool {
+        self.pass.is_some() && !self.direct
+    }
+
+    /// The most elements of such sums.
+    fn sums(&self, problem: &Problem) -> usize {
+        let height = self.mr.max(self.last_mr);
+        let positions = (self.chunk_tiles * self.nv).saturating_mul(MOST_LANES);
+        let panels = problem.group_out.div_ceil(self.mr);
+        [panels, height, self.axes.phases(), positions].into_iter().fold(1, usize::saturating_mul)
     }
 }
 
@@ -504,9 +549,25 @@ impl<'a, E: Element> Prepared<'a, E> {
         copy_plan: Option<&CopyPlan>,
         scratch: &mut Scratch<E::Compute>,
     ) -> TractResult<()> {
+        let all = self.problem.group_in;
+        let pass = self.plan.pass.filter(|_| self.plan.keeps_sums()).unwrap_or(all);
+        (0..all)
+            .step_by(pass)
+            .try_for_each(|first| self.run_pass(task, groups.clone(), first..all.min(first + pass), copy_plan, scratch))
+    }
+
+    /// Computes the sums over some input channels of each group of a batch. After the last ones, results are stored.
+    fn run_pass(
+        &self,
+        task: &mut Task<E>,
+        groups: Range<usize>,
+        summed: Range<usize>,
+        copy_plan: Option<&CopyPlan>,
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
         let (plan, problem) = (self.plan, self.problem);
         let lanes = self.kernels.lanes;
-        let inputs = groups.len() * problem.group_in;
+        let inputs = groups.len() * summed.len();
         let first = task.n * self.strides.0 + groups.start * problem.group_in * self.strides.1;
         let tile_positions = plan.nv * lanes;
         let pitch;
@@ -519,7 +580,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             // Tiles may overrun the last position. The elements that they read there are never
             // stored, but must exist.
             let data = block.of(inputs * stride + tile_positions)?;
-            let source = self.input.channels(task.n, groups.start * problem.group_in, inputs);
+            let source = self.input.channels(task.n, groups.start * problem.group_in + summed.start, inputs);
             match problem.data_format {
                 DataFormat::Ncx => {
                     for (channel, plane) in data.chunks_mut(stride).take(inputs).enumerate() {
@@ -539,7 +600,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     )?;
                 }
             }
-            Source { data, base: 0, channel_stride: stride, channels: problem.group_in, taps: &[], prefetch: false }
+            Source { data, base: 0, channel_stride: stride, channels: summed.len(), taps: &[], prefetch: false }
         } else {
             let flat = E::as_compute(self.input.whole()?).context("element: computed in another type")?;
             pitch = plan.axes.columns().grid;
@@ -555,7 +616,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         };
         let origin = source.base;
         let flat = (task.rows.len() - 1) * pitch + task.columns.len();
-        let chunk = plan.chunk_tiles * tile_positions;
+        let chunk = if plan.keeps_sums() { flat } else { plan.chunk_tiles * tile_positions };
         let (rows_at_once, per_row) = row_runs(chunk, task.columns.len(), lanes);
         let visits = match plan.rows {
             true => task.rows.len().div_ceil(rows_at_once) * per_row,
@@ -580,7 +641,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let position = tile * chunk;
                 source.base = origin + position;
                 let offsets = (position, chunk.min(flat - position), pitch);
-                self.run_chunk(task, groups.clone(), panel, &source, offsets, &mut buffers)
+                self.run_chunk(task, groups.clone(), panel, (&source, summed.clone()), offsets, &mut buffers)
             }
         };
         if plan.tile_major {
@@ -740,7 +801,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         groups: Range<usize>,
         panel: &Panel<E::Compute>,
-        source: &Source<E::Compute>,
+        (source, summed): (&Source<E::Compute>, Range<usize>),
         (position, count, pitch): (usize, usize, usize),
         buffers: &mut Buffers<E::Compute>,
     ) -> TractResult<()> {
@@ -750,8 +811,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         let stride = count.next_multiple_of(self.kernels.lanes);
         let group_stride = panel.height * stride;
         let phase_stride = groups.len() * group_stride;
+        // Sums that are kept between passes have a part for each panel and row phase.
+        let kept = plan.keeps_sums();
+        let row_phases = task.output.outer_phases.len() * y.out_step;
+        let part = self.columns * groups.len() * plan.mr * stride;
+        let parts = if kept { self.panels.len() * row_phases } else { 1 };
+        let first_part = if kept { panel.first_channel / plan.mr * row_phases } else { 0 };
         // A register transpose may overrun the last row.
-        let out = buffers.tile.of(self.columns * phase_stride + self.kernels.lanes)?;
+        let sums = buffers.tile.of(parts * part + self.kernels.lanes)?;
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let tile_positions = plan.nv * self.kernels.lanes;
         let last = (stride - 1) / tile_positions * tile_positions;
@@ -760,12 +827,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         // Groups are adjacent in the output. In the buffer, their panels are padded.
         let row = |at: usize| at / channels * group_stride + at % channels * stride;
         let rows: SmallVec<[usize; 64]> = (0..groups.len() * channels).map(row).collect();
-        let pass = plan.pass.unwrap_or(source.channels);
+        let pass = plan.pass.filter(|_| !kept).unwrap_or(source.channels);
         let transposes = rows.len() >= FEWEST_TRANSPOSED || self.interleaves_pixels(rows.len());
 
         for o in 0..task.output.outer_phases.len() {
             let first = task.output.outer_phases[o] * self.per_outer;
             for (ry, phases) in self.taps.phases[first..first + self.per_outer].chunks(self.columns).enumerate() {
+                let at = if kept { (first_part + o * y.out_step + ry) * part } else { 0 };
+                let out = &mut sums[at..][..self.columns * phase_stride + self.kernels.lanes];
                 let tiles = groups.clone().cartesian_product((0..stride).step_by(tile_positions));
                 for (first, (g, at)) in (0..source.channels).step_by(pass).cartesian_product(tiles) {
                     let tile = panel.tiles[((stride - at) / self.kernels.lanes).min(plan.nv) - 1];
@@ -780,16 +849,12 @@ impl<'a, E: Element> Prepared<'a, E> {
                     for (phase, out) in phases.iter().zip(out.chunks_mut(phase_stride)) {
                         let weights = &weights[phase.weights * panel.height..];
                         let out = &mut out[(g - groups.start) * group_stride + at..];
-                        run_chains(
-                            tile,
-                            weights,
-                            &source,
-                            (&phase.taps, first..source.channels.min(first + pass)),
-                            bias,
-                            out,
-                            stride,
-                        );
+                        let channels = first..source.channels.min(first + pass);
+                        run_chains(tile, weights, &source, (&phase.taps, channels, summed.start), bias, out, stride);
                     }
+                }
+                if summed.end < problem.group_in {
+                    continue;
                 }
                 if problem.data_format == DataFormat::Nxc && transposes {
                     let offsets = (groups.start * problem.group_out + panel.first_channel, o, ry);
@@ -893,19 +958,23 @@ fn operand_of<'a, T: Compute>(
     PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, two_chains }
 }
 
-/// Computes one phase of a tile over some input channels, in chains of bounded length. The sums of the channels
-/// before are in `out`.
+/// Computes one phase of a tile over some channels of a source, in chains of bounded length. The source begins with
+/// channel `first` of its group. The sums of the channels before are in `out`.
 fn run_chains<T: Compute>(
     tile: &PositionTile<T>,
     weights: &[T],
     source: &Source<T>,
-    (taps, channels): (&[usize], Range<usize>),
+    (taps, channels, first): (&[usize], Range<usize>, usize),
     bias: &[T],
     out: &mut [T],
     stride: usize,
 ) {
     // Without taps, a result is its bias.
-    let channels = if taps.is_empty() { channels.start..channels.end.min(1) } else { channels };
+    let channels = match (taps.is_empty(), first + channels.start) {
+        (false, _) => channels,
+        (true, 0) => 0..1,
+        (true, _) => 0..0,
+    };
     let per_chain = channels_per_chain(source.channels, taps.len());
     for from in channels.clone().step_by(per_chain) {
         let part = Source {
@@ -914,7 +983,7 @@ fn run_chains<T: Compute>(
             taps,
             ..*source
         };
-        let start = if from == 0 { Start::Bias(bias) } else { Start::Add };
-        tile.run(&weights[from * taps.len() * tile.mr()..], &part, start, out, stride);
+        let start = if first + from == 0 { Start::Bias(bias) } else { Start::Add };
+        tile.run(&weights[(first + from) * taps.len() * tile.mr()..], &part, start, out, stride);
     }
 }
