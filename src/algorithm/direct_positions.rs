@@ -5,6 +5,9 @@
 //! have shift zero. Each phase then is
 //! `out[channel][position] = Σ weight · input_tile[position + tap]`.
 //! The phases of an output row are interleaved when they are stored.
+//!
+//! Many input channels may be read or copied some at a time, in passes. The sums of the channels before
+//! are kept in a buffer, and results are stored after the last pass.
 
 use crate::algorithm::chains::{channels_per_chain, longest_chain};
 use crate::algorithm::{Algorithm, Operands, Query};
