@@ -212,6 +212,13 @@ impl Algorithm for DirectPositions {
                 true => Cost::ZERO,
                 false => {
                     let copying = cost::copied(problem.data_format, problem.group_in * batched_groups);
+                    // Every third position or fewer, from beyond L2. Set by hand, by three layers of
+                    // `benches/record/2026-11-29-passes`.
+                    let gathered = match in_passes && bytes > machine.l2 {
+                        true => cost::strided(x.in_step.saturating_sub(1), lanes),
+                        false => Cost::ZERO,
+                    };
+                    let copying = copying + gathered;
                     let filled = cost::filled(&laid_out, problem.group_in, lanes, copying);
                     // A run of each plane, which the next blocks do not read again.
                     let far = unshifted && bytes > machine.l2;
