@@ -195,18 +195,18 @@ impl Algorithm for Col2im {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let (y, x) = (self.axes.rows(), self.axes.columns());
         let threads = threads(self.cost);
-        // The parts of the rows of an image and group whose products are computed by different threads, if all are kept.
-        let parts = threads.div_ceil((problem.batch * problem.group).max(1)).min(self.chunks());
-        let prepared = Prepared::new(self, problem, kernels, filter, operands, parts)?;
+        // If all products are kept, threads compute them by parts of the rows of an image and group.
+        let row_parts = threads.div_ceil((problem.batch * problem.group).max(1)).min(self.chunks());
+        let prepared = Prepared::new(self, problem, kernels, filter, operands, row_parts)?;
         let groups = group_parts(problem, threads, problem.batch);
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
         // products of its halo again, so use no more of them than the threads need.
         let few_copies = self.copied && y.grid >= WORTH_A_HALO * wanted * self.halo().max(1);
-        let most_rows = y.grid.div_ceil(wanted) + self.halo();
-        let of_channels = problem.group_out.div_ceil(wanted).saturating_mul(y.grid);
-        let evener = most_rows.saturating_mul(problem.group_out) < of_channels;
-        let shares_rows = few_copies || evener;
+        // The work of the thread that has most of it, in rows of channels.
+        let by_rows = (y.grid.div_ceil(wanted) + self.halo()).saturating_mul(problem.group_out);
+        let by_channels = problem.group_out.div_ceil(wanted).saturating_mul(y.grid);
+        let shares_rows = few_copies || by_rows < by_channels;
         let parts = match problem.data_format {
             DataFormat::Ncx if !self.keeps_all && !shares_rows && groups.iter().all(|groups| groups.len() == 1) => {
                 wanted.min(problem.group_out)
@@ -331,7 +331,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         kernels: &'static Kernels<E::Compute>,
         filter: &'a PackedFilter,
         operands: &'a Operands<'a, E>,
-        parts: usize,
+        row_parts: usize,
     ) -> TractResult<Self> {
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();
         let mut at = 0;
@@ -346,7 +346,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             })
             .collect::<TractResult<Vec<_>>>()?;
         let x = plan.axes.columns();
-        let part_rows = input_rows(&plan.axes).div_ceil(parts);
+        let part_rows = input_rows(&plan.axes).div_ceil(row_parts);
         let pitch = plan.pitch(part_rows, kernels.lanes);
         let accumulated = |tap: &Tap| {
             let to = x.inside(tap.shift);

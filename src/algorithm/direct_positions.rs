@@ -194,8 +194,8 @@ impl Algorithm for DirectPositions {
             // The input tiles of a block take at most half of L2, as the weights stream through the
             // rest.
             let budget = machine.l2 / 2 / element / together.max(1);
-            let once = in_passes && in_place && budget < FEWEST_IN_PASSES;
-            let budget = if once { READ_ONCE } else { budget };
+            let read_once = in_passes && in_place && budget < FEWEST_IN_PASSES;
+            let budget = if read_once { READ_ONCE } else { budget };
             let block = match in_place {
                 true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
                 true => (y.grid.min((budget / x.grid).max(1)), x.grid),
@@ -248,7 +248,7 @@ impl Algorithm for DirectPositions {
                 let pass = if in_place { L1_SHARE / (2 * nv * lanes * element) } else { COPIED_IN_PASSES };
                 let pass = in_passes.then_some(pass);
                 let panels = problem.group_out.div_ceil(mr);
-                if pass.is_some_and(|pass| pass >= problem.group_in) || once && panels > 1 {
+                if pass.is_some_and(|pass| pass >= problem.group_in) || read_once && panels > 1 {
                     continue;
                 }
                 // The sums of all panels and phases of a block, until the last pass.
