@@ -870,19 +870,8 @@ fn volumes_of_few_channels() {
     let far = ((1, 600, 1), (3, 2, 1, [9, 10, 11]));
     let cases = channels.into_iter().cartesian_product(geometries).chain([far]).cartesian_product(formats);
     for (i, (((group, ci, co), (kernel, stride, dilation, size)), data_format)) in cases.enumerate() {
-        let spec = DeconvSpec {
-            direction: Direction::Transposed,
-            data_format,
-            filter_format: FilterFormat::Iox,
-            in_channels: group * ci,
-            out_channels: group * co,
-            group,
-            kernel: tvec!(kernel; 3),
-            strides: tvec!(stride; 3),
-            dilations: tvec!(dilation; 3),
-            padding: Padding::Explicit { begin: tvec!(1; 3), end: tvec!((i % 2) as i64; 3) },
-            output_padding: tvec!(0; 3),
-        };
+        let (channels, taps) = ((group, ci, co), (kernel, stride, dilation));
+        let spec = of_equal_axes((Direction::Transposed, data_format), channels, taps, (1, (i % 2) as i64), 3);
         let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
         let input = data_format.shape(1 + i % 2, group * ci, size);
         let tail = i % 3 == 1 && dt.is_float();
@@ -940,6 +929,29 @@ fn phases_of_a_row() {
     assert!(has_run(&counts, Algorithm::Indirect) && ways[0] > 0 && ways[1] > 0, "indirect ran {ways:?} times");
 }
 
+/// A spec whose axes are all alike.
+fn of_equal_axes(
+    (direction, data_format): (Direction, DataFormat),
+    (group, inputs, outputs): (usize, usize, usize),
+    (kernel, stride, dilation): (usize, usize, usize),
+    (begin, end): (i64, i64),
+    rank: usize,
+) -> DeconvSpec {
+    DeconvSpec {
+        direction,
+        data_format,
+        filter_format: FilterFormat::Iox,
+        in_channels: group * inputs,
+        out_channels: group * outputs,
+        group,
+        kernel: tvec!(kernel; rank),
+        strides: tvec!(stride; rank),
+        dilations: tvec!(dilation; rank),
+        padding: Padding::Explicit { begin: tvec!(begin; rank), end: tvec!(end; rank) },
+        output_padding: tvec!(0; rank),
+    }
+}
+
 /// Layers of many input channels that are copied some channels at a time: sums that are kept for several panels and
 /// phases, a last pass of fewer channels, and phases without a tap.
 #[test]
@@ -961,19 +973,8 @@ fn copies_in_passes() {
         channels.into_iter().cartesian_product(geometries).enumerate()
     {
         let rank = size.len();
-        let spec = DeconvSpec {
-            direction,
-            data_format: DataFormat::Ncx,
-            filter_format: FilterFormat::Oix,
-            in_channels: group * ci,
-            out_channels: group * co,
-            group,
-            kernel: tvec!(kernel; rank),
-            strides: tvec!(stride; rank),
-            dilations: tvec!(dilation; rank),
-            padding: Padding::Explicit { begin: tvec!(1; rank), end: tvec!((i % 2) as i64; rank) },
-            output_padding: tvec!(0; rank),
-        };
+        let (taps, pads) = ((kernel, stride, dilation), (1, (i % 2) as i64));
+        let spec = of_equal_axes((direction, DataFormat::Ncx), (group, ci, co), taps, pads, rank);
         let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
         let input = spec.data_format.shape(1 + i % 2, spec.in_channels, size.iter().copied());
         let mut options = PlanOptions::default().with_strategy(Algorithm::DirectPositions);
@@ -1126,19 +1127,8 @@ fn input_in_place() -> TractResult<()> {
     let (mut in_place, mut in_passes) = (0, 0);
     for (direction, (group, inputs, outputs), (kernel, stride), spatial) in layers {
         let rank = spatial.len();
-        let spec = DeconvSpec {
-            direction,
-            data_format: DataFormat::Ncx,
-            filter_format: FilterFormat::Iox,
-            in_channels: group * inputs,
-            out_channels: group * outputs,
-            group,
-            kernel: tvec!(kernel; rank),
-            strides: tvec!(stride; rank),
-            dilations: tvec!(1; rank),
-            padding: Padding::Explicit { begin: tvec!(0; rank), end: tvec!(0; rank) },
-            output_padding: tvec!(0; rank),
-        };
+        let channels = (group, inputs, outputs);
+        let spec = of_equal_axes((direction, DataFormat::Ncx), channels, (kernel, stride, 1), (0, 0), rank);
         let input = DataFormat::Ncx.shape(1, spec.in_channels, spatial);
         let mut random = Random(13);
         let x = random.tensor(DatumType::F32, &input);
