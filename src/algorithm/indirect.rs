@@ -63,6 +63,9 @@ pub struct Indirect {
     pub taps: usize,
     /// Register tiles whose sums are stored together.
     pub tiles: usize,
+    /// Register tiles of a phase that all panels compute before the next ones, as L2 holds the pixels that they read.
+    /// None if each panel computes all of them.
+    pub block: Option<usize>,
     /// Images whose pixels are in memory together.
     pub images: usize,
     /// Elements per pixel: the input channels of a group in an odd number of whole vectors, as
@@ -76,6 +79,36 @@ pub struct Indirect {
 /// Returns the number of grid positions of one axis at which a phase has an output.
 fn positions_of(axis: &AxisPhases, phase: usize) -> usize {
     axis.output.saturating_sub(phase).div_ceil(axis.out_step)
+}
+
+/// Returns the number of pixels that a phase reads for some adjacent positions.
+fn pixels_read(axes: &Axes, positions: usize) -> usize {
+    let (mut window, mut pixels) = (positions, 1_usize);
+    for axis in axes.iter().rev() {
+        let shifts = axis.phases.iter().flat_map(|phase| &phase.taps).map(|tap| tap.shift);
+        let reach = shifts.clone().max().unwrap_or(0).abs_diff(shifts.min().unwrap_or(0)) as usize;
+        let of_window = window.min(axis.grid).saturating_sub(1).saturating_mul(axis.in_step).saturating_add(reach + 1);
+        pixels = pixels.saturating_mul(of_window.min(axis.input));
+        window = window.div_ceil(axis.grid.max(1));
+    }
+    pixels
+}
+
+/// Returns [`Indirect::block`] for `panels` panels of output channels and tiles of so many positions.
+///
+/// Either each panel reads all pixels again, or each block reads the whole filter again.
+fn block(query: &Query, axes: &Axes, positions: usize, (panels, pixel): (usize, usize)) -> Option<usize> {
+    let &Query { problem, machine, element, .. } = query;
+    let bytes = |pixels: usize| pixels.saturating_mul(pixel).saturating_mul(element);
+    let over_axes = |of: fn(&AxisPhases) -> usize| axes.iter().map(of).fold(1, usize::saturating_mul);
+    let image = bytes(over_axes(|axis| axis.input));
+    let within = |tiles: &usize| bytes(pixels_read(axes, tiles.saturating_mul(positions))) <= machine.l2 / 2;
+    let tiles = (0..usize::BITS).map(|shift| 1 << shift).take_while(within).last()?;
+    let filter = [problem.group_in, problem.group_out, axes.taps(), element].into_iter().fold(1, usize::saturating_mul);
+    let blocks = over_axes(|axis| axis.grid).div_ceil(tiles.saturating_mul(positions));
+    let by_panels = image.saturating_mul(panels).saturating_add(filter);
+    let by_blocks = filter.saturating_mul(blocks).saturating_add(image);
+    (blocks > 1 && by_blocks < by_panels).then_some(tiles)
 }
 
 /// Whether the sums of the phases that share output rows are stored together. Register tiles have so many positions, and
@@ -121,7 +154,7 @@ impl Algorithm for Indirect {
         if listed.saturating_mul(size_of::<u32>()) > MOST_OF_L2 * machine.l2 {
             return Err(format!("lists of {listed} pixels exceed {MOST_OF_L2} times L2"));
         }
-        let few = problem.group_out.div_ceil(lanes) <= 2 && problem.group == 1;
+        let few = problem.group_out.div_ceil(lanes) <= 2 && problem.group == 1 && problem.batch == 1;
         if phases > 1 && (problem.data_format == DataFormat::Nxc || few) {
             return Err("several phases whose channels can't be shared among threads".to_string());
         }
@@ -157,9 +190,11 @@ impl Algorithm for Indirect {
             let multiplied = of_panels * (tiles / phases * taps) * share;
             let summed = cost::SUMMED.times(&[tiles * positions, vectors, passes]);
             let stored_tiles = (machine.l2 / SHARE_OF_SUMS / element / (positions * width)).max(1);
+            let by_rows = stores_rows(axes, positions, stored_tiles);
+            let block = if by_rows { None } else { block(query, axes, positions, (panels, pixel)) };
             let scattered = match phases {
                 1 => Cost::ZERO,
-                _ if stores_rows(axes, positions, stored_tiles) => cost::STAGED,
+                _ if by_rows => cost::STAGED,
                 _ => cost::SCATTERED,
             };
             let store = cost::store_of_channels(problem, query.datum_type, machine) + scattered;
@@ -172,7 +207,10 @@ impl Algorithm for Indirect {
             // Several taps that read a pixel find it in the caches.
             let copies = image.saturating_mul(problem.group).saturating_mul(element);
             let alone = listed <= inputs && copies > machine.l2;
-            let again = if alone { Cost::new(machine.rates.far_pixels_of_one_tap) * panels } else { Cost::ZERO };
+            let again = match alone && block.is_none() {
+                true => Cost::new(machine.rates.far_pixels_of_one_tap) * panels,
+                false => Cost::ZERO,
+            };
             let spilled = if far { cost::SPILLED * 2 } else { Cost::ZERO } + waited;
             let copied = (cost::INTO_PIXELS + spilled + again).times(&[inputs, problem.group_in.div_ceil(lanes)]);
             let group = multiplied + summed + stored + copied + cost::LISTED_GROUP;
@@ -189,6 +227,7 @@ impl Algorithm for Indirect {
                     chunk,
                     taps: under,
                     tiles: stored_tiles,
+                    block,
                     images,
                     pixel,
                     cost,
@@ -227,8 +266,11 @@ impl Algorithm for Indirect {
 
     fn explain(&self) -> String {
         let rows = if self.stores_rows() { ", phases of a row stored together" } else { "" };
+        let blocks = self.block.map_or(String::new(), |tiles| {
+            format!(", all panels pass over blocks of {} positions", tiles * self.positions)
+        });
         format!(
-            "tiles of {}x{}, passes of {}x{} (input channels x taps), images at a time: {}{rows}",
+            "tiles of {}x{}, passes of {}x{} (input channels x taps), images at a time: {}{rows}{blocks}",
             self.positions, self.width, self.chunk, self.taps, self.images
         )
     }
@@ -520,33 +562,47 @@ impl<E: Element> Prepared<'_, E> {
         let (plan, image) = (self.plan, self.plan.image());
         for g in part.groups.clone() {
             let pixels = &pixels[(part.n.1 * self.problem.group + g) * image..][..image];
-            for panel in self.panels.within(part.channels.clone()) {
-                if plan.stores_rows() {
+            if plan.stores_rows() {
+                for panel in self.panels.within(part.channels.clone()) {
                     for phases in self.lists.phases.chunks(plan.axes.columns().out_step) {
                         self.run_rows(part, (g, panel, phases), pixels, scratch)?;
                     }
-                    continue;
                 }
-                for phase in &self.lists.phases {
-                    // The positions of a single phase are those of the output.
-                    let all = match self.lists.phases.len() {
-                        1 => part.positions.start / plan.positions..part.positions.end.div_ceil(plan.positions),
-                        _ => 0..phase.tiles(plan),
-                    };
-                    for first in all.clone().step_by(plan.tiles) {
-                        let tiles = first..all.end.min(first + plan.tiles);
-                        // A register transpose may read past the last position.
-                        let len = (tiles.len() * plan.positions + self.kernels.lanes) * plan.width;
-                        let sums = scratch.tile.of(len)?;
-                        self.sum((g, panel, phase), tiles.clone(), pixels, sums);
-                        let positions =
-                            tiles.start * plan.positions..(tiles.end * plan.positions).min(phase.positions());
-                        self.store(part, (g, panel, phase), positions, sums, &mut scratch.row)?;
+                continue;
+            }
+            // The positions of a single phase are those of the output.
+            let all = match &self.lists.phases[..] {
+                [_] => part.positions.start / plan.positions..part.positions.end.div_ceil(plan.positions),
+                phases => 0..phases.iter().map(|phase| phase.tiles(plan)).max().unwrap_or(0),
+            };
+            for block in blocks_of(all.end, plan.block.unwrap_or(all.end)) {
+                for (panel, phase) in self.panels.within(part.channels.clone()).cartesian_product(&self.lists.phases) {
+                    let block = all.start.max(block.start)..block.end.min(phase.tiles(plan));
+                    for first in block.clone().step_by(plan.tiles) {
+                        let tiles = first..block.end.min(first + plan.tiles);
+                        self.run_tiles(part, (g, panel, phase), tiles, pixels, scratch)?;
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Computes and stores the results of some tiles of a panel.
+    fn run_tiles(
+        &self,
+        part: &mut Part<E>,
+        (g, panel, phase): (usize, Panel, &PhaseLists),
+        tiles: Range<usize>,
+        pixels: &[E::Compute],
+        scratch: &mut Scratch<E::Compute>,
+    ) -> TractResult<()> {
+        let plan = self.plan;
+        // A register transpose may read past the last position.
+        let sums = scratch.tile.of((tiles.len() * plan.positions + self.kernels.lanes) * plan.width)?;
+        self.sum((g, panel, phase), tiles.clone(), pixels, sums);
+        let positions = tiles.start * plan.positions..(tiles.end * plan.positions).min(phase.positions());
+        self.store(part, (g, panel, phase), positions, sums, &mut scratch.row)
     }
 
     /// Computes and stores the output rows of some phases, which differ in the phase of their columns.
