@@ -137,6 +137,14 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
+/// Prefetches the cache lines of some elements, if there is an instruction for it.
+pub(crate) fn prefetch_all<T>(elements: &[T]) {
+    const LINE: usize = 64;
+    if PREFETCHES {
+        elements.iter().step_by((LINE / size_of::<T>()).max(1)).for_each(|element| prefetch(element));
+    }
+}
+
 /// Interleaves `S` registers, a power of two: `[v0[0], v1[0], …, v0[1], v1[1], …]`.
 ///
 /// # Safety

@@ -18,11 +18,16 @@ use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{Kernels, Rows, SplitRows};
 use crate::layout::input::Channels;
 use crate::memory::{Aligned, reserved};
+use crate::simd::vector::prefetch_all;
 use crate::spec::DataFormat;
 pub(crate) use segments::CopySegment;
 use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::*;
+
+/// The most elements of a channel that are prefetched while the channel before is copied. The CPU's own prefetching loads
+/// the rest of longer runs.
+const PREFETCHED: usize = 1024;
 
 /// The sharing of input tiles among the taps of one axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,6 +249,7 @@ impl InputTiles {
             width,
             row_stride: *row_stride,
             column_stride: *column_stride,
+            channel: strides[0] * self.outer.first().unwrap_or(&self.rows).input,
             shifted: whole && unit && *row_stride == self.pitch,
             split: if *column_stride == 1 && self.columns.in_step == 2 { first_of(&column_classes) } else { None },
         })
@@ -269,6 +275,9 @@ impl InputTiles {
         let input_tiles = to.chunks_mut((per_plane * self.input_tile).max(1));
         for (parts, input_tiles) in copy_plan.parts.chunks(per_plane.max(1)).zip(input_tiles) {
             let read = self.read_by(copy_plan, parts);
+            // The CPU's own prefetching does not follow from plane to plane.
+            let next = copy_plan.channel + read.start;
+            prefetch_all(source.get(next..next + read.len().min(PREFETCHED)).unwrap_or_default());
             let read = match E::as_compute(&source[read.clone()]) {
                 Some(plane) => (plane, read.start),
                 None => {
@@ -419,8 +428,12 @@ impl InputTiles {
             for c in (0..source.count).step_by(lanes) {
                 let (pixels, count) = (part.columns.pixels.len(), lanes.min(source.count - c));
                 let (planes, together) = from(c)?;
+                let next = if together > lanes { &planes[lanes * source.stride()..] } else { &[] };
                 for (j, row) in inside.chunks_mut(self.pitch * depth).enumerate() {
                     let (at, to) = (first + j * self.rows.in_step * copy_plan.row_stride, &mut row[begin + c..]);
+                    for plane in next.chunks(source.stride().max(1)).take(lanes) {
+                        prefetch_all(plane.get(at..at + pixels).unwrap_or_default());
+                    }
                     if together >= count {
                         crate::layout::transposed(kernels, &planes[at..], source.stride(), (pixels, count), to, depth);
                         continue;
@@ -672,6 +685,8 @@ pub(crate) struct CopyPlan {
     width: usize,
     row_stride: usize,
     column_stride: usize,
+    /// Elements from a channel to the next, if those of a channel are contiguous.
+    channel: usize,
     /// Whether input tiles are shifted copies of the input.
     shifted: bool,
     /// Set if two column classes are the even and the odd columns of the input: the class with the
