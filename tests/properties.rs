@@ -18,6 +18,7 @@ use tract_core::internal::*;
 use tract_core::prelude::multithread::{Executor, multithread_tract_scope};
 use tract_deconv::Isa;
 use tract_deconv::Layer;
+use tract_deconv::Machine;
 use tract_deconv::PackedFilter;
 use tract_deconv::Precision;
 use tract_deconv::internals::{IntegerSums, with_elements_of};
@@ -1107,6 +1108,57 @@ fn transformed_tiles_of_large_layers() -> TractResult<()> {
     Ok(())
 }
 
+fn definition() -> PlanOptions {
+    PlanOptions::default().with_strategy(Algorithm::Reference).with_isa(Isa::Portable)
+}
+
+/// Runs a layer of f32 with seeded data. Returns its plan and its results, or none if there is no plan.
+fn run(spec: &DeconvSpec, input: &[usize], options: &PlanOptions) -> TractResult<Option<(Plan, Vec<f64>)>> {
+    let mut random = Random(13);
+    let x = random.tensor(DatumType::F32, input);
+    let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
+    let Ok(plan) = Plan::new(spec, input, None, DatumType::F32, options) else { return Ok(None) };
+    let filter = PackedFilter::pack(spec, &plan.filter_layout(), &w)?;
+    let answer = Layer::new(plan.clone()).run(&x, &filter, None)?;
+    Ok(Some((plan, f64::from_tensor(&answer).into_iter().collect())))
+}
+
+/// Layers whose positions read pixels through lists, and whose panels all pass over a block before the next one: blocks
+/// that end inside a row, phases with fewer positions, a last block of fewer tiles, groups, and threads.
+#[test]
+fn blocks_of_all_panels() -> TractResult<()> {
+    // The pixels of these layers exceed half of its L2.
+    let options = PlanOptions::default().with_strategy(Algorithm::Indirect).with_machine(Machine::ZEN3);
+    let layers = [
+        (Direction::Forward, (1, 20, 70), (3, 2, 1), tvec!(71, 61)),
+        (Direction::Forward, (2, 20, 40), (3, 1, 2), tvec!(67, 65)),
+        (Direction::Forward, (1, 20, 33), (2, 3, 1), tvec!(19, 17, 16)),
+        (Direction::Forward, (1, 20, 50), (1, 1, 1), tvec!(5003)),
+        (Direction::Transposed, (1, 20, 40), (3, 2, 1), tvec!(69, 63)),
+        (Direction::Transposed, (1, 20, 35), (4, 3, 1), tvec!(65, 67)),
+    ];
+    let mut in_blocks = 0;
+    for (direction, (group, inputs, outputs), (kernel, stride, dilation), spatial) in layers {
+        let (channels, taps) = ((group, inputs, outputs), (kernel, stride, dilation));
+        let spec = of_equal_axes((direction, DataFormat::Ncx), channels, taps, (1, 0), spatial.len());
+        let input = DataFormat::Ncx.shape(2, spec.in_channels, spatial);
+        let (_, want) = run(&spec, &input, &definition())?.context("the definition declines nothing")?;
+        let terms = inputs * kernel.pow(spec.kernel.len() as u32);
+        for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
+            let Some((plan, got)) = run(&spec, &input, &options.clone().with_isa(isa))? else { continue };
+            let text = plan.to_string();
+            in_blocks += usize::from(text.contains("all panels pass over blocks"));
+            ensure!(got.len() == want.len());
+            for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                let allowed = 2.0 * tolerance(DatumType::F32, terms, terms as f64, *want);
+                ensure!((got - want).abs() <= allowed, "{text}, {spec:?}: {got} for {want} at {at}");
+            }
+        }
+    }
+    ensure!(in_blocks >= 6, "{in_blocks} plans compute blocks");
+    Ok(())
+}
+
 /// Layers whose input is read in place, in several blocks, prefetched, or in passes over its channels, and whose last
 /// tile reaches past the input's end, against the definition.
 #[test]
@@ -1130,23 +1182,13 @@ fn input_in_place() -> TractResult<()> {
         let channels = (group, inputs, outputs);
         let spec = of_equal_axes((direction, DataFormat::Ncx), channels, (kernel, stride, 1), (0, 0), rank);
         let input = DataFormat::Ncx.shape(1, spec.in_channels, spatial);
-        let mut random = Random(13);
-        let x = random.tensor(DatumType::F32, &input);
-        let w = random.tensor(DatumType::F32, &spec.filter_shape()).into_arc_tensor();
-        let by = |options: &PlanOptions| -> TractResult<Option<(Plan, Vec<f64>)>> {
-            let Ok(plan) = Plan::new(&spec, &input, None, DatumType::F32, options) else { return Ok(None) };
-            let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w)?;
-            let answer = Layer::new(plan.clone()).run(&x, &filter, None)?;
-            Ok(Some((plan, f64::from_tensor(&answer).into_iter().collect())))
-        };
-        let definition = PlanOptions::default().with_strategy(Algorithm::Reference).with_isa(Isa::Portable);
-        let (_, want) = by(&definition)?.context("the definition declines nothing")?;
+        let (_, want) = run(&spec, &input, &definition())?.context("the definition declines nothing")?;
         let isas = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
         for (strategy, isa) in
             [Algorithm::DirectPositions, Algorithm::DirectChannels].into_iter().cartesian_product(isas)
         {
             let mut options = PlanOptions::default().with_strategy(strategy).with_isa(isa);
-            while let Some((plan, got)) = by(&options)? {
+            while let Some((plan, got)) = run(&spec, &input, &options)? {
                 let text = plan.to_string();
                 let first = options.left_out.is_empty();
                 ensure!(!first || strategy != Algorithm::DirectPositions || text.contains("read in place"), "{text}");
