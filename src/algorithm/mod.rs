@@ -1,4 +1,4 @@
-//! The algorithms, one per file. None depends on ONNX, and none contains unsafe code.
+//! The algorithms, one per file or folder. None depends on ONNX, and none contains unsafe code.
 
 pub mod amx;
 pub mod amx_planes;
