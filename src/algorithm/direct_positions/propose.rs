@@ -47,11 +47,14 @@ pub(super) fn cheapest(query: &Query) -> Result<DirectPositions, String> {
         FilterLayout::Phases { mr, last_mr } => Some((*mr, *last_mr)),
         _ => None,
     })?;
-    let readings = Way::all(query).into_iter().filter_map(|way| Reading::new(query, axes, way));
-    readings
-        .flat_map(|reading| reading.tiles().into_iter().filter_map(|tile| reading.plan(&tile, forced)).collect_vec())
-        .min_by_key(|plan| plan.cost)
-        .ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
+    let mut best: Option<DirectPositions> = None;
+    for reading in Way::all(query).into_iter().filter_map(|way| Reading::new(query, axes, way)) {
+        for tile in reading.tiles() {
+            let cheaper = reading.plan(&tile, forced, best.as_ref().map(|best| best.cost));
+            best = cheaper.or(best);
+        }
+    }
+    best.ok_or_else(|| "no kernel has the tile that the filter is packed for".to_string())
 }
 
 /// A way to read the input. The fields are those of [`DirectPositions`].
@@ -198,8 +201,9 @@ impl<'a> Reading<'a> {
         tiles
     }
 
-    /// Returns the plan with a register tile. None if the tile does not go with this way or with the packed filter.
-    fn plan(&self, tile: &Tile, forced: Option<(usize, usize)>) -> Option<DirectPositions> {
+    /// Returns the plan with a register tile, if it costs less than `least`. None if the tile does not go with this way or
+    /// with the packed filter.
+    fn plan(&self, tile: &Tile, forced: Option<(usize, usize)>, least: Option<u64>) -> Option<DirectPositions> {
         let Query { problem, .. } = self.query;
         let Way { in_place, in_passes, copy_per_shift, batched_groups } = self.way;
         let &Tile { mr, last_mr, nv, rows } = tile;
@@ -217,6 +221,9 @@ impl<'a> Reading<'a> {
             + self.stored(tile, &loops, chunk_tiles)
             + cost::BLOCK;
         let cost = (block.times(&[self.blocks.count, problem.group, problem.batch]) + self.waits).rounded();
+        if least.is_some_and(|least| cost >= least) {
+            return None;
+        }
         let far = self.query.input_bytes() > self.query.machine.l2;
         Some(DirectPositions {
             mr,
