@@ -1124,7 +1124,7 @@ fn run(spec: &DeconvSpec, input: &[usize], options: &PlanOptions) -> TractResult
 }
 
 /// Layers whose positions read pixels through lists, and whose panels all pass over a block before the next one: blocks
-/// that end inside a row, phases with fewer positions, a last block of fewer tiles, groups, and threads.
+/// that end inside a row, phases with fewer positions, a last block of fewer tiles, groups, and two images.
 #[test]
 fn blocks_of_all_panels() -> TractResult<()> {
     // The pixels of these layers exceed half of its L2.
