@@ -163,9 +163,9 @@ impl Algorithm for DepthwiseRows {
             (_, true) => vec![(Variant::Runs, copying(summed.interleaved(x.out_step, rates)))],
             (_, false) => vec![(Variant::Rows, copying(summed.interleaved(x.out_step, rates)))],
         };
-        // Kernels with masked loads skip the padding, so they need no padded copy.
-        if windows && masks && axes.len() == 2 {
-            if reads_in_place(y, x) {
+        // These skip the padding, so they need no padded copy.
+        if windows && axes.len() == 2 {
+            if reads_in_place(y, x, &query.sizes) {
                 // With a step of two, deinterleaving the rows of a copy gains nothing.
                 variants.retain(|_| x.in_step != 2);
                 variants
@@ -173,7 +173,7 @@ impl Algorithm for DepthwiseRows {
             }
             let vectors = (y.output * x.output).div_ceil(lanes);
             let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;
-            if keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
+            if masks && keeps_rows && vectors.saturating_mul(taps) <= MASK_BYTES / size_of::<u16>() {
                 variants
                     .push((Variant::Planes, of_channels(cost::Rows { vectors, ..summed }.by_plane(several, rates))));
             }

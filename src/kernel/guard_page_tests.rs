@@ -24,7 +24,7 @@ use crate::simd::isa::Isa;
 use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use tract_core::internal::f16;
-use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_itertools::{Itertools, iproduct};
 
 /// The side of the inaccessible page that operands touch. There is one on the other side too.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -193,7 +193,7 @@ macro_rules! for_each_kernel_set {
                         isa == Isa::Portable && (other_sets || of != f32::NAME)
                     }
                     "tile_transforms" => [i64::NAME, Pair::NAME, Quad::NAME].contains(&of),
-                    "planes" | "windows_with_edges" => isa != Isa::Avx512,
+                    "planes" => isa != Isa::Avx512,
                     _ => false,
                 };
                 assert_eq!(calls > 0, !has_none, "{} on {isa} {of}: {calls} calls", stringify!($test));
@@ -620,7 +620,9 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let ragged = [lanes - 1, lanes, lanes + 1, 7 * lanes + 2];
     let steps = |taps: usize| if taps == 1 { [(1, 1), (1, 2)] } else { [(1, 1), (2, 2)] };
     for (taps, width) in [1, 3, 5, 7].into_iter().flat_map(|taps| ragged.map(|width| (taps, width))) {
-        for (rows, gap, steps) in [(1, 0), (6, 3), (7, 0)].iter().flat_map(|r| steps(taps).map(|s| (r.0, r.1, s))) {
+        for (rows, gap, steps) in
+            [(1, 0), (6, 3), (7, 0), (37, 0)].iter().flat_map(|r| steps(taps).map(|s| (r.0, r.1, s)))
+        {
             for (columns, bounds) in [&[0][..], &[1, 2, 9, 0]].into_iter().cartesian_product(all_bounds()) {
                 let (down, every) = steps;
                 let pitch = every * width + 5;
@@ -686,20 +688,24 @@ fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 
 fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
-    if !kernels.masks {
-        return calls;
-    }
     let lanes = kernels.lanes;
-    for (taps, every) in [(3, 1), (5, 1), (7, 1), (3, 2), (5, 2), (7, 2)] {
-        for (width, before, after) in
-            [1, lanes, 2 * lanes + 1, 5 * lanes - 1].into_iter().flat_map(|w| [(w, 0, 0), (w, 1, 1), (w, 3, lanes + 3)])
+    for (taps, every, columns) in
+        iproduct!([3, 5, 7], [1, 2], [&[0][..], &[0, 1, 4]]).filter(|w| kernels.masks || w.2 == [0])
+    {
+        for (width, before, after) in [1, lanes, 2 * lanes + 1, 5 * lanes - 1, 2100]
+            .into_iter()
+            .flat_map(|w| [(w, 0, 0), (w, 1, 1), (w, 3, lanes + 3)])
         {
             let heights = [(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)];
             for ((height, above, below), bounds) in heights.into_iter().cartesian_product(all_bounds()) {
-                let columns = &[0, 1, 4][..];
                 let results = |size: usize, taps: usize| (size >= taps).then(|| (size - taps) / every + 1);
-                let sizes = results(before + width + after, 5).zip(results(above + height + below, taps));
+                let furthest = columns[columns.len() - 1];
+                let sizes = results(before + width + after, furthest + 1).zip(results(above + height + below, taps));
                 let Some((wide, rows)) = sizes else { continue };
+                let inside = before == 0 && furthest + every * wide.max(lanes) <= width;
+                if !kernels.masks && !inside {
+                    continue;
+                }
                 let source = Guarded::new(side, &values::<T>(height * width, 1));
                 let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
                 let edges = Edges {

@@ -381,8 +381,8 @@ impl<T: Compute> Kernels<T> {
     /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
     /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
     /// - `to` does not hold all rows.
-    /// - With [`Edges`]: there are no masked loads, there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or
-    ///   the source does not hold the existing elements.
+    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or the source does not hold
+    ///   the existing elements. Without masked loads also if vectors read columns that do not exist.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
         let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
@@ -395,9 +395,10 @@ impl<T: Compute> Kernels<T> {
         let furthest = window.columns.iter().max().map_or(0, |column| *column);
         let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
-            assert!(self.masks && rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
+            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
             // indices before the source are negative
             assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
+            assert!(self.masks || column >= 0 && column as usize + across <= width);
             if begin < end {
                 let row =
                     |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;

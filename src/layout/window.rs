@@ -3,7 +3,7 @@
 
 use crate::compute::Compute;
 use crate::geometry::{AxisPhases, Phase};
-use crate::kernel::{Bounds, Edges, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
+use crate::kernel::{Bounds, Edges, KernelSizes, Kernels, MOST_COLUMNS, Results, WINDOW_ROWS, Window};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::tract_smallvec::SmallVec;
 
@@ -34,9 +34,12 @@ pub(crate) struct WindowTaps {
 
 /// Whether windows can read the input itself.
 ///
-/// This needs several equally spaced rows of taps and few columns.
-pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases) -> bool {
+/// This needs several equally spaced rows of taps and few columns. Without masked loads it needs a single column, whose
+/// vectors do not leave the rows.
+pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases, sizes: &KernelSizes) -> bool {
     let step = y.in_step;
+    let keeps_rows = step == 1 && x.input == x.output && x.input >= sizes.lanes;
+    let is_column = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).eq([0]);
     let moves = |phase: &Phase| {
         let rows = phase.taps.len();
         rows > 1 && WINDOW_ROWS.contains(&rows) && spread(phase, (step, step)).is_some()
@@ -45,6 +48,7 @@ pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases) -> bool {
         && x.in_step == step
         && y.phases.iter().all(moves)
         && x.phases.iter().all(|phase| phase.taps.len() <= MOST_COLUMNS)
+        && (sizes.masks || keeps_rows && x.phases.iter().all(is_column))
 }
 
 /// The distance between the rows that a phase's taps read.
