@@ -100,23 +100,14 @@ pub(crate) struct Results {
 /// # Safety
 /// The CPU has `V`'s instruction set. There are `K` rows of weights. For each row and tap, `source`
 /// holds `every` elements per result, for at least as many results as a vector has lanes. With
-/// edges, `source` holds all rows and columns that exist instead. If `V` has no masked loads, vectors
-/// then read only columns that exist. `to` holds all rows.
+/// edges, `source` holds all rows and columns that exist instead, and `V` has masked loads. `to`
+/// holds all rows.
 #[inline(always)]
 pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
     to: &mut [V::Lane],
 ) {
-    if K > 1 && !V::MASKS && (K == 7 && V::REGISTERS <= 16 || window.columns.len() == 1) {
-        // SAFETY: this function's contract.
-        return unsafe {
-            match window.steps.1 {
-                1 => row_pairs::<V, 1, K>(window, results, to),
-                _ => row_pairs::<V, 2, K>(window, results, to),
-            }
-        };
-    }
     let vectors = results.width.div_ceil(V::LANES);
     let mut at = 0;
     while at < vectors {
@@ -347,36 +338,34 @@ unsafe fn rolling_rows<
 /// written nearly in the order of memory.
 const BAND_BYTES: usize = 4096;
 
-/// As [`window`], with two rows of results in progress.
+/// As [`window`] with steps of one and any number of rows of taps, with two rows of results in progress.
 ///
 /// # Safety
-/// As [`window`]. There are several rows of taps, both steps are `STEP`, and no loads need masks.
+/// As [`window`]. With edges, all columns that are read exist.
 #[inline(always)]
-unsafe fn row_pairs<V: Vector, const STEP: usize, const K: usize>(
+pub(crate) unsafe fn row_pairs<V: Vector, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
     to: &mut [V::Lane],
 ) {
     let vectors = results.width.div_ceil(V::LANES);
-    let row_bytes = size_of::<V::Lane>() * results.step.max(STEP * window.pitch);
+    let row_bytes = size_of::<V::Lane>() * results.step.max(window.pitch);
     let band = (BAND_BYTES / row_bytes.max(1)).next_multiple_of(2).max(2);
-    // With step two, the elements and weights of two columns need registers.
-    let most = if STEP == 2 { 4 } else { 6 };
     for first in (0..results.rows).step_by(band) {
         let rows = first..results.rows.min(first.saturating_add(band));
         let mut at = 0;
         while at < vectors {
-            let count = (vectors - at).div_ceil((vectors - at).div_ceil(most));
+            let count = (vectors - at).div_ceil((vectors - at).div_ceil(U));
             let rows = rows.clone();
             // SAFETY: this function's contract.
             unsafe {
                 match count {
-                    1 => pairs_of_block::<V, STEP, K, 1>(window, results, rows, at, to),
-                    2 => pairs_of_block::<V, STEP, K, 2>(window, results, rows, at, to),
-                    3 => pairs_of_block::<V, STEP, K, 3>(window, results, rows, at, to),
-                    5 if most > 4 => pairs_of_block::<V, STEP, K, 5>(window, results, rows, at, to),
-                    6 if most > 4 => pairs_of_block::<V, STEP, K, 6>(window, results, rows, at, to),
-                    _ => pairs_of_block::<V, STEP, K, 4>(window, results, rows, at, to),
+                    1 => pairs_of_block::<V, 1>(window, results, rows, at, to),
+                    2 if U > 2 => pairs_of_block::<V, 2>(window, results, rows, at, to),
+                    3 if U > 3 => pairs_of_block::<V, 3>(window, results, rows, at, to),
+                    4 if U > 4 => pairs_of_block::<V, 4>(window, results, rows, at, to),
+                    5 if U > 5 => pairs_of_block::<V, 5>(window, results, rows, at, to),
+                    _ => pairs_of_block::<V, U>(window, results, rows, at, to),
                 }
             }
             at += count;
@@ -389,7 +378,7 @@ unsafe fn row_pairs<V: Vector, const STEP: usize, const K: usize>(
 /// # Safety
 /// As [`row_pairs`]. Rows have `at + U` vectors.
 #[inline(always)]
-unsafe fn pairs_of_block<V: Vector, const STEP: usize, const K: usize, const U: usize>(
+unsafe fn pairs_of_block<V: Vector, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
     rows: Range<usize>,
@@ -401,11 +390,11 @@ unsafe fn pairs_of_block<V: Vector, const STEP: usize, const K: usize, const U: 
     // SAFETY: this function's contract.
     unsafe {
         while row + 2 <= rows.end {
-            sums_of_rows::<V, STEP, K, 2, U>(window, results, row, block, to);
+            sums_of_rows::<V, 2, U>(window, results, row, block, to);
             row += 2;
         }
         if row < rows.end {
-            sums_of_rows::<V, STEP, K, 1, U>(window, results, row, block, to);
+            sums_of_rows::<V, 1, U>(window, results, row, block, to);
         }
     }
 }
@@ -415,34 +404,32 @@ unsafe fn pairs_of_block<V: Vector, const STEP: usize, const K: usize, const U: 
 /// # Safety
 /// As [`pairs_of_block`]. There are `row + R` rows of results.
 #[inline(always)]
-unsafe fn sums_of_rows<V: Vector, const STEP: usize, const K: usize, const R: usize, const U: usize>(
+unsafe fn sums_of_rows<V: Vector, const R: usize, const U: usize>(
     window: &Window<V::Lane>,
     results: &Results,
     row: usize,
     block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
-    let sources = (R - 1) * STEP + K;
-    let first = row * STEP;
+    let taps = window.weights.len() / window.columns.len();
+    // The rows of the source that exist, counted from the first that is read.
     let edges = window.edges.unwrap_or(Edges { first: 0, rows: (0, usize::MAX), column: 0, width: 0 });
-    let exist = edges.rows.0.max(first) - first..edges.rows.1.saturating_sub(first).min(sources);
-    let source = window.source.as_ptr().wrapping_offset(edges.first);
-    let source = source.wrapping_add(first * window.pitch + STEP * block.first);
-    // SAFETY: this function's contract, and only rows of the source that exist are read. The rows of weights that a row
-    // of the source is multiplied by are those of the row of results and, where there are two, `STEP` less.
+    let exist = edges.rows.0.max(row) - row..edges.rows.1.saturating_sub(row).min(R - 1 + taps);
+    let source = window.source.as_ptr().wrapping_offset(edges.first).wrapping_add(row * window.pitch + block.first);
+    // SAFETY: this function's contract, and only rows of the source that exist are read. Row `r` of results multiplies
+    // row `s` of the source by row `s - r` of the weights, where that exists.
     unsafe {
         let mut sums = [[V::splat(window.bias); U]; R];
-        // The rows of the source that only the first row of results reads, those that both read, and the others.
-        let shared = if R == 1 { K } else { STEP };
-        for s in exist.start..exist.end.min(shared) {
-            source_row::<V, STEP, U, 1>(window, source, s, s, block, sums.first_chunk_mut().unwrap());
+        // Only the first row of results reads the first row of the source, and only the last one the last.
+        for s in exist.start..exist.end.min(if R == 1 { taps } else { 1 }) {
+            source_row::<V, U, 1>(window, source, s, s, block, sums.first_chunk_mut().unwrap());
         }
         if R == 2 {
-            for s in exist.start.max(STEP)..exist.end.min(K) {
-                source_row::<V, STEP, U, R>(window, source, s, s, block, &mut sums);
+            for s in exist.start.max(1)..exist.end.min(taps) {
+                source_row::<V, U, R>(window, source, s, s, block, &mut sums);
             }
-            for s in exist.start.max(K)..exist.end {
-                source_row::<V, STEP, U, 1>(window, source, s, s - STEP, block, sums.last_chunk_mut().unwrap());
+            for s in exist.start.max(taps)..exist.end {
+                source_row::<V, U, 1>(window, source, s, s - 1, block, sums.last_chunk_mut().unwrap());
             }
         }
         for r in 0..R {
@@ -452,12 +439,12 @@ unsafe fn sums_of_rows<V: Vector, const STEP: usize, const K: usize, const R: us
 }
 
 /// Adds to the sums of `R` rows of results the products of row `s` of the source with row `k` of the weights, for the
-/// first row of results, and with row `k - STEP`, for the second.
+/// first row of results, and with the row before, for the second.
 ///
 /// # Safety
 /// As [`sums_of_rows`]. The row of the source and those of the weights exist.
 #[inline(always)]
-unsafe fn source_row<V: Vector, const STEP: usize, const U: usize, const R: usize>(
+unsafe fn source_row<V: Vector, const U: usize, const R: usize>(
     window: &Window<V::Lane>,
     source: *const V::Lane,
     s: usize,
@@ -467,54 +454,18 @@ unsafe fn source_row<V: Vector, const STEP: usize, const U: usize, const R: usiz
 ) {
     let columns = window.columns.len();
     let source = source.wrapping_add(s * window.pitch);
-    let weights = window.weights.as_ptr().wrapping_add(k * columns);
     // SAFETY: this function's contract.
     unsafe {
-        let mut c = 0;
-        while c < columns {
-            let column = *window.columns.get_unchecked(c);
-            let next_is_between = STEP == 2 && c + 1 < columns && *window.columns.get_unchecked(c + 1) == column + 1;
-            let (from, weights) = (source.wrapping_add(column), weights.wrapping_add(c));
-            if next_is_between {
-                taps_of_row::<V, STEP, 2, U, R>(from, weights, columns, block, sums);
-                c += 2;
-            } else {
-                taps_of_row::<V, STEP, 1, U, R>(from, weights, columns, block, sums);
-                c += 1;
-            }
-        }
-    }
-}
-
-/// Adds the products of one tap of a row, or with step two of two adjacent ones, whose elements the same loads read.
-///
-/// # Safety
-/// As [`source_row`]. `weights` are those of the taps for the first row of results, `columns` elements a row.
-#[inline(always)]
-unsafe fn taps_of_row<V: Vector, const STEP: usize, const TAPS: usize, const U: usize, const R: usize>(
-    source: *const V::Lane,
-    weights: *const V::Lane,
-    columns: usize,
-    block: VectorBlock<U>,
-    sums: &mut [[V; U]; R],
-) {
-    // SAFETY: this function's contract.
-    unsafe {
-        let mut splat = [[V::splat(*weights); TAPS]; R];
-        for r in 0..R {
-            for t in 0..TAPS {
-                splat[r][t] = V::splat(*weights.wrapping_sub(r * STEP * columns).wrapping_add(t));
-            }
-        }
-        for u in 0..U {
-            let from = source.wrapping_add(STEP * (block.at::<V>(u) - block.first));
-            let mut x = [V::load(from); 2];
-            if STEP == 2 {
-                x = x[0].unzip(V::load(from.wrapping_add(V::LANES)));
-            }
+        for c in 0..columns {
+            let from = source.wrapping_add(*window.columns.get_unchecked(c));
+            let mut weights = [V::splat(window.bias); R];
             for r in 0..R {
-                for t in 0..TAPS {
-                    sums[r][u] = sums[r][u].mul_add(x[t], splat[r][t]);
+                weights[r] = V::splat(*window.weights.get_unchecked((k - r) * columns + c));
+            }
+            for u in 0..U {
+                let x = V::load(from.wrapping_add(block.at::<V>(u) - block.first));
+                for r in 0..R {
+                    sums[r][u] = sums[r][u].mul_add(x, weights[r]);
                 }
             }
         }

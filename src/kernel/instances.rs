@@ -8,7 +8,7 @@ use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, tran
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
 use crate::kernel::depthwise_taps::{WeightedTap, sum_of_taps};
-use crate::kernel::depthwise_window::{Results, Window, window};
+use crate::kernel::depthwise_window::{Results, Window, row_pairs, window};
 use crate::kernel::elementwise;
 use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_filter, transform_fourier_products};
 use crate::kernel::gemm_tile::{
@@ -287,6 +287,12 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
+            unsafe fn of_row_pairs<const U: usize>(of: &Window<$lane>, results: &Results, to: &mut [$lane]) {
+                // SAFETY: only called by `Kernels::sum_of_window`, which checks the contract.
+                unsafe { row_pairs::<$vector, U>(of, results, to) }
+            }
+
+            $(#[$feature])*
             unsafe fn plane(
                 taps: &PlaneTaps,
                 source: &[$lane],
@@ -432,6 +438,7 @@ macro_rules! kernels {
             pub(crate) static KERNELS: Kernels<$lane> = Kernels {
                 lanes: LANES,
                 masks: <$vector>::MASKS,
+                registers: <$vector>::REGISTERS,
                 permutes_lanes: <$vector>::PERMUTES_LANES,
                 position_tiles: $tiles!(position_of),
                 row_tiles: [$row_tiles!(row_of, 1), $row_tiles!(row_of, 2), $row_tiles!(row_of, 4)],
@@ -466,6 +473,7 @@ macro_rules! kernels {
                 split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_window: $windows!(of_window),
+                sum_of_row_pairs: of_row_pairs::<{ if $pixels < 6 { $pixels } else { 6 } }>,
                 sum_of_plane: plane,
                 sum_of_pixels: [pixel_sums::<false>, pixel_sums::<true>],
                 add,

@@ -75,6 +75,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub lanes: usize,
     /// Whether there are masked loads, which windows with edges and sums over planes need.
     pub masks: bool,
+    /// Number of vector registers.
+    pub(super) registers: usize,
     /// Whether there are instructions for lane gathers.
     pub permutes_lanes: bool,
     /// By ascending `mr`, then `nv`. For each `mr`, every `nv` up to its largest is present.
@@ -100,6 +102,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) sum_of_taps: [SumOfTaps<T>; 4],
     /// For the numbers of tap rows in [`WINDOW_ROWS`].
     pub(super) sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
+    /// For steps of one.
+    pub(super) sum_of_row_pairs: SumOfWindow<T>,
     pub(super) sum_of_plane: SumOfPlane<T>,
     pub(super) sum_of_pixels: [SumOfPixels<T>; 2],
     pub(super) add: AddPixels<T>,
@@ -382,7 +386,8 @@ impl<T: Compute> Kernels<T> {
     /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
     /// - `to` does not hold all rows.
     /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or the source does not hold
-    ///   the existing elements. Without masked loads also if vectors read columns that do not exist.
+    ///   the existing elements. Without masked loads also if the steps are two, or if there are several tap columns, or
+    ///   vectors that read columns that do not exist.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
         let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
@@ -398,7 +403,8 @@ impl<T: Compute> Kernels<T> {
             assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
             // indices before the source are negative
             assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
-            assert!(self.masks || column >= 0 && column as usize + across <= width);
+            let inside = column >= 0 && column as usize + across <= width;
+            assert!(self.masks || inside && window.columns.len() == 1 && down == 1);
             if begin < end {
                 let row =
                     |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;
@@ -409,9 +415,14 @@ impl<T: Compute> Kernels<T> {
         }
         let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
         let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
+        // Few registers hold one vector for each of seven rows, and there are few products between the loads of a
+        // single column.
+        let few_sums = rows == 7 && self.registers <= 16 || rows > 1 && window.columns.len() == 1;
+        let in_pairs = few_sums && down == 1 && !self.masks;
+        let kernel = if in_pairs { self.sum_of_row_pairs } else { self.sum_of_window[kernel] };
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract.
-        unsafe { self.sum_of_window[kernel](window, results, to) }
+        // are the rest of the contract. Without masked loads, only single columns with steps of one have edges.
+        unsafe { kernel(window, results, to) }
     }
 
     /// `to[i] = bias + Σ weight[t]·source[i + offset[t]]` for each result `i`, over the taps that
