@@ -73,7 +73,7 @@ pub(super) struct Transforms<T: 'static> {
 pub(crate) struct Kernels<T: 'static> {
     /// Lanes per vector.
     pub lanes: usize,
-    /// Whether there are masked loads, which windows with edges and sums over planes need.
+    /// Whether there are masked loads, which sums over planes need, and windows whose vectors read beyond the edges of rows.
     pub masks: bool,
     /// Number of vector registers.
     pub(super) registers: usize,
