@@ -163,7 +163,7 @@ impl Algorithm for DepthwiseRows {
             (_, true) => vec![(Variant::Runs, copying(summed.interleaved(x.out_step, rates)))],
             (_, false) => vec![(Variant::Rows, copying(summed.interleaved(x.out_step, rates)))],
         };
-        // These skip the padding, so they need no padded copy.
+        // The variants that read the input in place skip the padding, so they need no padded copy.
         if windows && axes.len() == 2 {
             if reads_in_place(y, x, &query.sizes) {
                 // With a step of two, deinterleaving the rows of a copy gains nothing.

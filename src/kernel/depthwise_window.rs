@@ -334,14 +334,15 @@ unsafe fn rolling_rows<
     }
 }
 
-/// Bytes of the rows of results whose accumulator blocks are computed before the next rows. Rows are then read and
-/// written nearly in the order of memory.
+/// Bytes of a band of rows, whose accumulator blocks are all computed before the next band. Rows are
+/// then read and written nearly in the order of memory.
 const BAND_BYTES: usize = 4096;
 
 /// As [`window`] with steps of one and any number of rows of taps, with two rows of results in progress.
 ///
 /// # Safety
-/// As [`window`]. With edges, all columns that are read exist.
+/// As [`window`], but `V` needs no masked loads. There are tap columns. With edges, all columns that
+/// are read exist.
 #[inline(always)]
 pub(crate) unsafe fn row_pairs<V: Vector, const U: usize>(
     window: &Window<V::Lane>,

@@ -473,6 +473,7 @@ macro_rules! kernels {
                 split_rows: split,
                 sum_of_taps: [taps::<1, 8>, taps::<2, 4>, taps::<4, 2>, taps::<8, 2>],
                 sum_of_window: $windows!(of_window),
+                // Of 16 registers, two rows of six vectors leave four for an element and two weights.
                 sum_of_row_pairs: of_row_pairs::<{ if $pixels < 6 { $pixels } else { 6 } }>,
                 sum_of_plane: plane,
                 sum_of_pixels: [pixel_sums::<false>, pixel_sums::<true>],

@@ -73,7 +73,8 @@ pub(super) struct Transforms<T: 'static> {
 pub(crate) struct Kernels<T: 'static> {
     /// Lanes per vector.
     pub lanes: usize,
-    /// Whether there are masked loads, which sums over planes need, and windows whose vectors read beyond the edges of rows.
+    /// Whether there are masked loads. Sums over planes need them, and windows whose vectors read
+    /// beyond the edges of rows.
     pub masks: bool,
     /// Number of vector registers.
     pub(super) registers: usize,
@@ -102,7 +103,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) sum_of_taps: [SumOfTaps<T>; 4],
     /// For the numbers of tap rows in [`WINDOW_ROWS`].
     pub(super) sum_of_window: [SumOfWindow<T>; WINDOW_ROWS.len()],
-    /// For steps of one.
+    /// For steps of one, and any number of tap rows above one.
     pub(super) sum_of_row_pairs: SumOfWindow<T>,
     pub(super) sum_of_plane: SumOfPlane<T>,
     pub(super) sum_of_pixels: [SumOfPixels<T>; 2],
@@ -385,9 +386,10 @@ impl<T: Compute> Kernels<T> {
     /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
     /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
     /// - `to` does not hold all rows.
-    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or the source does not hold
-    ///   the existing elements. Without masked loads also if the steps are two, or if there are several tap columns, or
-    ///   vectors that read columns that do not exist.
+    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or the
+    ///   source does not hold the existing elements.
+    /// - With [`Edges`] and without masked loads: the steps are two, there are several tap columns, or
+    ///   vectors read columns that do not exist.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
         let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
@@ -415,13 +417,14 @@ impl<T: Compute> Kernels<T> {
         }
         let kernel = WINDOW_ROWS.iter().position(|of| *of == rows);
         let Some(kernel) = kernel else { panic!("no kernel has {rows} rows of taps") };
-        // Few registers hold one vector for each of seven rows, and there are few products between the loads of a
-        // single column.
+        // Few registers hold only one vector for each of seven rows of sums, and a single column has few
+        // products between its loads.
         let few_sums = rows == 7 && self.registers <= 16 || rows > 1 && window.columns.len() == 1;
         let in_pairs = few_sums && down == 1 && !self.masks;
         let kernel = if in_pairs { self.sum_of_row_pairs } else { self.sum_of_window[kernel] };
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract. Without masked loads, only single columns with steps of one have edges.
+        // are the rest of the contract. Without masked loads, only single columns with steps of one have
+        // edges, and they are summed in pairs.
         unsafe { kernel(window, results, to) }
     }
 
