@@ -113,12 +113,17 @@ impl Algorithm for DirectChannels {
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
         let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
+        let input_bytes = query.input_bytes();
+        let planes_at_once = match problem.data_format {
+            DataFormat::Ncx if direct => cost::translated_planes(problem, input_bytes),
+            _ => usize::MAX,
+        };
         // All taps of some channels. If the channels of a position are adjacent, as many channels
         // as possible instead, so that tiles read longer runs.
         let chunk = match forced {
             Some((_, _, chunk)) => chunk,
             None if transposed => even_part(problem.group_in, part),
-            None => even_part(problem.group_in, part / widest.max(1)),
+            None => even_part(problem.group_in, (part / widest.max(1)).min(planes_at_once)),
         };
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
@@ -130,7 +135,6 @@ impl Algorithm for DirectChannels {
             true => Cost::ZERO,
             false => cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),
         };
-        let input_bytes = query.input_bytes();
         let weights = problem.group_out.saturating_mul(depth);
         let far = weights.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
         let loaded_again = match far {

@@ -463,6 +463,16 @@ pub(crate) fn in_passes(reads: usize, vector_bytes: usize, machine: &Machine) ->
     FROM_BEYOND_L2 + Cost(vector_bytes as f64 / machine.rates.l2_bytes_per_fma) * reads.saturating_sub(1)
 }
 
+/// The most planes of an input of so many bytes whose pages a CPU's first translation cache holds together, if a few
+/// positions of each plane are read in turns.
+pub(crate) fn translated_planes(problem: &Problem, bytes: usize) -> usize {
+    /// The cache holds 64 to 96 pages. Sums and weights take some of them.
+    const PAGES: usize = 48;
+    const PAGE_BYTES: usize = 4096;
+    let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);
+    PAGES * (PAGE_BYTES / plane.max(1)).max(1)
+}
+
 /// Reading a vector of positions of a plane in place, where planes evict each other's lines from L1.
 ///
 /// `bytes` are those of the input. A tile reads `run_bytes` of each plane, and so do the tiles of all `panels`. L1
