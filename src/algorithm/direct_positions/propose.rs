@@ -323,6 +323,7 @@ impl<'a> Reading<'a> {
         let &Query { problem, machine, element, ref sizes, .. } = self.query;
         let (phases, panels) = (self.axes.phases(), loops.panels);
         let row_phases = phases / self.axes.columns().out_step;
+        let bytes = self.query.input_bytes();
         let vector = if self.way.in_passes {
             cost::in_passes(panels.saturating_mul(row_phases), sizes.lanes * element, machine)
         } else {
@@ -330,11 +331,14 @@ impl<'a> Reading<'a> {
                 true => 1,
                 false => panels.saturating_mul(if tile.rows { row_phases } else { phases }),
             };
-            let bytes = self.query.input_bytes();
             let run_bytes = tile.nv * sizes.lanes * element;
             InPlace { bytes, passes, panels, tile: (tile.mr, tile.nv), run_bytes }.vector(problem, machine)
         };
-        vector.times(&[self.blocks.positions / sizes.lanes, problem.group_in])
+        let translated = match loops.pass.unwrap_or(problem.group_in) > cost::translated_planes(problem, bytes) {
+            true => Cost::new(machine.rates.missed_page).times(&[panels, row_phases]) / tile.nv,
+            false => Cost::ZERO,
+        };
+        (vector + translated).times(&[self.blocks.positions / sizes.lanes, problem.group_in])
     }
 
     /// The cost of storing the results of a block.
