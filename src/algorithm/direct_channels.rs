@@ -115,7 +115,7 @@ impl Algorithm for DirectChannels {
         let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
         let input_bytes = query.input_bytes();
         let planes_at_once = match problem.data_format {
-            DataFormat::Ncx if direct => cost::translated_planes(problem, input_bytes),
+            DataFormat::Ncx if direct => cost::planes_in_tlb(problem, input_bytes),
             _ => usize::MAX,
         };
         // All taps of some channels. If the channels of a position are adjacent, as many channels

@@ -463,10 +463,10 @@ pub(crate) fn in_passes(reads: usize, vector_bytes: usize, machine: &Machine) ->
     FROM_BEYOND_L2 + Cost(vector_bytes as f64 / machine.rates.l2_bytes_per_fma) * reads.saturating_sub(1)
 }
 
-/// The most planes of an input of so many bytes whose pages a CPU's first translation cache holds together, if a few
-/// positions of each plane are read in turns.
-pub(crate) fn translated_planes(problem: &Problem, bytes: usize) -> usize {
-    /// The cache holds 64 to 96 pages. Sums and weights take some of them.
+/// The most planes of an input of so many bytes whose pages a CPU's first-level TLB holds together, if a few positions of
+/// each plane are read in turn.
+pub(crate) fn planes_in_tlb(problem: &Problem, bytes: usize) -> usize {
+    /// The TLB holds 64 to 96 pages. Sums and weights take some of them.
     const PAGES: usize = 48;
     const PAGE_BYTES: usize = 4096;
     let plane = bytes / (problem.group_in * problem.group * problem.batch).max(1);

@@ -107,9 +107,9 @@ rates! {
     /// Reading a vector of a plane beyond L2, in place or into pixels, if the planes are more than `fetched_planes`
     /// and a few positions of each are read at a time.
     far_pixels,
-    /// Reading from a plane in place, per panel and register tile, if the first translation cache does not hold the pages
-    /// of all planes that a tile sums.
-    missed_page,
+    /// Reading from a plane in place, per panel and register tile, if the first-level TLB does not hold the pages of all
+    /// planes that a tile sums.
+    tlb_miss,
     /// Reading a vector of copied pixels beyond L2 once per panel of output channels, if one tap alone reads each pixel.
     far_pixels_of_one_tap,
     /// The wait of several panels of one vector for input in place, besides its passes.
@@ -206,7 +206,7 @@ impl Machine {
             aliased_in_place: 8.0,
             aliased_in_place_l2: 0.0,
             far_pixels: 2.0,
-            missed_page: 2.0,
+            tlb_miss: 2.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 60.0,
             fetched_planes: 17.0,
@@ -252,7 +252,7 @@ impl Machine {
             aliased_in_place: 8.0,
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
-            missed_page: 0.0,
+            tlb_miss: 0.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
@@ -302,7 +302,7 @@ impl Machine {
             aliased_in_place: 0.0,
             aliased_in_place_l2: 0.0,
             far_pixels: 0.0,
-            missed_page: 0.0,
+            tlb_miss: 0.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 0.0,
             fetched_planes: 64.0,
@@ -353,7 +353,7 @@ impl Machine {
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
-            missed_page: 0.0,
+            tlb_miss: 0.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
@@ -402,7 +402,7 @@ impl Machine {
             aliased_in_place: 0.0,
             aliased_in_place_l2: 40.0,
             far_pixels: 5.0,
-            missed_page: 0.0,
+            tlb_miss: 0.0,
             far_pixels_of_one_tap: 50.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
