@@ -113,20 +113,23 @@ impl Algorithm for DirectChannels {
         let blocks = GridBlocks::even(axes, block, false, direct);
         let flat = blocks.positions;
         let part = longest_chain(problem.group_in.saturating_mul(widest), widest);
-        let input_bytes = query.input_bytes();
-        let planes_at_once = match problem.data_format {
-            DataFormat::Ncx if direct => cost::planes_in_tlb(problem, input_bytes),
-            _ => usize::MAX,
-        };
         // All taps of some channels. If the channels of a position are adjacent, as many channels
         // as possible instead, so that tiles read longer runs.
         let chunk = match forced {
             Some((_, _, chunk)) => chunk,
             None if transposed => even_part(problem.group_in, part),
-            None => even_part(problem.group_in, (part / widest.max(1)).min(planes_at_once)),
+            None => even_part(problem.group_in, part / widest.max(1)),
         };
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
+        // Shorter passes for the TLB are not counted: what their sums take is less than what misses would.
+        let input_bytes = query.input_bytes();
+        let chunk = match (forced, direct, problem.data_format) {
+            (None, true, DataFormat::Ncx) => {
+                even_part(problem.group_in, chunk.min(cost::planes_in_tlb(problem, input_bytes)))
+            }
+            _ => chunk,
+        };
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = cost::SUMMED.times(&[flat, vectors, phases, passes]);
         let stored = cost::store_of_channels(problem, datum_type, machine).times(&[flat, vectors, phases]);

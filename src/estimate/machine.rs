@@ -205,7 +205,7 @@ impl Machine {
             far_in_place_again: 0.8,
             aliased_in_place: 8.0,
             aliased_in_place_l2: 0.0,
-            far_pixels: 2.0,
+            far_pixels: 4.0,
             tlb_miss: 2.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 60.0,
