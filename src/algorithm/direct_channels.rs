@@ -122,7 +122,8 @@ impl Algorithm for DirectChannels {
         };
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
-        // Shorter passes for the TLB are not counted: what their sums take is less than what misses would.
+        // More planes in turn would miss the TLB. These shorter passes are not in the estimate: loading and storing their
+        // sums took no longer than the misses.
         let input_bytes = query.input_bytes();
         let chunk = match (forced, direct, problem.data_format) {
             (None, true, DataFormat::Ncx) => {

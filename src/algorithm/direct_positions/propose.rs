@@ -334,11 +334,11 @@ impl<'a> Reading<'a> {
             let run_bytes = tile.nv * sizes.lanes * element;
             InPlace { bytes, passes, panels, tile: (tile.mr, tile.nv), run_bytes }.vector(problem, machine)
         };
-        let translation = match loops.pass.unwrap_or(problem.group_in) > cost::planes_in_tlb(problem, bytes) {
+        let misses = match loops.pass.unwrap_or(problem.group_in) > cost::planes_in_tlb(problem, bytes) {
             true => Cost::new(machine.rates.tlb_miss).times(&[panels, row_phases]) / tile.nv,
             false => Cost::ZERO,
         };
-        (vector + translation).times(&[self.blocks.positions / sizes.lanes, problem.group_in])
+        (vector + misses).times(&[self.blocks.positions / sizes.lanes, problem.group_in])
     }
 
     /// The cost of storing the results of a block.
