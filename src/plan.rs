@@ -307,6 +307,15 @@ pub struct Plan {
     pool: PoolUser,
 }
 
+/// The sizes of the input for which a filter is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sizes {
+    /// Those of the problem.
+    These,
+    /// All, of which the problem's are typical.
+    All,
+}
+
 impl Plan {
     /// Plans a spec for a concrete input shape. `requested` is the value of the run-time output
     /// shape, if the spec has one.
@@ -327,23 +336,24 @@ impl Plan {
         spec.validate()?;
         let problem = spec.problem(input, requested)?;
         let folded = problem.folded();
-        let chosen = Plan::choose(spec, problem.clone(), folded.clone(), datum_type, options);
+        let chosen = Plan::choose(spec, problem.clone(), folded.clone(), datum_type, options, Sizes::These);
         // A given layout may have been chosen for open sizes. Those that turn out to be one fold, and
         // another axis becomes that of columns.
         if chosen.is_err() && options.layout.is_some() && folded != problem {
-            return Plan::choose(spec, problem.clone(), problem, datum_type, options).or(chosen);
+            return Plan::choose(spec, problem.clone(), problem, datum_type, options, Sizes::These).or(chosen);
         }
         chosen
     }
 
     /// Chooses the best strategy that accepts a problem. `folded` is the same problem, folded where
-    /// possible.
+    /// possible. `sizes` are those for which the filter is packed.
     fn choose(
         spec: &DeconvSpec,
         problem: Problem,
         folded: Problem,
         datum_type: DatumType,
         options: &PlanOptions,
+        sizes: Sizes,
     ) -> TractResult<Plan> {
         ensure!(
             ELEMENT_TYPES.contains(&datum_type),
@@ -406,6 +416,9 @@ impl Plan {
             let affordable = proposed.and_then(|decision| {
                 if query.leaves_out(decision.variant()) {
                     return Err("its variant is left out".to_string());
+                }
+                if sizes == Sizes::All && options.strategy.is_none() && !decision.layout_is_for_all_sizes(&query) {
+                    return Err("filters packed for it can't be read for all sizes".to_string());
                 }
                 let bytes = decision.working_bytes(&folded, query.element).saturating_add(converted);
                 let bytes = bytes.saturating_add(joint(&decision));
@@ -672,11 +685,11 @@ impl Plan {
         // fold.
         let folds = !matches!(spec.padding, Padding::OutputShape { .. });
         let folded = if folds { problem.folded() } else { problem.clone() };
-        let mut plan = Plan::choose(spec, problem.clone(), folded, datum_type, options)?;
+        let mut plan = Plan::choose(spec, problem.clone(), folded, datum_type, options, Sizes::All)?;
         // Other sizes may fold to another number of axes than the two that col2im needs.
         let is_open = input[x..x + spec.rank()].iter().any(|dim| dim.as_i64().is_none());
         if is_open && spec.rank() != 2 && plan.strategy() == Strategy::Col2im {
-            plan = Plan::choose(spec, problem.clone(), problem, datum_type, options)?;
+            plan = Plan::choose(spec, problem.clone(), problem, datum_type, options, Sizes::All)?;
         }
         // Gemv is only for single positions. The spatial axes are known to be single only if all of
         // them are one.

@@ -444,13 +444,25 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         for precision in Precision::ALL.iter().copied() {
             let any = PlanOptions::default().with_isa(isa).with_precision(precision);
             let free = Plan::shape_free_layout(spec, &open, *dt, &any);
-            let plan = run("shape-free layout", &any.with_layout(free.clone()))?;
+            let plan = run("shape-free layout", &any.clone().with_layout(free.clone()))?;
             if !input.contains(&0) {
                 prop_assert_eq!(
                     plan.map(|p| p.filter_layout()),
-                    Some(free),
+                    Some(free.clone()),
                     "a plan exists for every shape that is not empty"
                 );
+                // Strategies may decline what exceeds a cache, and others then read this layout.
+                let x_axis = spec.data_format.x_axis();
+                for (axes, by) in [(0..1, 1000), (x_axis..x_axis + spec.rank(), 20)] {
+                    let mut larger = input.clone();
+                    larger[axes].iter_mut().for_each(|dim| *dim *= by);
+                    // Sizes that are requested, or above the memory limit, may not go with larger inputs.
+                    if Plan::new(spec, &larger, requested, *dt, &any).is_err() {
+                        continue;
+                    }
+                    let plan = Plan::new(spec, &larger, requested, *dt, &any.clone().with_layout(free.clone()));
+                    prop_assert!(plan.is_ok(), "{:?} with the layout of open sizes: {}", larger, plan.unwrap_err());
+                }
             }
         }
     }

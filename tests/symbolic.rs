@@ -489,3 +489,30 @@ fn a_small_filter_is_packed_for_each_size() -> TractResult<()> {
     assert_eq!(packings(&plans(512, 1)?), 1);
     Ok(())
 }
+
+/// Products of all taps of a volume are kept for small inputs only. A filter that is packed for open sizes is not packed for them.
+#[test]
+fn volumes_of_any_size_are_read_with_one_layout() -> TractResult<()> {
+    let dims = |batch: Dim, size: Dim| [batch, 48.into(), size, 6.into(), 6.into()];
+    let open: [(Dim, Dim, &[(usize, usize)]); 3] = [
+        ("N".into(), 3.into(), &[(1, 3), (3, 3)]),
+        (1.into(), "S".into(), &[(1, 3), (1, 40)]),
+        ("N".into(), "S".into(), &[(1, 3), (3, 3), (1, 40)]),
+    ];
+    for (batch, size, runs) in open {
+        let proto = Model::opset(13)
+            .input("x", DatumType::F32, &dims(batch, size))
+            .initializer("w", &Random(7).tensor(DatumType::F32, &[48, 12, 4, 2, 4]))
+            .node(Node::new("ConvTranspose").inputs(&["x", "w"]).output("y").ints("strides", &[1, 2, 1]))
+            .output("y")
+            .build();
+        let ours = load(&proto)?.into_optimized()?.into_runnable()?;
+        let stock = load_stock(&proto)?.into_optimized()?.into_runnable()?;
+        for &(batch, size) in runs {
+            let x = Random(5).tensor(DatumType::F32, &[batch, 48, size, 6, 6]);
+            let [want, got] = [&stock, &ours].map(|model| model.run(tvec!(x.clone().into_tvalue())));
+            want?[0].close_enough(&got?[0], Approximation::Approximate)?;
+        }
+    }
+    Ok(())
+}

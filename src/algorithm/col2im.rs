@@ -148,6 +148,11 @@ impl Algorithm for Col2im {
         Some(self.cost)
     }
 
+    fn layout_is_for_all_sizes(&self, _query: &Query) -> bool {
+        // L2 holds all products of small inputs only, and no other algorithm reads this layout.
+        !self.keeps_all
+    }
+
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let x = self.axes.columns();
         let taps: usize = problem.axes.iter().map(|a| a.kernel).product();

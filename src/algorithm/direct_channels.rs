@@ -72,6 +72,11 @@ pub struct DirectChannels {
     pub panels_first: bool,
 }
 
+/// Whether the output channels of a group fill a vector.
+pub(super) fn fill_vectors(query: &Query) -> bool {
+    query.problem.group_out >= query.sizes.lanes
+}
+
 impl Algorithm for DirectChannels {
     type Tables = AccumulatorTable;
 
@@ -85,7 +90,7 @@ impl Algorithm for DirectChannels {
             _ => None,
         })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
-        if problem.group_out < lanes {
+        if !fill_vectors(query) {
             return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();

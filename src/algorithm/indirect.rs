@@ -14,6 +14,7 @@
 
 use crate::algorithm::blocked::last_width;
 use crate::algorithm::chains::longest_chain;
+use crate::algorithm::direct_channels;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
@@ -240,6 +241,11 @@ impl Algorithm for Indirect {
 
     fn cost(&self) -> Option<u64> {
         Some(self.cost)
+    }
+
+    fn layout_is_for_all_sizes(&self, query: &Query) -> bool {
+        // Where lists grow too long, `direct_channels` reads the layout.
+        direct_channels::fill_vectors(query)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {

@@ -175,6 +175,12 @@ pub(crate) trait Algorithm: Sized {
         ""
     }
 
+    /// Whether the filter, packed for this decision, can be read for every size of the input: by this algorithm, or by
+    /// another that reads the same layout.
+    fn layout_is_for_all_sizes(&self, _query: &Query) -> bool {
+        true
+    }
+
     /// The precision of the products.
     fn precision(&self) -> Precision {
         Precision::Exact
@@ -297,6 +303,13 @@ macro_rules! algorithms {
             pub fn variant(&self) -> &'static str {
                 match self {
                     $(Decision::$name(algorithm) => algorithm.variant(),)+
+                }
+            }
+
+            /// As [`Algorithm::layout_is_for_all_sizes`].
+            pub fn layout_is_for_all_sizes(&self, query: &Query) -> bool {
+                match self {
+                    $(Decision::$name(algorithm) => algorithm.layout_is_for_all_sizes(query),)+
                 }
             }
 

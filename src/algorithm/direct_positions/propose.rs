@@ -49,8 +49,8 @@ pub(super) fn cheapest(query: &Query) -> Result<DirectPositions, String> {
     })?;
     let mut best: Option<DirectPositions> = None;
     for reading in Way::all(query).into_iter().filter_map(|way| Reading::new(query, axes, way)) {
-        for tile in reading.tiles() {
-            let cheaper = reading.plan(&tile, forced, best.as_ref().map(|best| best.cost));
+        for tile in reading.tiles(forced) {
+            let cheaper = reading.plan(&tile, best.as_ref().map(|best| best.cost));
             best = cheaper.or(best);
         }
     }
@@ -182,8 +182,8 @@ impl<'a> Reading<'a> {
         self.way.in_passes && !self.way.in_place
     }
 
-    /// The register tiles that the kernels have for the layer.
-    fn tiles(&self) -> Vec<Tile> {
+    /// The register tiles that the kernels have for the layer, or those of them for which the filter is packed.
+    fn tiles(&self, packed: Option<(usize, usize)>) -> Vec<Tile> {
         let &Query { problem, datum_type, ref sizes, .. } = self.query;
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
         let writes_rows = problem.data_format == DataFormat::Ncx && cached && !self.way.in_passes;
@@ -191,23 +191,27 @@ impl<'a> Reading<'a> {
         let of_family = |family: &[(usize, usize)], rows| {
             let tile = |&(mr, nv): &(usize, usize)| {
                 let remainder = problem.group_out % mr;
-                let last_mr = family.iter().map(|tile| tile.0).filter(|height| *height >= remainder).min();
-                Tile { mr, last_mr: last_mr.unwrap_or(mr), nv, rows }
+                let mut heights = family.iter().map(|tile| tile.0).filter(|height| *height >= remainder);
+                let last_mr = match packed {
+                    // The filter may be packed for the other family, whose least height may be a larger one.
+                    Some((of_panels, of_last)) => heights.find(|height| (mr, *height) == (of_panels, of_last))?,
+                    None => heights.min().unwrap_or(mr),
+                };
+                Some(Tile { mr, last_mr, nv, rows })
             };
-            family.iter().map(tile).collect_vec()
+            family.iter().filter_map(tile).collect_vec()
         };
         let mut tiles = of_family(&sizes.position_tiles, false);
         tiles.extend(of_family(row_tiles, true));
         tiles
     }
 
-    /// Returns the plan with a register tile, if it costs less than `least`. None if the tile does not go with this way or
-    /// with the packed filter.
-    fn plan(&self, tile: &Tile, forced: Option<(usize, usize)>, least: Option<u64>) -> Option<DirectPositions> {
+    /// Returns the plan with a register tile, if it costs less than `least`. None if the tile does not go with this way.
+    fn plan(&self, tile: &Tile, least: Option<u64>) -> Option<DirectPositions> {
         let Query { problem, .. } = self.query;
         let Way { in_place, in_passes, copy_per_shift, batched_groups } = self.way;
         let &Tile { mr, last_mr, nv, rows } = tile;
-        if forced.is_some_and(|layout| layout != (mr, last_mr)) || (batched_groups > 1 && mr < problem.group_out) {
+        if batched_groups > 1 && mr < problem.group_out {
             return None;
         }
         if self.query.leaves_out(variant(in_place, in_passes, copy_per_shift, rows)) {
