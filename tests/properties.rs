@@ -1145,8 +1145,6 @@ fn run(spec: &DeconvSpec, input: &[usize], options: &PlanOptions) -> TractResult
 /// that end inside a row, phases with fewer positions, a last block of fewer tiles, groups, and two images.
 #[test]
 fn blocks_of_all_panels() -> TractResult<()> {
-    // The pixels of these layers exceed half of its L2.
-    let options = PlanOptions::default().with_strategy(Algorithm::Indirect).with_machine(Machine::ZEN3);
     let layers = [
         (Direction::Forward, (1, 20, 70), (3, 2, 1), tvec!(71, 61)),
         (Direction::Forward, (2, 20, 40), (3, 1, 2), tvec!(67, 65)),
@@ -1155,17 +1153,46 @@ fn blocks_of_all_panels() -> TractResult<()> {
         (Direction::Transposed, (1, 20, 40), (3, 2, 1), tvec!(69, 63)),
         (Direction::Transposed, (1, 20, 35), (4, 3, 1), tvec!(65, 67)),
     ];
-    let mut in_blocks = 0;
-    for (direction, (group, inputs, outputs), (kernel, stride, dilation), spatial) in layers {
-        let (channels, taps) = ((group, inputs, outputs), (kernel, stride, dilation));
-        let spec = of_equal_axes((direction, DataFormat::Ncx), channels, taps, (1, 0), spatial.len());
-        let input = DataFormat::Ncx.shape(2, spec.in_channels, spatial);
+    let in_blocks = on_a_zen3(Algorithm::Indirect, &layers, (1, 0), "all panels pass over blocks")?;
+    ensure!(in_blocks >= 6, "{in_blocks} plans compute blocks");
+    Ok(())
+}
+
+/// Layers that read planes in place, and in which several panels sum some input channels before the next ones: a last pass of
+/// fewer channels, a last panel of fewer lanes, sets of fewer panels, short accumulator blocks, groups, and phases of a row.
+#[test]
+fn passes_of_several_panels() -> TractResult<()> {
+    let layers = [
+        (Direction::Forward, (1, 301, 70), (1, 1, 1), tvec!(300)),
+        (Direction::Forward, (2, 270, 57), (1, 1, 1), tvec!(27, 41)),
+        (Direction::Forward, (1, 515, 1090), (1, 1, 1), tvec!(197)),
+        (Direction::Transposed, (1, 290, 33), (2, 2, 1), tvec!(3, 300)),
+    ];
+    let in_passes = on_a_zen3(Algorithm::DirectChannels, &layers, (0, 0), "panels before the next")?;
+    ensure!(in_passes >= 4, "{in_passes} plans have passes of several panels");
+    Ok(())
+}
+
+/// A direction, groups with their input and output channels, kernel, stride and dilation, and the spatial shape.
+type Equal = (Direction, (usize, usize, usize), (usize, usize, usize), TVec<usize>);
+
+/// Checks a strategy planned for a Zen 3, whose L2 the pixels of the layers exceed by half, on every instruction set. Returns how
+/// many plans say `what`.
+fn on_a_zen3(strategy: Algorithm, layers: &[Equal], padding: (i64, i64), what: &str) -> TractResult<usize> {
+    tract_deconv::internals::fill_new_memory(true);
+    let options = PlanOptions::default().with_strategy(strategy).with_machine(Machine::ZEN3);
+    let mut said = 0;
+    for (direction, channels, taps, spatial) in layers {
+        let (inputs, kernel) = (channels.1, taps.0);
+        let format = DataFormat::Ncx;
+        let spec = of_equal_axes((*direction, format), *channels, *taps, padding, spatial.len());
+        let input = format.shape(2, spec.in_channels, spatial.clone());
         let (_, want) = run(&spec, &input, &definition())?.context("the definition declines nothing")?;
         let terms = inputs * kernel.pow(spec.kernel.len() as u32);
         for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
             let Some((plan, got)) = run(&spec, &input, &options.clone().with_isa(isa))? else { continue };
             let text = plan.to_string();
-            in_blocks += usize::from(text.contains("all panels pass over blocks"));
+            said += usize::from(text.contains(what));
             ensure!(got.len() == want.len());
             for (at, (got, want)) in got.iter().zip(&want).enumerate() {
                 let allowed = 2.0 * tolerance(DatumType::F32, terms, terms as f64, *want);
@@ -1173,8 +1200,7 @@ fn blocks_of_all_panels() -> TractResult<()> {
             }
         }
     }
-    ensure!(in_blocks >= 6, "{in_blocks} plans compute blocks");
-    Ok(())
+    Ok(said)
 }
 
 /// Layers whose input is read in place, in several blocks, prefetched, or in passes over its channels, and whose last

@@ -196,6 +196,7 @@ impl Amx {
             most: self.acc_block,
             by_row: self.by_row,
             window: None,
+            passes: None,
             panels_first: true,
             in_output: self.in_output,
         }

@@ -37,6 +37,9 @@ pub struct Blocked {
     pub(crate) axes: Axes,
 }
 
+/// The most positions that register tiles and transposes write beyond the last one.
+pub(crate) const OVERRUN: usize = 64;
+
 /// Whether panels of `width` channels can sum in the output, if that holds pixels of their type: each sum is
 /// finished in one pass, or a panel has all channels of a pixel.
 pub(crate) fn sums_in_output(problem: &Problem, width: usize, passes: usize) -> bool {
@@ -55,7 +58,8 @@ impl Blocked {
     pub(crate) fn working_bytes(&self, problem: &Problem, positions: usize, element: usize) -> usize {
         let (y, x) = (self.axes.rows(), self.axes.columns());
         // One sum and one index per pixel. Register tiles may overrun the last position.
-        let sums = (positions + 64).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
+        let sums =
+            positions.saturating_add(OVERRUN).saturating_mul(x.out_step * (self.width * element + size_of::<usize>()));
         let blocks = y.grid.div_ceil(self.rows) * x.grid.div_ceil(self.columns);
         sums.saturating_add(STAGING_BYTES).saturating_add(bytes_of_tasks(problem, &self.axes, blocks))
     }

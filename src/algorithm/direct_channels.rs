@@ -5,7 +5,7 @@
 //! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
 //! accumulator block after the other.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput, last_width, sums_in_output};
+use crate::algorithm::blocked::{Blocked, GroupedInput, OVERRUN, last_width, sums_in_output};
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -17,7 +17,7 @@ use crate::layout::input_tile::{CopyPlan, GridBlocks};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::memory::Scratch;
-use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums, Run};
+use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, Passes, PhaseSums, Run};
 use crate::output::task::Task;
 use crate::ranges::even_part;
 use crate::simd::isa::Isa;
@@ -37,6 +37,15 @@ const FEWEST_AT_ONCE: usize = 64;
 /// The multiply-adds per input element from which it is worthwhile to transpose the input. In a
 /// transposed copy, the scalars of adjacent channels share a cache line.
 const TRANSPOSING_PAYS: usize = 2048;
+
+/// The most input channels per pass over planes in place. L1 holds a panel's weights for them, and a line of each plane.
+const MOST_IN_PLACE: usize = 128;
+
+/// The divisor of L2 for the sums of several panels, which stay there from pass to pass.
+const SHARE_OF_ALL_SUMS: usize = 2;
+
+/// The fewest positions of an accumulator block whose panels sum in passes.
+const FEWEST_IN_PASSES: usize = 128;
 
 /// The number of input channels from which it is worthwhile to transpose an input that could be
 /// read in place.
@@ -70,6 +79,18 @@ pub struct DirectChannels {
     pub in_output: bool,
     /// Whether all panels of some pixels are computed before the next pixels.
     pub panels_first: bool,
+    /// The passes in which panels sum a block that L2 does not hold.
+    pub passes: Option<Passes>,
+}
+
+/// Returns the passes for `panels` panels of `width` sums per position that read a block of `flat` positions in place, `chunk`
+/// input channels at a time. None if L2 holds the block's input, or if several panels do not sum the same input.
+fn passes_of_panels(query: &Query, flat: usize, (panels, width): (usize, usize), chunk: usize) -> Option<Passes> {
+    let &Query { problem, machine, element, .. } = query;
+    let beyond = flat.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2 / 2;
+    let most = machine.l2 / SHARE_OF_ALL_SUMS / element / FEWEST_IN_PASSES / width;
+    let together = panels.div_ceil(panels.div_ceil(most.max(1)));
+    (beyond && chunk < problem.group_in && together > 1).then_some(Passes { channels: chunk, panels: together })
 }
 
 /// Whether the output channels of a group fill a vector.
@@ -127,12 +148,12 @@ impl Algorithm for DirectChannels {
         };
         let under = even_part(widest, part / chunk.max(1));
         let passes = problem.group_in.div_ceil(chunk.max(1)) * widest.div_ceil(under);
-        // More planes in turn would miss the TLB. These shorter passes are not in the estimate: loading and storing their
-        // sums took no longer than the misses.
+        // More planes in turn would miss L1 or the TLB. These shorter passes are not in the estimate: loading and storing
+        // their sums took no longer than the misses.
         let input_bytes = query.input_bytes();
         let chunk = match (forced, direct, problem.data_format) {
             (None, true, DataFormat::Ncx) => {
-                even_part(problem.group_in, chunk.min(cost::planes_in_tlb(problem, input_bytes)))
+                even_part(problem.group_in, chunk.min(MOST_IN_PLACE).min(cost::planes_in_tlb(problem, input_bytes)))
             }
             _ => chunk,
         };
@@ -185,13 +206,18 @@ impl Algorithm for DirectChannels {
             let read = waited.times(&[flat / lanes, problem.group_in]);
             let block = whole.min(rows) + summed + copied + read + loaded_again;
             let cost = (block.times(&[blocks.count, problem.group, problem.batch]) + beyond).rounded();
+            let all_in_passes = match direct && problem.data_format == DataFormat::Ncx {
+                true => passes_of_panels(query, flat, (panels, width * x.out_step), chunk),
+                false => None,
+            };
             // Whole pixels are stored, and read, once. The weights of all panels are read for each of their blocks.
             let panels_first =
                 in_output && panels > 1 && weights.saturating_mul(element) <= machine.l2 / SHARE_OF_WEIGHTS;
             let sums = machine.l2 / SHARE_OF_SUMS / element;
-            let at_once = match panels_first {
-                true => (sums / (x.out_step * problem.group_out)).max(FEWEST_AT_ONCE),
-                false => sums / (x.out_step * width),
+            let at_once = match (panels_first, all_in_passes) {
+                (true, _) => (sums / (x.out_step * problem.group_out)).max(FEWEST_AT_ONCE),
+                (_, Some(of)) => machine.l2 / SHARE_OF_ALL_SUMS / element / (x.out_step * of.panels * width),
+                (false, None) => sums / (x.out_step * width),
             };
             if best.as_ref().is_none_or(|b| cost < b.blocked.cost) {
                 best = Some(DirectChannels {
@@ -213,6 +239,7 @@ impl Algorithm for DirectChannels {
                     by_row: rows < whole,
                     in_output,
                     panels_first,
+                    passes: all_in_passes,
                     acc_block: at_once.min(flat).div_ceil(positions).max(1) * positions,
                 });
             }
@@ -238,7 +265,12 @@ impl Algorithm for DirectChannels {
         // vector of planes. A panel has at least one vector.
         let channels = problem.group_in.saturating_add(if self.transposed { 3 * width } else { 0 });
         let block = if self.direct { 0 } else { self.blocked.input_tiles().working_bytes(channels, element) };
-        block.saturating_add(self.blocked.working_bytes(problem, self.acc_block, element))
+        let positions = match self.passes {
+            // Register tiles may overrun the last position of each panel.
+            Some(Passes { panels, .. }) => (self.acc_block + OVERRUN).saturating_mul(panels),
+            None => self.acc_block,
+        };
+        block.saturating_add(self.blocked.working_bytes(problem, positions, element))
     }
 
     fn filter_layout(&self) -> FilterLayout {
@@ -253,10 +285,11 @@ impl Algorithm for DirectChannels {
             _ => "in padded rows",
         };
         let runs = if self.by_row { "within rows" } else { "across rows" };
-        let sums = match (self.in_output, self.panels_first) {
-            (true, true) => ", summed in the output, all channels of a pixel together",
-            (true, false) => ", summed in the output",
-            (false, _) => "",
+        let sums = match (self.in_output, self.panels_first, self.passes) {
+            (true, true, _) => ", summed in the output, all channels of a pixel together".to_string(),
+            (true, false, _) => ", summed in the output".to_string(),
+            (false, _, Some(Passes { panels, .. })) => format!(", each pass for {panels} panels before the next"),
+            (false, _, None) => String::new(),
         };
         format!(
             "tiles of {}x{}, passes of {}x{} (input channels x taps), input read {source}, runs {runs}, blocks of {}x{} positions{sums}",
@@ -300,6 +333,7 @@ impl DirectChannels {
             by_row: self.by_row,
             window: None,
             panels_first: self.panels_first,
+            passes: self.passes,
             in_output: self.in_output,
         }
     }
@@ -417,10 +451,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         sums: &mut [E::Compute],
     ) {
         let (plan, phase, width) = (self.plan, &self.taps.phases[of.phase], of.panel.width);
-        let mut start = Start::Bias(self.panels.bias(g, of.panel));
+        let mut start = match of.channels.start {
+            0 => Start::Bias(self.panels.bias(g, of.panel)),
+            _ => Start::Add,
+        };
         let weights = self.panels.weights(g, of.panel, phase.weights);
         let all = if taps.is_empty() { 1 } else { source.channels };
-        for from in (0..all).step_by(plan.chunk) {
+        for from in (of.channels.start..of.channels.end.min(all)).step_by(plan.chunk) {
             let channels = plan.chunk.min(source.channels - from);
             // The layout within a chunk is `[tap][channel][width]`.
             let weights = &weights[from * phase.taps.len() * width..];

@@ -24,6 +24,16 @@ use tract_core::internal::*;
 /// The bytes of results that are finished together in the output. They are still in L1.
 const FINISHED_BYTES: usize = 16 * 1024;
 
+/// Passes over some input channels each. Several panels sum those of a pass before the next pass, so that the block's input
+/// is read from beyond the caches once for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Passes {
+    /// Input channels of a pass.
+    pub channels: usize,
+    /// Panels whose sums are kept from pass to pass.
+    pub panels: usize,
+}
+
 /// The split of a block's positions into accumulator blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccumulatorShape {
@@ -47,6 +57,8 @@ pub(crate) struct AccumulatorShape {
     /// If so, all panels are computed for one accumulator block before the next. Otherwise all
     /// accumulator blocks are computed for one panel before the next.
     pub panels_first: bool,
+    /// The passes in which sums are taken. None if all input channels are summed at once.
+    pub passes: Option<Passes>,
     /// Whether sums may be taken in the output instead of a buffer, at another distance than
     /// [`AccumulatorShape::width`]. That pays if each is written once, or has its neighbours beside it.
     pub in_output: bool,
@@ -138,6 +150,8 @@ impl AccumulatorTable {
 /// The sums computed by one call: one phase of one panel over one accumulator block.
 pub(crate) struct PhaseSums<'r, T> {
     pub panel: Panel,
+    /// The input channels to sum. Those before them are summed already.
+    pub channels: Range<usize>,
     /// The phase's index over all axes, outermost first.
     pub phase: usize,
     pub runs: &'r [Run],
@@ -217,17 +231,16 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let mut starts = vec![];
         let mut listed = vec![];
         let panels: TVec<Panel> = panels.collect();
+        let sets: TVec<&[Panel]> = panels.chunks(self.shape.passes.map_or(1, |passes| passes.panels)).collect();
+        let passes = self.passes();
         // Steps that read further tensors read whole pixels of them, which are adjacent.
         let finished_together = self.shape.panels_first && panels.iter().all(|panel| is_whole(task, *panel));
-        let (outer, inner) = if self.shape.panels_first {
-            (accumulators.len(), panels.len())
-        } else {
-            (panels.len(), accumulators.len())
-        };
+        let (outer, inner) =
+            if self.shape.panels_first { (accumulators.len(), sets.len()) } else { (sets.len(), accumulators.len()) };
         for i in 0..outer {
             for j in 0..inner {
-                let (panel, acc_block) =
-                    if self.shape.panels_first { (panels[j], &accumulators[i]) } else { (panels[i], &accumulators[j]) };
+                let (set, acc_block) =
+                    if self.shape.panels_first { (sets[j], &accumulators[i]) } else { (sets[i], &accumulators[j]) };
                 // Runs do not depend on the panel. With a single accumulator block they are
                 // therefore computed only once.
                 if (i, j) == (0, 0) || (accumulators.len() > 1 && (j == 0 || !self.shape.panels_first)) {
@@ -239,7 +252,9 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         let runs_of_phases = &listed[o * per_outer + ry * columns..][..columns];
                         let destination =
                             Destination { g, outer: o, phase_row: ry, acc_block: acc_block.clone(), pitch };
-                        if let Some(phases) = self.runs_in_output(task, &destination, panel, runs_of_phases) {
+                        if let &[panel] = set
+                            && let Some(phases) = self.runs_in_output(task, &destination, panel, runs_of_phases)
+                        {
                             let channels = panel.first_channel..panel.first_channel + panel.width;
                             let finished = match finished_together {
                                 true if j + 1 < inner => None,
@@ -252,28 +267,38 @@ impl<'a, E: Element> Accumulators<'a, E> {
                             }
                             continue;
                         }
-                        let sums = tile.of(columns * phase_stride)?;
-                        for (rx, (sums, runs)) in sums.chunks_mut(phase_stride).zip(runs_of_phases).enumerate() {
-                            let stride = self.shape.width;
-                            sum(PhaseSums { panel, phase: first_phase + rx, runs, stride, bounds: None }, sums)?;
-                        }
-                        if self.shape.window.is_some() {
-                            // The gaps between the rows of a window may be larger than the rows, so
-                            // skip them.
-                            let runs = &listed[o * per_outer + ry * columns];
-                            for sums in sums.chunks_mut(phase_stride) {
-                                for Run { at, positions, .. } in runs {
-                                    self.epilogue.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
+                        let of_panel = columns * phase_stride;
+                        let sums = tile.of(set.len() * of_panel)?;
+                        for channels in &passes {
+                            for (&panel, sums) in set.iter().zip(sums.chunks_mut(of_panel)) {
+                                for (rx, (sums, runs)) in sums.chunks_mut(phase_stride).zip(runs_of_phases).enumerate()
+                                {
+                                    let (phase, stride) = (first_phase + rx, self.shape.width);
+                                    let channels = channels.clone();
+                                    sum(PhaseSums { panel, channels, phase, runs, stride, bounds: None }, sums)?;
                                 }
                             }
-                        } else {
-                            self.epilogue.0.apply(sums);
                         }
-                        match self.problem.data_format {
-                            DataFormat::Nxc => self.store_pixels(task, destination, panel, sums),
-                            DataFormat::Ncx => {
-                                let staging = ragged.of(self.kernels.lanes * STAGED_ELEMENTS)?;
-                                self.store_rows(task, destination, panel, sums, (staging, &mut starts))?
+                        for (&panel, sums) in set.iter().zip(sums.chunks_mut(of_panel)) {
+                            if self.shape.window.is_some() {
+                                // The gaps between the rows of a window may be larger than the rows, so
+                                // skip them.
+                                let runs = &listed[o * per_outer + ry * columns];
+                                for sums in sums.chunks_mut(phase_stride) {
+                                    for Run { at, positions, .. } in runs {
+                                        self.epilogue.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
+                                    }
+                                }
+                            } else {
+                                self.epilogue.0.apply(sums);
+                            }
+                            let destination = destination.clone();
+                            match self.problem.data_format {
+                                DataFormat::Nxc => self.store_pixels(task, destination, panel, sums),
+                                DataFormat::Ncx => {
+                                    let staging = ragged.of(self.kernels.lanes * STAGED_ELEMENTS)?;
+                                    self.store_rows(task, destination, panel, sums, (staging, &mut starts))?
+                                }
                             }
                         }
                     }
@@ -281,6 +306,15 @@ impl<'a, E: Element> Accumulators<'a, E> {
             }
         }
         Ok(())
+    }
+
+    /// The input channels of each pass.
+    fn passes(&self) -> TVec<Range<usize>> {
+        let channels = self.problem.group_in;
+        match self.shape.passes {
+            Some(passes) => blocks_of(channels, passes.channels).into_iter().collect(),
+            None => tvec!(0..channels),
+        }
     }
 
     /// The runs of an accumulator block, per output phase of the task. They are the same for all
@@ -379,8 +413,10 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let first = task.output.index(channel, position.0, position.1, position.2);
         let results = task.output.in_place(position, channel).context("output: computed in another type")?;
         let of_panel = panel.first_channel - channels.start;
+        let all = 0..self.problem.group_in;
         if finished.is_none() {
-            return sum(PhaseSums { panel, phase, runs: &runs, stride, bounds }, &mut results[of_panel..]);
+            let of = PhaseSums { panel, channels: all, phase, runs: &runs, stride, bounds };
+            return sum(of, &mut results[of_panel..]);
         }
         let most =
             (FINISHED_BYTES / size_of::<E::Compute>() / channels.len()).max(1).next_multiple_of(self.shape.positions);
@@ -393,7 +429,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
         });
         for run in parts {
             let runs = std::slice::from_ref(&run);
-            sum(PhaseSums { panel, phase, runs, stride, bounds }, &mut results[of_panel..])?;
+            let of = PhaseSums { panel, channels: all.clone(), phase, runs, stride, bounds };
+            sum(of, &mut results[of_panel..])?;
             let (size, results) = ((run.positions.len(), channels.len()), &mut results[run.at..]);
             uniform.apply_pixels(size, stride, results);
             varying.apply_pixels(channel, first + run.at, size, stride, results);
@@ -487,6 +524,7 @@ fn is_whole<E>(task: &Task<E>, panel: Panel) -> bool {
 }
 
 /// The destination of an accumulator block's sums.
+#[derive(Clone)]
 struct Destination {
     g: usize,
     /// Index of the outer phase.

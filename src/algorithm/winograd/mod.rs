@@ -523,6 +523,7 @@ impl Winograd {
             most: if self.window.0 == 1 { self.window.1 } else { self.window.0 * columns.grid },
             by_row: true,
             window: Some(self.window),
+            passes: None,
             panels_first: true,
             in_output: false,
         }
